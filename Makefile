@@ -1,0 +1,66 @@
+# Each target does its own set-up on a fresh machine; nothing has to be run before it.
+PYTHON ?= python3
+BACKEND ?= pytorch
+FILE ?=
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SETUP := $(VENV)/.wattdock-setup
+SETUP_DEV := $(VENV)/.wattdock-setup-dev
+PROTO := wattdock_proto/v1/runner.proto
+# The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
+PROTO_VENV := build/proto-venv
+
+.PHONY: help setup run test lint format proto bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@echo "  variables: BACKEND=pytorch FILE=experiment.yaml ARGS='--batch-size 8 …'"
+
+setup: $(SETUP) ## Make .venv with the wattdock command
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "wattdock needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=…" >&2; exit 3; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
+
+$(SETUP): pyproject.toml | $(VENV)/bin/python
+	@echo "setting up $(VENV) (about 100 MB to download)"
+	@$(PIP) install --quiet --editable .
+	@touch $@
+
+$(SETUP_DEV): pyproject.toml | $(VENV)/bin/python
+	@echo "setting up $(VENV) with the developers' tools (about 130 MB to download)"
+	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $(SETUP) $@
+
+run: $(SETUP) ## Measure: make run BACKEND=pytorch ARGS='--batch-size 8'
+	@$(BIN)/wattdock run $(FILE) $(if $(FILE),,--backend $(BACKEND)) $(ARGS)
+
+test: $(SETUP_DEV) ## Run every test that this machine can run
+	@$(BIN)/python -m wattdock.launch.environment runners/pytorch
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(SETUP_DEV) ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy coordinator runners/common
+
+format: $(SETUP_DEV) ## Apply the style
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format --quiet .
+
+proto: ## Generate the wire's code again from proto/
+	@test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
+	@$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r proto/requirements.txt
+	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+bench: $(SETUP_DEV) ## Measure what wattdock itself costs; figures go to docs/measurements/
+	@$(BIN)/python -m wattdock.launch.environment runners/pytorch
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+clean: ## Remove environments and caches, not results
+	rm -rf $(VENV) build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,231 @@
+"""Arguments and exit codes, nothing else. What a command needs is imported inside it: `--help` must be quick."""
+
+import functools
+import inspect
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from wattdock.errors import ConfigError, ExitCode, WattdockError
+
+if TYPE_CHECKING:
+    from wattdock.run import Run
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Measure what LLM inference costs in energy.",
+)
+
+File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment or `experiments:`; none: defaults.")]
+Backend = Annotated[str | None, typer.Option(help="Backend: the name of a folder in runners/.")]
+Model = Annotated[str | None, typer.Option(help="Hugging Face id, ./folder, or shape:NAME (random weights).")]
+BatchSize = Annotated[int | None, typer.Option(help="Requests in flight.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-output-tokens", help="Longest answer per request.")]
+Prompts = Annotated[str | None, typer.Option(help="bundled, synthetic, or a JSONL file.")]
+InputTokens = Annotated[int | None, typer.Option(help="Length of each synthetic prompt.")]
+Requests = Annotated[int | None, typer.Option("--min-requests", help="A pass has at least this many requests.")]
+Duration = Annotated[float | None, typer.Option("--min-duration-s", help="A pass lasts at least this long.")]
+Restarts = Annotated[int | None, typer.Option(help="Fresh runners per experiment.")]
+Passes = Annotated[int | None, typer.Option(help="Measured passes per restart.")]
+Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or count:N.")]
+Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
+MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml or none.")]
+RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Any other setting: workload.seed=7, pytorch.dtype=float16.")
+]
+OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
+
+Settings = dict[str, Any]
+NO_SETTINGS: Settings = {}
+# Typer keeps click's UsageError, the base of this one, to itself.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+FLAGS = {
+    "backend": "backend",
+    "model": "model",
+    "batch_size": "workload.batch_size",
+    "max_output_tokens": "workload.max_output_tokens",
+    "prompts": "workload.prompts.source",
+    "input_tokens": "workload.prompts.input_tokens",
+    "min_requests": "workload.min_requests",
+    "min_duration_s": "workload.min_duration_s",
+    "restarts": "repeats.restarts",
+    "passes": "repeats.passes",
+    "gpus": "gpus",
+    "accelerator": "accelerator",
+    "launcher": "launcher",
+    "meter": "meter",
+    "runner_python": "runner_python",
+}
+
+
+def _settings(
+    backend: Backend = None,
+    model: Model = None,
+    batch_size: BatchSize = None,
+    max_output_tokens: MaxTokens = None,
+    prompts: Prompts = None,
+    input_tokens: InputTokens = None,
+    min_requests: Requests = None,
+    min_duration_s: Duration = None,
+    restarts: Restarts = None,
+    passes: Passes = None,
+    gpus: Gpus = None,
+    accelerator: Accelerator = None,
+    launcher: LauncherName = None,
+    meter: MeterName = None,
+    runner_python: RunnerPython = None,
+    set_: Set = None,
+) -> None:
+    """The flags of every command that takes experiments; only its signature is used."""
+
+
+def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` the flags of `_settings`, which it receives together as `settings`."""
+    shared = inspect.signature(_settings).parameters
+    own = inspect.signature(command)
+
+    @functools.wraps(command)
+    def with_settings(**given: Any) -> None:
+        settings = {name: given.pop(name) for name in shared}
+        command(settings=settings, **given)
+
+    file, *others = (one for name, one in own.parameters.items() if name != "settings")
+    with_settings.__signature__ = own.replace(parameters=[file, *shared.values(), *others])  # type: ignore[attr-defined]
+    with_settings.__annotations__ = {**_settings.__annotations__, **command.__annotations__}
+    return with_settings
+
+
+@app.command()
+@_takes_settings
+def run(
+    file: File = None,
+    settings: Settings = NO_SETTINGS,
+    output_dir: OutputDir = Path("results"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+    require_publishable: RequirePublishable = False,
+) -> None:
+    """Measure an experiment, or every one of a file, and store a row for each."""
+    from wattdock.progress import progress_for
+
+    prepared = _prepare(file, settings, output_dir)
+    try:
+        prepared.measure(progress_for(quiet=quiet))
+    finally:
+        _show(prepared, as_json=as_json)
+    results = [stored.result for stored in prepared.stored]
+    if failed := next((one.error for one in results if one.error), None):
+        raise typer.Exit(failed.exit_code)
+    if require_publishable and not all(one.audit and one.audit.publishable for one in results):
+        raise typer.Exit(ExitCode.NOT_PUBLISHABLE)
+
+
+@app.command()
+@_takes_settings
+def plan(
+    file: File = None,
+    settings: Settings = NO_SETTINGS,
+    output_dir: OutputDir = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Check everything that `run` would check and show what it would do; starts nothing."""
+    from wattdock.report.table import print_plan
+
+    prepared = _prepare(file, settings, output_dir)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([one.config.model_dump(mode="json") for one in prepared.ready], indent=2))
+    else:
+        print_plan(prepared.ready)
+
+
+@app.command()
+def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json: Json = False) -> None:
+    """Show a stored result."""
+    from wattdock.report.table import print_result
+    from wattdock.results.store import load_result
+
+    result = load_result(path)
+    if as_json:
+        typer.echo(result.model_dump_json(indent=2, by_alias=True))
+    else:
+        print_result(result, path if path.is_dir() else path.parent)
+
+
+def main() -> NoReturn:
+    """Run the command; every error a user can meet is one line and a documented exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        # Outside its standalone mode, typer hands the code of an Exit back instead of leaving with it.
+        sys.exit(app(standalone_mode=False) or ExitCode.OK)
+    except WattdockError as error:
+        _fail(str(error), error.exit_code)
+    except typer.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except UsageError as error:
+        _fail(f"{error.format_message()}; see `wattdock --help`", ExitCode.CONFIG)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", ExitCode.INTERRUPTED)
+
+
+def _fail(message: str, code: ExitCode) -> NoReturn:
+    typer.echo(f"wattdock: {message}", err=True)
+    sys.exit(code)
+
+
+def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
+    from wattdock.config.load import load_experiments
+    from wattdock.host.folders import wattdock_home
+    from wattdock.run import Run
+
+    flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
+    if "gpus" in flags:
+        flags["gpus"] = _gpus(flags["gpus"])
+    for assignment in given["set_"] or ():
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: write NAME=VALUE")
+        flags[name] = _yaml_value(value)
+    return Run(load_experiments(file, flags), output_dir=output_dir, home=wattdock_home())
+
+
+def _gpus(text: str) -> Any:
+    if text.startswith("count:"):
+        return {"count": _yaml_value(text.removeprefix("count:"))}
+    return text if text == "auto" else [_yaml_value(part) for part in text.split(",")]
+
+
+def _yaml_value(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{text!r} is not a value: {error}; quote it") from error
+
+
+def _show(prepared: "Run", *, as_json: bool) -> None:
+    from wattdock.report.table import print_result, print_summary
+
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
+        return
+    for one in prepared.stored:
+        print_result(one.result, one.folder)
+    if len(prepared.stored) > 1:
+        print_summary([one.result for one in prepared.stored])

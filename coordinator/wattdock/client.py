@@ -1,0 +1,203 @@
+"""gRPC calls to one runner.
+
+Turns silence, death and status codes into one-line errors; knows neither how a runner was started nor what it costs.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+
+from wattdock import wire
+from wattdock.clock import check_clock, host_clock, now_ns
+from wattdock.errors import ConfigError, LaunchError, PreflightError, RunnerError, WattdockError
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_proto.v1 import runner_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wattdock.launch.protocol import LaunchedRunner
+    from wattdock.records import ClockCheck, GeneratedPass, Loaded, RequestRecord
+
+PROTOCOL_VERSION = 1
+CALL_TIMEOUT_S = 10.0
+READY_POLL_S = 0.05
+CLOCK_READINGS = 5
+# How long a dying process may take to become known as dead, once its socket has closed.
+DEATH_NOTICE_S = 3.0
+
+ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
+    grpc.StatusCode.FAILED_PRECONDITION: PreflightError,
+}
+
+
+class RunnerClient:
+    """A connection to one runner; a context manager that closes the channel, not the runner."""
+
+    def __init__(self, runner: LaunchedRunner) -> None:
+        self._runner = runner
+        self._channel = grpc.insecure_channel(runner.address, options=[("grpc.enable_http_proxy", 0)])
+        self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def wait_ready(self, timeout_s: float) -> pb.DescribeResponse:
+        """Return the runner's description as soon as it answers.
+
+        Raises:
+            LaunchError: It ended, did not answer in `timeout_s`, or speaks another protocol version.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                described: pb.DescribeResponse = self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
+                break
+            except grpc.RpcError as error:
+                if not self._runner.alive():
+                    raise LaunchError(f"the runner ended before it answered: {self._runner.exit_reason()}") from error
+                if time.monotonic() > deadline:
+                    raise LaunchError(
+                        f"the runner did not answer within {timeout_s:g} s; raise timeouts.launch_s or see its log"
+                    ) from error
+                time.sleep(READY_POLL_S)
+        if described.protocol_version != PROTOCOL_VERSION:
+            raise LaunchError(
+                f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
+                "use a runner of the same wattdock version"
+            )
+        return described
+
+    def check_clock(self) -> ClockCheck:
+        """Return the tightest of a few readings that show runner and host on one clock.
+
+        Raises:
+            MeterError: They are not, so that spans and energy cannot be merged.
+        """
+        host = host_clock()
+        checks = []
+        for _ in range(CLOCK_READINGS):
+            sent_ns = now_ns()
+            reading = self._call(self._stub.Describe, pb.DescribeRequest()).clock
+            runner = wire.clock_identity(reading)
+            checks.append(
+                check_clock(host, runner, sent_ns=sent_ns, runner_ns=reading.monotonic_ns, received_ns=now_ns())
+            )
+        return min(checks, key=lambda check: check.round_trip_ns)
+
+    def load(self, request: pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]) -> Loaded:
+        """Load a model and return what the engine runs with.
+
+        Raises:
+            ConfigError: The engine knows an argument or value not.
+            RunnerError: It failed, died, or took longer than `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        for event in self._events(self._stub.Load(request), "loading", deadline=deadline):
+            if event.HasField("loaded"):
+                return wire.loaded(event.loaded)
+            progress(event.progress.stage)
+        raise RunnerError("the runner ended its answer to Load without saying what it loaded; see its log")
+
+    def generate(
+        self,
+        workload: pb.Workload,
+        prompts: Sequence[str | tuple[int, ...]],
+        *,
+        silence_s: float,
+        heartbeat: Callable[[pb.Heartbeat], None],
+    ) -> GeneratedPass:
+        """Run one pass.
+
+        Args:
+            silence_s: Longest time without any event before the runner counts as hung.
+            heartbeat: Called with each sign of life.
+
+        Raises:
+            RunnerError: The pass failed, the runner died or hung.
+        """
+        requests: list[RequestRecord] = []
+        tokens: list[pb.TokenSeries] = []
+        call = self._stub.Generate(wire.generate_requests(workload, prompts))
+        for event in self._events(call, "a pass", silence_s=silence_s):
+            if event.HasField("heartbeat"):
+                heartbeat(event.heartbeat)
+            elif event.HasField("requests"):
+                requests.extend(map(wire.request_record, event.requests.requests))
+            elif event.HasField("tokens"):
+                tokens.append(event.tokens)
+            elif event.HasField("summary"):
+                return wire.generated_pass(event.summary, requests, tokens)
+        raise RunnerError("the runner ended a pass without a summary; see its log")
+
+    def unload(self) -> None:
+        """Free the model."""
+        self._call(self._stub.Unload, pb.UnloadRequest(), timeout_s=60.0)
+
+    def _call(self, method: Any, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error, "a call") from error
+
+    def _events(
+        self, call: Any, what: str, *, deadline: float | None = None, silence_s: float | None = None
+    ) -> Iterator[Any]:
+        """Yield the events of a streaming call; cancel it when it is left early, late or silent."""
+        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_pump, args=(call, arrived), daemon=True).start()
+        try:
+            while True:
+                limit = time.monotonic() + silence_s if silence_s else deadline
+                event = self._next(arrived, limit, what)
+                if event is None:
+                    return
+                if isinstance(event, grpc.RpcError):
+                    raise self._error(event, what) from event
+                yield event
+        finally:
+            call.cancel()
+
+    def _next(self, arrived: queue.SimpleQueue[Any], limit: float | None, what: str) -> Any:
+        while True:
+            try:
+                return arrived.get(timeout=0.5)
+            except queue.Empty:
+                if not self._runner.alive():
+                    raise RunnerError(f"the runner died during {what}: {self._runner.exit_reason()}") from None
+                if limit is not None and time.monotonic() > limit:
+                    raise RunnerError(
+                        f"the runner was silent for too long during {what}; it was stopped (see `timeouts:`)"
+                    ) from None
+
+    def _error(self, error: grpc.RpcError, what: str) -> WattdockError:
+        code, detail = error.code(), error.details() or "no detail"
+        if code == grpc.StatusCode.UNAVAILABLE and (reason := self._death()):
+            return RunnerError(f"the runner died during {what}: {reason}")
+        return ERRORS.get(code, RunnerError)(f"{what}: {detail}" if code in ERRORS else f"{what} failed: {detail}")
+
+    def _death(self) -> str | None:
+        """Return how the runner ended; its socket closes a moment before its end is known."""
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        while self._runner.alive() and time.monotonic() < deadline:
+            time.sleep(READY_POLL_S)
+        return None if self._runner.alive() else (self._runner.exit_reason() or "for an unknown reason")
+
+
+def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:
+    """Move events from gRPC's blocking iterator to a queue that can be waited on with a limit."""
+    try:
+        for event in call:
+            arrived.put(event)
+        arrived.put(None)
+    except grpc.RpcError as error:
+        arrived.put(error)

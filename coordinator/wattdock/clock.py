@@ -1,0 +1,58 @@
+"""Decide whether a runner reads the same clock as the host. Pure."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattdock.errors import MeterError
+from wattdock.records import ClockCheck
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+TIME_NAMESPACE = Path("/proc/self/ns/time")
+CONSEQUENCE = "spans and energy cannot be put on one timeline; run the runner on this host, in its time namespace"
+
+
+@dataclass(frozen=True)
+class ClockIdentity:
+    """Which CLOCK_MONOTONIC a process reads: the boot it counts from, and the namespace that shifts it."""
+
+    boot_id: str
+    time_namespace: int | None
+
+
+def host_clock() -> ClockIdentity:
+    """Return the identity of this process's clock."""
+    namespace = TIME_NAMESPACE.stat().st_ino if TIME_NAMESPACE.exists() else None
+    return ClockIdentity(BOOT_ID.read_text().strip() if os.access(BOOT_ID, os.R_OK) else "", namespace)
+
+
+def now_ns() -> int:
+    """Return CLOCK_MONOTONIC in nanoseconds."""
+    return time.monotonic_ns()
+
+
+def check_clock(
+    host: ClockIdentity, runner: ClockIdentity, *, sent_ns: int, runner_ns: int, received_ns: int
+) -> ClockCheck:
+    """Return the round trip that bounds any offset between the two clocks.
+
+    Args:
+        sent_ns, received_ns: Host's instants around the call.
+        runner_ns: The runner's instant, stamped inside the call.
+
+    Raises:
+        MeterError: Another boot, another time namespace, or an instant that cannot lie inside the call.
+    """
+    if host.boot_id != runner.boot_id:
+        raise MeterError(f"the runner's boot id is {runner.boot_id!r}, the host's {host.boot_id!r}: {CONSEQUENCE}")
+    if None not in (host.time_namespace, runner.time_namespace) and host.time_namespace != runner.time_namespace:
+        raise MeterError(
+            f"the runner is in time namespace {runner.time_namespace}, the host in {host.time_namespace}: {CONSEQUENCE}"
+        )
+    if not sent_ns <= runner_ns <= received_ns:
+        off_by_s = (runner_ns - (sent_ns + received_ns) // 2) / 1e9
+        raise MeterError(f"the runner's clock is {off_by_s:+.6f} s off the host's: {CONSEQUENCE}")
+    return ClockCheck(host.boot_id, received_ns - sent_ns)

@@ -1,0 +1,1 @@
+"""What a person writes: experiments, their workload and the backend's own section."""

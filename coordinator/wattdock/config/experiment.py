@@ -1,0 +1,241 @@
+"""One experiment as a person writes it.
+
+Knows the names and limits of every setting, nothing of files, machines or runners.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    model_serializer,
+    model_validator,
+)
+
+from wattdock.config.sections.base import BackendSection, section_class
+
+EMBEDDED_MODEL = "smollm2-135m-instruct"
+# Say where or under which label something runs, not what is measured.
+NOT_IDENTITY = {"name", "runner_python"}
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Written):
+    """Which model: exactly one of a Hugging Face `id`, a local folder, or a synthetic `shape` with random weights.
+
+    A plain string stands for an id, for a folder where it starts with `/`, `./`, `../` or `~`, and for a shape where
+    it starts with `shape:`.
+    """
+
+    id: str | None = None
+    path: Path | None = None
+    shape: str | None = None
+    revision: str | None = None
+    weights_seed: Annotated[int, Field(ge=0)] = 0
+    trust_remote_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.startswith("shape:"):
+            return {"shape": value.removeprefix("shape:")}
+        return {"path": value} if value.startswith(("/", "./", "../", "~")) else {"id": value}
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in ("id", "path", "shape") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of id, path and shape, not {' and '.join(given) or 'none'}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The model in one short word or path."""
+        return self.id or (f"shape:{self.shape}" if self.shape else str(self.path))
+
+
+class PromptSpec(_Written):
+    """Where prompts come from.
+
+    Attributes:
+        source: "bundled", "synthetic" (exact lengths, token ids), or a JSONL file; None is bundled text, or synthetic
+            for a shape, which has no tokenizer.
+        count: Prompts per pass; None takes what the workload's minima need.
+        input_tokens: Length of each synthetic prompt.
+        chat: Wrap text in the model's chat template, where it has one.
+    """
+
+    source: str | None = None
+    count: Positive | None = None
+    input_tokens: Positive = 512
+    chat: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+
+class WorkloadSpec(_Written):
+    """What is asked of the engine in each pass.
+
+    Attributes:
+        batch_size: Requests in flight.
+        arrival: How requests arrive; see the wire's `Arrival`.
+        rate_per_s: Arrival rate, for `poisson` only.
+        min_duration_s, min_requests: A pass goes on until both are met.
+        ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
+        temperature: 0 is greedy.
+    """
+
+    prompts: PromptSpec = PromptSpec()
+    batch_size: Positive = 4
+    max_output_tokens: Positive = 64
+    arrival: Literal["batch", "closed", "poisson", "single"] = "batch"
+    rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    min_duration_s: Seconds | None = None
+    min_requests: Positive | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    ignore_eos: bool | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Positive | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.arrival == "poisson") != (self.rate_per_s is not None):
+            raise ValueError("rate_per_s and arrival: poisson go together")
+        if self.arrival == "single" and self.batch_size != 1:
+            raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
+        return self
+
+    @property
+    def prompts_per_pass(self) -> int:
+        """How many prompts are sent for one pass."""
+        return self.prompts.count or max(self.min_requests or 0, 2 * self.batch_size)
+
+
+class RepeatsSpec(_Written):
+    """`restarts` fresh runners, each with `passes` measured passes."""
+
+    restarts: Positive = 1
+    passes: Positive = 2
+
+
+class WarmUpSpec(_Written):
+    """Unmeasured passes before the measured ones of every restart."""
+
+    passes: Annotated[int, Field(ge=0)] = 1
+
+
+class GpuCount(_Written):
+    """`gpus: {count: N}`."""
+
+    count: Positive
+
+
+class TimeoutsSpec(_Written):
+    """How long each stage may take; a runner past its limit is killed.
+
+    Attributes:
+        launch_s: From the start of a runner to its first answer.
+        load_s: For loading, compiling and capturing.
+        heartbeat_s: Longest silence in a pass.
+        stop_s: From being asked to stop to being killed.
+    """
+
+    launch_s: Seconds = 120
+    load_s: Seconds = 1800
+    heartbeat_s: Seconds = 60
+    stop_s: Seconds = 20
+
+
+class ExperimentConfig(_Written):
+    """Everything that defines one experiment; its backend's settings stand under the backend's own name.
+
+    Attributes:
+        accelerator: "auto" uses a GPU where one is visible; "cpu" uses none; "cuda" requires one.
+        gpus: "auto" takes as many as the backend's section needs; or indices or UUIDs; or `{count: N}`.
+        launcher: "auto" takes docker where an engine and the image are there, else a process.
+        meter: "auto" is NVML where there is an NVIDIA GPU, else none.
+        isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
+        on_failure: Whether a failed experiment stops the rest.
+        runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
+        cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
+    """
+
+    name: str = ""
+    backend: str = "pytorch"
+    model: ModelSpec = ModelSpec(id=EMBEDDED_MODEL)
+    workload: WorkloadSpec = WorkloadSpec()
+    repeats: RepeatsSpec = RepeatsSpec()
+    warmup: WarmUpSpec = WarmUpSpec()
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
+    launcher: Literal["auto", "docker", "process"] = "auto"
+    meter: Literal["auto", "nvml", "none"] = "auto"
+    isolation: Literal["group", "experiment"] = "group"
+    on_failure: Literal["continue", "stop"] = "continue"
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    runner_python: Path | None = None
+    cpu_tdp_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 65.0
+
+    _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)
+
+    @property
+    def section(self) -> BackendSection:
+        """The settings of this experiment's backend."""
+        return self._section
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _take_section(cls, value: Any, build: Any) -> Self:
+        if not isinstance(value, dict):
+            built: Self = build(value)
+            return built
+        backend = value.get("backend", cls.model_fields["backend"].default)
+        own = backend if isinstance(backend, str) and backend not in cls.model_fields else None
+        config: Self = build({key: given for key, given in value.items() if key != own})
+        if own is not None:
+            section = value.get(own)
+            config._section = section_class(own).model_validate({} if section is None else section)
+        return config
+
+    @model_serializer(mode="wrap")
+    def _with_section(self, dump: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        return fields | {self.backend: self._section.model_dump(mode="json")}
+
+    @property
+    def prompts(self) -> PromptSpec:
+        """The workload's prompts with their source decided."""
+        spec = self.workload.prompts
+        source = spec.source or ("synthetic" if self.model.shape else "bundled")
+        return spec.model_copy(update={"source": source})
+
+    @property
+    def experiment_id(self) -> str:
+        """Hash of the canonical config: equal settings, equal id; 64 hexadecimal digits."""
+        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in NOT_IDENTITY}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def label(self) -> str:
+        """How this experiment is called in tables."""
+        return self.name or f"{self.backend} {self.model.label} batch {self.workload.batch_size}"

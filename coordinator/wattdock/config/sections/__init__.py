@@ -1,0 +1,1 @@
+"""One file per backend that has settings of its own; the file's name is the backend's."""

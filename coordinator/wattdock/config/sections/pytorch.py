@@ -1,0 +1,21 @@
+"""Settings of the PyTorch/transformers runner."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from wattdock.config.sections.base import BackendSection
+
+
+class Section(BackendSection):
+    """`pytorch:` in an experiment.
+
+    Attributes:
+        dtype: "auto" is the checkpoint's own on a GPU and float32 on a CPU.
+        device_map: "auto" lets accelerate spread the layers over the GPUs that `gpus` names.
+        attn_implementation: As transformers calls them; None is transformers' own choice.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device_map: Literal["auto"] | None = None
+    attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None

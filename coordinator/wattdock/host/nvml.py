@@ -1,0 +1,179 @@
+"""NVML's calls as plain functions with units in their names.
+
+Decides nothing: callers see `NvmlError` and choose. Never opens a CUDA context:
+no NVML call does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+Device = Any
+
+NO_LIBRARY = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+NO_DRIVER = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+GPU_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+# What a driver answers, depending on its age, for something that this GPU or this driver does not have.
+NOT_SUPPORTED = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+    }
+)
+FIELD_MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
+FIELD_POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
+FIELD_POWER_INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
+VIOLATIONS = {
+    "power": pynvml.NVML_PERF_POLICY_POWER,
+    "thermal": pynvml.NVML_PERF_POLICY_THERMAL,
+    "board_limit": pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
+    "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
+}
+MW_PER_W = 1_000
+NvmlError: type[Exception] = pynvml.NVMLError
+_UNION_MEMBER = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+
+
+def code_of(error: Exception) -> int:
+    """Return NVML's number for an `NvmlError`."""
+    return int(getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN))
+
+
+def open_nvml() -> str | None:
+    """Initialise NVML; return why there is none on this machine, or None when it is ready (then `close_nvml` is due).
+
+    Raises:
+        NvmlError: A driver is there and answers with an error.
+    """
+    try:
+        pynvml.nvmlInit()
+    except NvmlError as error:
+        if code_of(error) == NO_LIBRARY:
+            return "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+        if code_of(error) == NO_DRIVER:
+            return "libnvidia-ml.so.1 is there, but no NVIDIA driver is loaded"
+        raise
+    return None
+
+
+def close_nvml() -> None:
+    """Undo `open_nvml`."""
+    pynvml.nvmlShutdown()
+
+
+def gpu_count() -> int:
+    """Return how many GPUs NVML lists."""
+    return int(pynvml.nvmlDeviceGetCount())
+
+
+def device(index: int) -> Device:
+    """Return NVML's handle of a GPU by its index."""
+    return pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def uuid(gpu: Device) -> str:
+    """Return "GPU-…"."""
+    return str(pynvml.nvmlDeviceGetUUID(gpu))
+
+
+def counter_mj(gpu: Device) -> int:
+    """Return energy since the driver was loaded, in millijoules.
+
+    Source: NVML API, nvmlDeviceGetTotalEnergyConsumption.
+    """
+    return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+
+
+def field(gpu: Device, field_id: int) -> float:
+    """Return one of NVML's numbered fields, in NVML's own unit.
+
+    Raises:
+        NvmlError: As this field's own status says.
+    """
+    value = pynvml.nvmlDeviceGetFieldValues(gpu, [field_id])[0]
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise NvmlError(value.nvmlReturn)
+    return float(getattr(value.value, _UNION_MEMBER[value.valueType]))
+
+
+def power_instant_w(gpu: Device) -> float:
+    """Return instant board power in watts."""
+    return field(gpu, FIELD_POWER_INSTANT) / MW_PER_W
+
+
+def power_average_field_w(gpu: Device) -> float:
+    """Return board power averaged by the driver, in watts."""
+    return field(gpu, FIELD_POWER_AVERAGE) / MW_PER_W
+
+
+def power_usage_w(gpu: Device) -> float:
+    """Return board power in watts; a one-second average on recent GPUs.
+
+    Source: NVML API, nvmlDeviceGetPowerUsage.
+    """
+    return float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / MW_PER_W
+
+
+def temperature_c(gpu: Device) -> float:
+    """Return the GPU's own temperature in degrees Celsius."""
+    return float(pynvml.nvmlDeviceGetTemperatureV(gpu, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def memory_temperature_c(gpu: Device) -> float:
+    """Return the memory's temperature in degrees Celsius."""
+    return field(gpu, FIELD_MEMORY_TEMPERATURE)
+
+
+def sm_clock_mhz(gpu: Device) -> float:
+    """Return the SM clock in MHz."""
+    return float(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM))
+
+
+def memory_clock_mhz(gpu: Device) -> float:
+    """Return the memory clock in MHz."""
+    return float(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM))
+
+
+def violation_ns(gpu: Device, policy: int) -> float:
+    """Return for how long, since the driver was loaded, clocks were held down by one policy, in nanoseconds.
+
+    Source: NVML API, nvmlDeviceGetViolationStatus.
+    """
+    return float(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime)
+
+
+def memory_used_bytes(gpu: Device) -> float:
+    """Return memory in use in bytes, the driver's own reserve included where NVML counts it so."""
+    return float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used)
+
+
+def gpu_utilization_percent(gpu: Device) -> float:
+    """Return the share of NVML's last sampling period during which a kernel ran, in percent."""
+    return float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+
+
+def performance_state(gpu: Device) -> float:
+    """Return the number of the performance state, 0 the highest."""
+    return float(pynvml.nvmlDeviceGetPerformanceState(gpu))
+
+
+def processes(gpu: Device, kind: str) -> tuple[tuple[int, int | None], ...]:
+    """Return (process id, bytes or None) of each process of one kind: "compute", "graphics" or "mps"."""
+    call = {
+        "compute": pynvml.nvmlDeviceGetComputeRunningProcesses,
+        "graphics": pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    }[kind]
+    return tuple((int(found.pid), found.usedGpuMemory) for found in call(gpu))

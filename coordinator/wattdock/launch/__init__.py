@@ -1,0 +1,1 @@
+"""Starting runners and making sure that they end."""

@@ -1,0 +1,214 @@
+"""Stand between the coordinator and one runner, so that nothing of the runner outlives the coordinator.
+
+Started as `python -I -S keeper.py GRACE_S FOLDER COMMAND...`: standard library only, one thread, no wattdock.
+stdin is the lifeline: a line "SECONDS" asks for a stop within that time; its end, however it came, means that the
+coordinator is gone. stdout says "started PID" or "failed REASON", and at last "ended REASON"; stderr is the runner's
+log. FOLDER holds the runner's socket and is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIFELINE_FD, STATUS_FD, LOG_FD = 0, 1, 2
+# Source: <linux/prctl.h>.
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+REAP_INTERVAL_S = 0.02
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Keep one runner from its start to the end of everything it started; return 0 if it could be started."""
+    grace_s, folder, command = float(arguments[0]), arguments[1], arguments[2:]
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake_fd = wake_on_signals()
+    try:
+        runner = start(command)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        say(f"failed {command[0]}: {error.strerror}")
+        return 1
+    say(f"started {runner}")
+    watch = Watch(runner, wake_fd, grace_s)
+    watch.until_over()
+    if watch.status is None:
+        # Not reaped yet, so the number is still its own. One call for the whole group: a process that keeps forking
+        # could outrun the list of descendants.
+        os.killpg(runner, signal.SIGKILL)
+    end_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
+    say(f"ended {ending(watch.status, asked=watch.deadline_s is not None)}")
+    return 0
+
+
+def wake_on_signals() -> int:
+    """Return a descriptor that yields the number of each signal that concerns a keeper."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+    signal.set_wakeup_fd(write_fd)
+    # Handlers, not SIG_IGN: the runner would inherit an ignored signal through exec.
+    for number in (signal.SIGCHLD, *STOP_SIGNALS):
+        signal.signal(number, lambda *_: None)
+    return read_fd
+
+
+def start(command: list[str]) -> int:
+    """Start the runner in a session of its own, bound to die with this process; return its pid."""
+    keeper = os.getpid()
+
+    def die_with_keeper() -> None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != keeper:
+            os._exit(1)
+
+    # This process never starts a thread, so code between fork and exec is safe here.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=LOG_FD,
+        start_new_session=True,
+        preexec_fn=die_with_keeper,
+    )
+    # Reaped by waitpid below; Popen must not wait for it too.
+    process.returncode = 0
+    return process.pid
+
+
+class Watch:
+    """Waits until the runner has ended, or must be ended.
+
+    Attributes:
+        status: The runner's wait status; None while it has not ended.
+        deadline_s: Monotonic instant at which patience ends; None until a stop was asked for.
+    """
+
+    def __init__(self, runner: int, wake_fd: int, grace_s: float) -> None:
+        self.runner = runner
+        self.wake_fd = wake_fd
+        self.grace_s = grace_s
+        self.status: int | None = None
+        self.deadline_s: float | None = None
+        self.poll = select.poll()
+        self.poll.register(wake_fd, select.POLLIN)
+        self.poll.register(LIFELINE_FD, select.POLLIN)
+
+    def until_over(self) -> None:
+        """Return when the runner has ended by itself or its grace is over."""
+        while self.status is None:
+            left_s = None if self.deadline_s is None else self.deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            ready = {fd for fd, _ in self.poll.poll(None if left_s is None else left_s * 1_000 + 1)}
+            if self.wake_fd in ready:
+                self.on_signals(os.read(self.wake_fd, 4096))
+            if LIFELINE_FD in ready:
+                self.on_lifeline(os.read(LIFELINE_FD, 4096))
+
+    def on_signals(self, numbers: bytes) -> None:
+        """Reap what has ended; take a signal to the keeper as a wish to stop."""
+        with contextlib.suppress(ChildProcessError):
+            self.status = reap(self.runner)
+        if any(number in STOP_SIGNALS for number in numbers):
+            self.ask(self.grace_s)
+
+    def on_lifeline(self, lines: bytes) -> None:
+        """Obey a stop; take the lifeline's end as the coordinator's."""
+        if not lines:
+            self.poll.unregister(LIFELINE_FD)
+            self.ask(self.grace_s)
+        for line in lines.split():
+            self.ask(float(line))
+
+    def ask(self, grace_s: float) -> None:
+        """Ask the runner to end; a later wish can shorten its grace, never lengthen it."""
+        deadline_s = time.monotonic() + grace_s
+        self.deadline_s = deadline_s if self.deadline_s is None else min(self.deadline_s, deadline_s)
+        if self.status is None and grace_s > 0:
+            os.kill(self.runner, signal.SIGTERM)
+            # A stopped process would only see SIGTERM once it goes on.
+            os.kill(self.runner, signal.SIGCONT)
+
+
+def reap(runner: int | None) -> int | None:
+    """Collect every child that has ended; return the runner's wait status if it was among them.
+
+    Raises:
+        ChildProcessError: No child is left, and the runner was not among those collected.
+    """
+    status = None
+    while True:
+        try:
+            pid, child_status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            if status is None:
+                raise
+            return status
+        if pid == 0:
+            return status
+        if pid == runner:
+            status = child_status
+
+
+def end_descendants() -> None:
+    """Kill and reap until no descendant is left.
+
+    As child subreaper this process is the ancestor of all that the runner started, whatever session it moved to.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for pid in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            reap(None)
+            time.sleep(REAP_INTERVAL_S)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Return the pids of all processes below `ancestor`, parents first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name in brackets may itself hold brackets and spaces; the parent is the second field after it.
+                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = list(children.get(ancestor, []))
+    for pid in found:
+        found.extend(children.get(pid, []))
+    return found
+
+
+def ending(status: int | None, *, asked: bool) -> str:
+    """Say in words how the runner ended; `status` is its wait status, None if it had to be killed here."""
+    if status is None:
+        return "did not stop in time and was killed"
+    code = os.waitstatus_to_exitcode(status)
+    if asked and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
+        return "stopped"
+    if code >= 0:
+        return f"exited with code {code}"
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL (out of memory?)"
+    return f"killed by signal {-code} ({signal.strsignal(-code)})"
+
+
+def say(line: str) -> None:
+    """Tell the coordinator, if it is still there."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(STATUS_FD, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""Drive pip in a virtual environment: resolve a requirements file, weigh the downloads, install what was resolved.
+
+Knows nothing of backends or of when an environment is made; works with pip 23.2 and later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Progress = Callable[[str], None]
+
+HEAD_TIMEOUT_S = 10
+HEADS_AT_ONCE = 8
+LARGEST_SHOWN = 4
+CUDA_PREFIXES = ("nvidia-", "cuda-")
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package that pip chose: its exact version and where its file lies."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Pip:
+    """One environment's pip.
+
+    Attributes:
+        python: The environment's interpreter.
+        log_path: Where all that pip says is appended.
+        progress: Receives one plain line per step.
+        lock_fd: Held open by every pip process, so that a pip that outlives its caller still holds the lock.
+    """
+
+    python: Path
+    log_path: Path
+    progress: Progress
+    lock_fd: int
+
+    def upgrade_itself(self) -> None:
+        """Get a pip that can resolve without downloading, or say that the bundled one cannot."""
+        try:
+            self._run("install", "--quiet", "--upgrade", "pip>=25.1")
+        except LaunchError:
+            self.progress("no newer pip to be had: the bundled one downloads before sizes can be shown")
+
+    def resolve(self, requirements: Path, *options: str) -> tuple[Package, ...]:
+        """Return what pip would install, dependencies included.
+
+        Raises:
+            LaunchError: pip found no set, or reached no index.
+        """
+        report = self.log_path.with_name("report.json")
+        self._run("install", "--quiet", "--dry-run", "--report", str(report), "-r", str(requirements), *options)
+        return parse_report(report.read_text(encoding="utf-8"))
+
+    def install(self, packages: Sequence[Package], *options: str) -> None:
+        """Install exactly these packages.
+
+        Raises:
+            LaunchError: A package could not be fetched or built.
+        """
+        pins = self.log_path.with_name("pins.txt")
+        pins.write_text(pin_lines(packages), encoding="utf-8")
+        self._run("install", "--progress-bar", "off", "--no-deps", "-r", str(pins), *options)
+
+    def _run(self, *arguments: str) -> None:
+        run_logged(
+            [str(self.python), "-I", "-m", "pip", "--no-input", "--disable-pip-version-check", *arguments],
+            log_path=self.log_path,
+            lock_fd=self.lock_fd,
+            on_line=lambda line: self._show(line),
+        )
+
+    def _show(self, line: str) -> None:
+        if short := summarise(line):
+            self.progress(short)
+
+
+def run_logged(command: Sequence[str], *, log_path: Path, lock_fd: int, on_line: Progress) -> None:
+    """Run a command to its end, its output into a log and, line by line, to `on_line`.
+
+    Raises:
+        LaunchError: It failed; holds its last meaningful line and the log's path.
+    """
+    recent: deque[str] = deque(maxlen=200)
+    with (
+        log_path.open("a", encoding="utf-8") as log,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            pass_fds=(lock_fd,),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                log.write(line)
+                recent.append(line.strip())
+                on_line(line.strip())
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise LaunchError(f"{failure(recent)} (all of it: {log_path})")
+
+
+def parse_report(text: str) -> tuple[Package, ...]:
+    """Read pip's installation report.
+
+    Source: pip documentation, "Installation Report", version 1.
+    """
+    return tuple(
+        Package(
+            name=str(item["metadata"]["name"]).lower().replace("_", "-"),
+            version=str(item["metadata"]["version"]),
+            url=str(item["download_info"]["url"]),
+            sha256=item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256"),
+        )
+        for item in json.loads(text)["install"]
+    )
+
+
+def pin_lines(packages: Sequence[Package]) -> str:
+    """Return a requirements file that admits these very files; by version alone where a hash is unknown."""
+    hashed = all(package.sha256 for package in packages)
+    return "".join(
+        f"{package.name}=={package.version}" + (f" --hash=sha256:{package.sha256}\n" if hashed else "\n")
+        for package in packages
+    )
+
+
+def is_cpu_build(packages: Sequence[Package]) -> bool:
+    """Whether this set runs torch without CUDA: a `+cpu` build, or one that asks for no CUDA package."""
+    if any(package.name == "torch" and package.version.endswith("+cpu") for package in packages):
+        return True
+    return not any(package.name.startswith(CUDA_PREFIXES) for package in packages)
+
+
+def download_bytes(packages: Sequence[Package]) -> dict[str, int | None]:
+    """Return the size in bytes of each package's file by package name; None where its host does not tell."""
+    context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+    with ThreadPoolExecutor(HEADS_AT_ONCE) as pool:
+        sizes = pool.map(lambda package: file_bytes(package.url, context), packages)
+        return {package.name: size for package, size in zip(packages, sizes, strict=True)}
+
+
+def file_bytes(url: str, context: ssl.SSLContext) -> int | None:
+    """Return the size of the file behind a file: or http(s): address; None where it cannot be told."""
+    try:
+        if url.startswith("file:"):
+            return Path(urllib.request.url2pathname(url.removeprefix("file://"))).stat().st_size
+        request = urllib.request.Request(url, method="HEAD")
+        with urllib.request.urlopen(request, timeout=HEAD_TIMEOUT_S, context=context) as answer:
+            return int(answer.headers["Content-Length"])
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+def describe_sizes(sizes: dict[str, int | None]) -> str:
+    """Say in one line how much there is to fetch, and what makes up most of it."""
+    known = {name: size for name, size in sizes.items() if size is not None}
+    largest = sorted(known, key=lambda name: -known[name])[:LARGEST_SHOWN]
+    unknown = f" and {len(sizes) - len(known)} of unknown size" if len(known) < len(sizes) else ""
+    parts = ", ".join(f"{name} {megabytes(known[name])}" for name in largest)
+    return f"{len(sizes)} packages, {megabytes(sum(known.values()))} to fetch{unknown}, less what pip has cached" + (
+        f" (largest: {parts})" if parts else ""
+    )
+
+
+def megabytes(size_bytes: int) -> str:
+    """Write a size for people, in units of 10^6 or 10^9 bytes."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"
+
+
+def summarise(line: str) -> str | None:
+    """Turn one line of pip's output into one worth showing, without the host it came from; None for the rest."""
+    if found := re.match(r"Downloading (?:\S*/)?(\S+)(?: \((.+)\))?$", line):
+        return None if found[1].endswith(".metadata") else f"fetching {found[1]}" + (f" ({found[2]})" * bool(found[2]))
+    if found := re.match(r"Building wheel for (\S+)", line):
+        return f"building {found[1]}"
+    if line.startswith("Installing collected packages:"):
+        return f"installing {line.count(',') + 1} packages"
+    if "WARNING: Retrying" in line:
+        return "the package index does not answer; trying again"
+    return None
+
+
+def failure(lines: Sequence[str]) -> str:
+    """Return the last line that says what went wrong, without the names of hosts."""
+    said = [line for line in lines if line]
+    errors = [line for line in said if re.match(r"(ERROR|error)\b", line)]
+    text = (errors or said or ["it said nothing"])[-1]
+    retried = " (the package index did not answer)" if any("Retrying" in line for line in said) else ""
+    return re.sub(r"\w+://\S+", "<address>", text) + retried

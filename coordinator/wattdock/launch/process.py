@@ -1,0 +1,181 @@
+"""Start a runner as a plain process of this host, and see that it ends with the coordinator.
+
+Between the two stands a keeper (`keeper.py`), which does the ending. Knows nothing of gRPC, of environments or of GPUs
+beyond their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from wattdock.errors import LaunchError
+from wattdock.launch.protocol import STOP_GRACE_S
+from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
+from wattdock.launch.variables import runner_variables
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from wattdock.launch.protocol import LaunchSpec
+
+KEEPER = Path(__file__).with_name("keeper.py")
+# The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
+KILL_WAIT_S = 30.0
+LOG_TAIL_BYTES = 64 * 1024
+
+
+class ProcessLauncher:
+    """Starts runners with one Python interpreter.
+
+    Args:
+        python: The interpreter that has the backend's packages.
+        keep_pythonpath: Let the caller's PYTHONPATH through, behind ours; for an interpreter that the user named.
+        orphan_grace_s: How long a runner may take to stop when the coordinator is gone.
+    """
+
+    name = "process"
+
+    def __init__(self, python: Path, *, keep_pythonpath: bool = False, orphan_grace_s: float = STOP_GRACE_S) -> None:
+        self._python = python
+        self._keep_pythonpath = keep_pythonpath
+        self._orphan_grace_s = orphan_grace_s
+
+    def launch(self, spec: LaunchSpec) -> RunnerProcess:
+        """Start one runner and return before it answers.
+
+        Raises:
+            PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
+            LaunchError: Its log cannot be written, or the interpreter cannot be started.
+        """
+        folder = make_socket_folder(os.environ)
+        runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
+        command = [
+            *(sys.executable, "-I", "-S", str(KEEPER), str(self._orphan_grace_s), str(folder)),
+            *(*runner, "--socket", str(folder / SOCKET_NAME)),
+        ]
+        try:
+            with spec.log_path.open("ab") as log:
+                keeper = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    bufsize=0,
+                    # Python puts the working folder on the module path, so it must not be one where users keep files.
+                    cwd=folder,
+                    env=runner_variables(spec, os.environ, keep_pythonpath=self._keep_pythonpath),
+                    # A terminal's Ctrl-C is the coordinator's to handle.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise LaunchError(f"cannot start a runner with the log {spec.log_path}: {error.strerror}") from error
+        return RunnerProcess(keeper, folder, spec.log_path)
+
+
+class RunnerProcess:
+    """A runner that was started, seen through its keeper; satisfies `LaunchedRunner`.
+
+    Attributes:
+        pid: The runner's process id and process group.
+        address: Where it serves, as gRPC writes it.
+    """
+
+    def __init__(self, keeper: subprocess.Popen[bytes], folder: Path, log_path: Path) -> None:
+        self._keeper = keeper
+        self._folder = folder
+        self._log_path = log_path
+        self._exit_reason: str | None = None
+        self.address = f"unix:{folder / SOCKET_NAME}"
+        word, _, rest = self._read_status_line().partition(" ")
+        if word != "started":
+            self._let_go()
+            raise LaunchError(f"the runner could not be started: {rest or 'its keeper ended'}; see {log_path}")
+        self.pid = int(rest)
+
+    @property
+    def description(self) -> str:
+        """What it is on this host, for people."""
+        return f"process {self.pid}"
+
+    def alive(self) -> bool:
+        """Whether it still runs; False only once all that it had started is gone too."""
+        return self.exit_reason() is None
+
+    def exit_reason(self) -> str | None:
+        """How it ended, such as "exited with code 1"; None while it runs."""
+        if self._exit_reason is None and self._keeper.poll() is not None:
+            word, _, reason = self._read_status_line().partition(" ")
+            if word != "ended":
+                self._clean_up_for_keeper()
+                reason = f"killed because its keeper ended with code {self._keeper.returncode}"
+            self._exit_reason = reason
+            self._let_go()
+        return self._exit_reason
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Return the last lines of its log; empty where there is none."""
+        with contextlib.suppress(OSError), self._log_path.open("rb") as log:
+            size_bytes = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size_bytes - LOG_TAIL_BYTES))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.
+
+        Raises:
+            LaunchError: Even force did not end it.
+        """
+        if not self.alive():
+            return
+        with contextlib.suppress(BrokenPipeError):
+            self._send(f"{grace_s}\n")
+        try:
+            self._keeper.wait(grace_s + KILL_WAIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise LaunchError(
+                f"{self.description} does not die, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): "
+                "a driver may hold it; see its state in ps"
+            ) from error
+        self.exit_reason()
+
+    def kill(self) -> None:
+        """End it by force, now, and return when nothing of it is left."""
+        self.stop(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _send(self, line: str) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(line.encode())
+
+    def _read_status_line(self) -> str:
+        assert self._keeper.stdout is not None
+        return self._keeper.stdout.readline().decode(errors="replace").strip()
+
+    def _clean_up_for_keeper(self) -> None:
+        """Do what a keeper that was itself killed could not: its death took the runner, but not the runner's group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        """Close both pipes and collect the keeper."""
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._keeper.wait()

@@ -1,0 +1,88 @@
+"""What every launcher offers: one runner, started from a spec, watched and stopped through its handle.
+
+Knows no way to start anything: `process` does, and docker will. Whether the runner answers is the client's to find out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+STOP_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One runner to start.
+
+    Attributes:
+        backend: Its name; the runner loads the module `wattdock_<backend>`.
+        runner_dir: The folder that holds this module.
+        log_path: Where everything the runner prints is appended; its folder exists.
+        gpu_indices: The GPUs it may see, as integer indices in PCI bus order; empty for none.
+        gpu_uuids: The same GPUs, same order, in NVML's form.
+        model_path: The model folder on this host; None where the backend needs none.
+        labels: What to mark it with, where the launcher can mark; a plain process cannot be marked.
+    """
+
+    backend: str
+    runner_dir: Path
+    log_path: Path
+    gpu_indices: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    model_path: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class LaunchedRunner(Protocol):
+    """A runner that was started; leaving its `with` block stops it."""
+
+    @property
+    def address(self) -> str:
+        """Where it serves, as gRPC writes it: "unix:/…/r.sock"."""
+
+    @property
+    def description(self) -> str:
+        """What it is on this host, for people: "process 1234"."""
+
+    def alive(self) -> bool:
+        """Whether it still runs; cheap enough to poll."""
+
+    def exit_reason(self) -> str | None:
+        """How it ended, such as "exited with code 1"; None while it runs."""
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Return the last lines of its log."""
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left."""
+
+    def kill(self) -> None:
+        """End it by force, now, and return when nothing of it is left."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Launcher(Protocol):
+    """One way to start runners."""
+
+    @property
+    def name(self) -> str:
+        """As `environment.launcher` states it: "process" or "docker"."""
+
+    def launch(self, spec: LaunchSpec) -> LaunchedRunner:
+        """Start one runner and return at once, before it answers.
+
+        Raises:
+            PreflightError: This machine cannot hold it, for instance its socket's path is too long.
+            LaunchError: It could not be started.
+        """

@@ -1,0 +1,1 @@
+"""From what runner, meter and host saw to one ExperimentResult; pure."""

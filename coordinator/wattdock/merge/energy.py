@@ -1,0 +1,240 @@
+"""Joules of an experiment's spans, from its timelines. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattdock.energy import span_energy
+from wattdock.results.result import (
+    CpuEstimate,
+    EnergyResult,
+    GpuProcessSeen,
+    MeterFact,
+    MultiGPUMetrics,
+    PassEnergy,
+    Uncertainty,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from wattdock.meter.timeline import GpuTimeline, Timeline
+    from wattdock.records import MeasuredPass, RestartRecord, Span
+    from wattdock.results.result import Performance
+
+
+@dataclass(frozen=True)
+class Joules:
+    """Energy of one span over some GPUs.
+
+    Attributes:
+        total_j, timing_j: Sum and its standard uncertainty; None where a GPU's energy is unknown, or there is no GPU.
+        per_gpu_j: By UUID.
+        reason: Why the sum is None.
+    """
+
+    total_j: float | None
+    timing_j: float | None
+    per_gpu_j: dict[str, float | None]
+    sources: frozenset[str]
+    reason: str | None
+
+
+def span_joules(timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
+    """Return the energy of `span` on the GPUs `uuids`.
+
+    Timing uncertainties of several GPUs add linearly: the lag that dominates them is a property of the GPU model, so
+    it is the same for all.
+    """
+    if timeline is None or not uuids:
+        reason = (timeline and timeline.reason) or "no GPU was used"
+        return Joules(None, None, {}, frozenset(), reason)
+    per_gpu_j: dict[str, float | None] = {}
+    timing_j, sources, reasons = 0.0, set[str](), list[str]()
+    for uuid in uuids:
+        gpu = timeline.gpus.get(uuid)
+        if gpu is None:
+            per_gpu_j[uuid] = None
+            reasons.append(timeline.reason or f"the meter did not see {uuid}")
+            continue
+        energy = span_energy(gpu, span.start_ns, span.end_ns)
+        per_gpu_j[uuid] = energy.energy_j
+        timing_j += energy.timing_j or 0.0
+        sources |= {energy.source} if energy.source else set()
+        if energy.energy_j is None:
+            reasons.append(f"{uuid}: {energy.reason}")
+    if reasons:
+        return Joules(None, None, per_gpu_j, frozenset(sources), "; ".join(dict.fromkeys(reasons)))
+    return Joules(sum(value or 0.0 for value in per_gpu_j.values()), timing_j, per_gpu_j, frozenset(sources), None)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Which GPUs an experiment used, which it held, and which were only on the same host; UUIDs."""
+
+    used: tuple[str, ...]
+    leased: tuple[str, ...]
+    bystanders: tuple[str, ...]
+
+
+def measured_energy(
+    restarts: Sequence[RestartRecord], gpus: Gpus, performance: Performance | None, *, cpu_tdp_w: float
+) -> EnergyResult:
+    """Return the energy of all measured passes of all restarts."""
+    passes = list(_passes(restarts))
+    used = [span_joules(timeline, one.generated.span, gpus.used) for _, timeline, one in passes]
+    reason = next((joules.reason for joules in used if joules.reason), None)
+    if not passes:
+        reason = "no pass was measured"
+    total_j = None if reason else sum(joules.total_j or 0.0 for joules in used)
+    timing_j = None if reason else sum(joules.timing_j or 0.0 for joules in used)
+    sources = sorted(frozenset[str]().union(*(joules.sources for joules in used)))
+    return EnergyResult(
+        total_j=total_j,
+        reason=reason,
+        uncertainty=Uncertainty(timing_j=timing_j),
+        per_gpu_j=_summed(joules.per_gpu_j for joules in used),
+        allocation_j=_total(passes, gpus.leased),
+        bystander_j=_summed(
+            span_joules(line, one.generated.span, gpus.bystanders).per_gpu_j for _, line, one in passes
+        ),
+        load_j=_load_j(restarts, gpus.used),
+        source="+".join(sources) or None,
+        **_per_unit(total_j, performance),
+        passes=[_pass_energy(restart, one, joules) for (restart, _, one), joules in zip(passes, used, strict=True)],
+        meter=_meter_facts(restarts),
+        gpu_processes=_processes(restarts),
+        cpu_estimate=_cpu_estimate([one for _, _, one in passes], cpu_tdp_w),
+    )
+
+
+def multi_gpu(energy: EnergyResult, performance: Performance | None) -> MultiGPUMetrics | None:
+    """Return how energy was shared out among the GPUs used; None where it is unknown or no GPU was used."""
+    per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
+    if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
+        return None
+    mean_j = energy.total_j / len(per_gpu_j)
+    allocated = energy.allocation_j
+    return MultiGPUMetrics(
+        gpu_count=len(per_gpu_j),
+        per_gpu_energy_j=per_gpu_j,
+        per_gpu_mean_power_w={uuid: value / performance.duration_s for uuid, value in per_gpu_j.items()},
+        load_imbalance=max(per_gpu_j.values()) / mean_j if mean_j else 1.0,
+        energy_per_output_token_j=energy.total_j / performance.output_tokens,
+        energy_per_output_token_allocated_j=None if allocated is None else allocated / performance.output_tokens,
+    )
+
+
+def _passes(restarts: Sequence[RestartRecord]) -> Iterator[tuple[int, Timeline | None, MeasuredPass]]:
+    return ((one.restart, one.timeline, measured) for one in restarts for measured in one.passes)
+
+
+def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]:
+    """Add up per GPU; one unknown part makes the GPU's sum unknown."""
+    sums: dict[str, float | None] = {}
+    for part in parts:
+        for uuid, value in part.items():
+            so_far = sums.get(uuid, 0.0)
+            sums[uuid] = None if value is None or so_far is None else so_far + value
+    return sums
+
+
+def _total(passes: list[tuple[int, Timeline | None, MeasuredPass]], uuids: Sequence[str]) -> float | None:
+    totals = [span_joules(timeline, one.generated.span, uuids).total_j for _, timeline, one in passes]
+    return None if not totals or None in totals else sum(value or 0.0 for value in totals)
+
+
+def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str]) -> float | None:
+    """Return the mean over restarts of the energy of loading."""
+    loads = [
+        span_joules(one.timeline, span, uuids).total_j for one in restarts for span in one.spans if span.name == "load"
+    ]
+    known = [value for value in loads if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(loads) else None
+
+
+def _per_unit(total_j: float | None, done: Performance | None) -> dict[str, Any]:
+    if total_j is None or done is None:
+        return {}
+    all_tokens = None if done.prompt_tokens is None else done.prompt_tokens + done.output_tokens
+    return {
+        "energy_per_output_token_j": _ratio(total_j, done.output_tokens),
+        "energy_per_input_token_j": _ratio(total_j, done.prompt_tokens),
+        "energy_per_token_j": _ratio(total_j, all_tokens),
+        "energy_per_request_j": _ratio(total_j, done.requests),
+        "mean_power_w": _ratio(total_j, done.duration_s),
+    }
+
+
+def _ratio(total_j: float | None, count: float | None) -> float | None:
+    return total_j / count if total_j is not None and count else None
+
+
+def _pass_energy(restart: int, one: MeasuredPass, joules: Joules) -> PassEnergy:
+    return PassEnergy(
+        restart=restart,
+        pass_index=one.index,
+        duration_s=one.generated.span.duration_s,
+        output_tokens=one.generated.output_tokens,
+        total_j=joules.total_j,
+        timing_j=joules.timing_j,
+        per_gpu_j=joules.per_gpu_j,
+        energy_per_output_token_j=_ratio(joules.total_j, one.generated.output_tokens),
+    )
+
+
+def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
+    """Return, per GPU of the host, how well it was read over all restarts."""
+    seen: dict[str, list[GpuTimeline]] = {}
+    for one in restarts:
+        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
+            seen.setdefault(uuid, []).append(gpu)
+    return {uuid: _meter_fact(timelines) for uuid, timelines in seen.items()}
+
+
+def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
+    periods = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
+    busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
+    return MeterFact(
+        source=timelines[-1].energy_source,
+        counter_period_s=float(np.median(periods)) if periods else None,
+        nvml_busy_fraction=max(busy, default=None),
+        ticks=sum(len(gpu.ticks.energy_mj) for gpu in timelines),
+        events=[f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
+    )
+
+
+def _processes(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
+    seen: dict[tuple[str, int, str], GpuProcessSeen] = {}
+    for one in restarts:
+        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
+            for sample in gpu.processes:
+                for process in sample.processes:
+                    key = (uuid, process.pid, process.kind)
+                    before = seen.get(key)
+                    sizes = [process.memory_bytes, before.memory_bytes_max if before else None]
+                    seen[key] = GpuProcessSeen(
+                        gpu_uuid=uuid,
+                        pid=process.pid,
+                        kind=process.kind,
+                        memory_bytes_max=max((size for size in sizes if size is not None), default=None),
+                        first_seen_ns=before.first_seen_ns if before else sample.at_ns,
+                        last_seen_ns=sample.at_ns,
+                    )
+    return list(seen.values())
+
+
+def _cpu_estimate(passes: list[MeasuredPass], tdp_w: float) -> CpuEstimate | None:
+    known = [(one.cpu_busy, one.generated.span.duration_s) for one in passes if one.cpu_busy is not None]
+    if not known or len(known) < len(passes):
+        return None
+    busy_s = sum(busy * duration_s for busy, duration_s in known)
+    return CpuEstimate(
+        energy_j=busy_s * tdp_w,
+        method="busy share of all CPUs of this machine × assumed power; an estimate, not a measurement",
+        assumed_tdp_w=tdp_w,
+        cpu_busy=busy_s / sum(duration_s for _, duration_s in known),
+    )

@@ -1,0 +1,110 @@
+"""The coordinator's merged snapshot of what an experiment ran on and with. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from typing import TYPE_CHECKING
+
+from wattdock import __version__
+from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, HostGpu, ModelFacts
+from wattdock.wire import RANDOM_WEIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.host.gpus import GpuInfo
+    from wattdock.models import ModelFolder
+    from wattdock.preflight import Ready
+    from wattdock.records import Loaded, RestartRecord
+    from wattdock.results.environment import RunnerEnvironment
+
+BYTES_PER_GB = 1e9
+NS_PER_S = 1e9
+
+
+def used_uuids(ready: Ready, restarts: Sequence[RestartRecord]) -> tuple[str, ...]:
+    """Return the GPUs that hold a part of the model, in the host's order; those asked for where no runner told."""
+    loaded = _last_loaded(restarts)
+    used = loaded.environment.used_gpu_uuids if loaded else [gpu.uuid for gpu in ready.gpus]
+    return tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid in used)
+
+
+def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFolder | None) -> EnvironmentSnapshot:
+    """Return everything a reader needs to judge, compare or repeat the experiment."""
+    config, gpus = ready.config, ready.inventory.gpus
+    loaded = _last_loaded(restarts)
+    runner = loaded.environment if loaded else None
+    used = used_uuids(ready, restarts)
+    used_gpus = [gpu for gpu in gpus if gpu.uuid in used]
+    prompts = next((one.prompts_sha256 for restart in restarts for one in restart.passes), None)
+    return EnvironmentSnapshot(
+        gpu_count=len(used),
+        gpu_names=[gpu.name for gpu in used_gpus],
+        gpu_vram_gb=[_gigabytes(gpu) for gpu in used_gpus],
+        gpu_uuids=list(used),
+        host_gpus=[_host_gpu(gpu, used=gpu.uuid in used) for gpu in gpus],
+        driver_version=gpus[0].driver_version if gpus else None,
+        cuda_version=runner.cuda_version if runner else None,
+        nccl_version=runner.nccl_version if runner else None,
+        **dataclasses.asdict(ready.machine),
+        coordinator_python=platform.python_version(),
+        wattdock_version=__version__,
+        launcher=ready.launcher_name,
+        launcher_reason=ready.launcher_reason,
+        backend=config.backend,
+        framework=runner.framework if runner else None,
+        framework_version=runner.framework_version if runner else None,
+        runner_python=runner.python_version if runner else None,
+        package_versions=runner.package_versions if runner else {},
+        parallelism=runner.parallelism if runner else {},
+        engine_args=runner.engine_args if runner else {},
+        runner_warnings=runner.warnings if runner else [],
+        model=_model_facts(ready, model, runner),
+        dataset=config.prompts.source,
+        dataset_sha256=prompts,
+        seed=config.workload.seed,
+        clock=_clock_facts(restarts),
+        meter=ready.meter_name,
+        meter_reason=ready.meter_reason,
+    )
+
+
+def _last_loaded(restarts: Sequence[RestartRecord]) -> Loaded | None:
+    return next((one.loaded for one in reversed(restarts) if one.loaded), None)
+
+
+def _gigabytes(gpu: GpuInfo) -> float | None:
+    return None if gpu.vram_total_bytes is None else gpu.vram_total_bytes / BYTES_PER_GB
+
+
+def _host_gpu(gpu: GpuInfo, *, used: bool) -> HostGpu:
+    facts = dataclasses.asdict(gpu) | {"used": used}
+    return HostGpu.model_validate({name: facts[name] for name in HostGpu.model_fields})
+
+
+def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:
+    spec = ready.config.model
+    low, high = RANDOM_WEIGHTS
+    random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
+    return ModelFacts(
+        kind=model.kind if model else "unknown",
+        name=model.name if model else spec.label,
+        revision=model.revision if model else spec.revision,
+        weights=random if (model.random_weights if model else spec.shape) else "real",
+        trust_remote_code=spec.trust_remote_code,
+        parameter_count=runner.parameter_count if runner else None,
+        weight_bytes=runner.weight_bytes if runner else None,
+    )
+
+
+def _clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
+    """Every check that was made passed; a clock that is not the host's fails the restart instead."""
+    checks = [check for one in restarts for check in one.clock_checks]
+    mistrusted = any(one.failure and one.failure.kind == "MeterError" for one in restarts)
+    slowest = max((check.round_trip_ns for check in checks), default=None)
+    return ClockFacts(
+        trusted=bool(checks) and not mistrusted,
+        checks=len(checks),
+        round_trip_max_s=None if slowest is None else slowest / NS_PER_S,
+    )

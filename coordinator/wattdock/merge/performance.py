@@ -1,0 +1,84 @@
+"""How fast the measured passes were. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.records import NS_PER_S
+from wattdock.results.result import Performance, Quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wattdock.records import MeasuredPass, RequestRecord
+
+
+def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | None) -> Performance | None:
+    """Return speed over all `passes` together; None without any."""
+    if not passes:
+        return None
+    duration_s = sum(one.generated.span.duration_s for one in passes)
+    requests = [request for one in passes for request in one.generated.requests]
+    output_tokens = sum(one.generated.output_tokens for one in passes)
+    return Performance(
+        duration_s=duration_s,
+        requests=len(requests),
+        prompt_tokens=_sum(one.generated.prompt_tokens for one in passes),
+        cached_prompt_tokens=_sum(one.generated.cached_prompt_tokens for one in passes),
+        output_tokens=output_tokens,
+        output_tokens_per_s=output_tokens / duration_s,
+        requests_per_s=len(requests) / duration_s,
+        offered_rate_per_s=offered_rate_per_s,
+        ttft=quantiles(map(ttft_s, requests)),
+        tpot=quantiles(map(tpot_s, requests)),
+        e2e=quantiles(map(e2e_s, requests)),
+    )
+
+
+def ttft_s(request: RequestRecord) -> float | None:
+    """Return the time to first token in seconds, from the intended arrival where there was one."""
+    return _since_arrival_s(request, request.first_token_ns)
+
+
+def e2e_s(request: RequestRecord) -> float | None:
+    """Return the time from arrival to the last token in seconds."""
+    return _since_arrival_s(request, request.finished_ns)
+
+
+def tpot_s(request: RequestRecord) -> float | None:
+    """Return the mean time per output token after the first, in seconds; None with fewer than two tokens."""
+    if request.first_token_ns is None or request.finished_ns is None or (request.output_tokens or 0) < 2:
+        return None
+    return (request.finished_ns - request.first_token_ns) / NS_PER_S / ((request.output_tokens or 0) - 1)
+
+
+def quantiles(values: Iterable[float | None]) -> Quantiles | None:
+    """Return the distribution of the values that are known, in seconds; None without any."""
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    if known.size == 0:
+        return None
+    p50, p90, p95, p99 = (float(value) for value in np.quantile(known, [0.5, 0.9, 0.95, 0.99]))
+    return Quantiles(
+        count=int(known.size),
+        mean_s=float(known.mean()),
+        p50_s=p50,
+        p90_s=p90,
+        p95_s=p95,
+        p99_s=p99,
+        max_s=float(known.max()),
+    )
+
+
+def _since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | None:
+    if instant_ns is None:
+        return None
+    arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
+    return (instant_ns - arrived_ns) / NS_PER_S
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum, or None where one of them is unknown."""
+    given = list(values)
+    return None if None in given else sum(value for value in given if value is not None)

@@ -1,0 +1,95 @@
+"""The whole result from everything that was seen. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.merge.energy import Gpus, measured_energy, multi_gpu, span_joules
+from wattdock.merge.environment import environment, used_uuids
+from wattdock.merge.performance import performance
+from wattdock.merge.statistics import statistics
+from wattdock.results.audit import audit
+from wattdock.results.result import Compute, ExperimentResult, StoredSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from typing import Literal
+
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.models import ModelFolder
+    from wattdock.preflight import Ready
+    from wattdock.records import RestartRecord, Span
+    from wattdock.results.result import Failure
+
+INTERRUPTED = "Interrupted"
+COMPUTE_REASON = "this version counts no FLOPs"
+
+
+def merge(
+    config: ExperimentConfig,
+    restarts: Sequence[RestartRecord],
+    ready: Ready,
+    model: ModelFolder | None,
+    *,
+    started_utc: datetime,
+) -> ExperimentResult:
+    """Return one experiment's row, finished or failed.
+
+    Args:
+        restarts: What was measured, one record per restart that was begun.
+        ready: What was decided before it started.
+        model: The model as resolved; None where that failed.
+    """
+    passes = [measured for one in restarts for measured in one.passes]
+    used = used_uuids(ready, restarts)
+    gpus = Gpus(
+        used=used,
+        leased=tuple(gpu.uuid for gpu in ready.gpus),
+        bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
+    )
+    speed = performance(passes, offered_rate_per_s=config.workload.rate_per_s)
+    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w)
+    snapshot = environment(ready, restarts, model)
+    failure = next((one.failure for one in restarts if one.failure), None)
+    return ExperimentResult(
+        experiment_id=config.experiment_id,
+        started_utc=started_utc.isoformat(timespec="milliseconds"),
+        config=config.model_dump(mode="json"),
+        status=_status(failure),
+        error=failure,
+        environment=snapshot,
+        energy=energy,
+        performance=speed,
+        compute=Compute(reason=COMPUTE_REASON),
+        statistics=statistics(energy.passes),
+        multi_gpu=multi_gpu(energy, speed),
+        audit=audit(snapshot, energy, speed, failed=failure is not None),
+        spans=[stored for one in restarts for stored in _stored_spans(one, used)],
+    )
+
+
+def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
+    if failure is None:
+        return "ok"
+    return "interrupted" if failure.kind == INTERRUPTED else "failed"
+
+
+def _stored_spans(restart: RestartRecord, used: Sequence[str]) -> list[StoredSpan]:
+    spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
+    spans += [(one.generated.span, one.index) for one in restart.passes]
+    return [_stored_span(restart, span, index, used) for span, index in spans]
+
+
+def _stored_span(restart: RestartRecord, span: Span, pass_index: int | None, used: Sequence[str]) -> StoredSpan:
+    joules = span_joules(restart.timeline, span, used)
+    return StoredSpan(
+        name=span.name,
+        restart=restart.restart,
+        pass_index=pass_index,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        drained=span.drained,
+        energy_j=joules.total_j,
+        timing_j=joules.timing_j,
+    )

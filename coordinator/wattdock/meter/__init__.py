@@ -1,0 +1,1 @@
+"""Reading energy on the host, while a runner works, into a timeline."""

@@ -1,0 +1,110 @@
+"""When to read a counter next, so that few reads bracket each of its changes closely.
+
+Pure bookkeeping over instants: reads nothing and sleeps never. All instants are nanoseconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+LEARN_NS = 1_000_000_000
+LEARN_SPACING_NS = 5_000_000
+SEARCH_SPACING_NS = 20_000_000
+SPARSE_SPACING_NS = 12_000_000
+MIN_SPACING_NS = 1_000_000
+MIN_GUARD_NS = 8_000_000
+# Of the time, spent inside reads once the period is known; leaves room below 25 % for slow outliers.
+BUSY_TARGET = 0.18
+# More than this share of a period to either side and the guards of neighbouring ticks would meet.
+MAX_GUARD_PERIODS = 0.4
+MEMORY_TICKS = 32
+MIN_INTERVALS = 4
+
+
+class TickSchedule:
+    """Predicts a counter's next change and says when to read.
+
+    The first second polls every 5 ms to learn the period. After that, reads begin a guard before the predicted change
+    and follow each other closely until it is seen; a change that does not come is looked for sparsely until the next
+    one is due. The guard follows the deviations seen; a change that came before its guard doubles it.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self._start_ns = start_ns
+        self._changed_ns: int | None = None
+        self._intervals_ns: deque[int] = deque(maxlen=MEMORY_TICKS)
+        self._deviations_ns: deque[float] = deque(maxlen=MEMORY_TICKS)
+        self._costs_ns: deque[int] = deque([MIN_SPACING_NS], maxlen=MEMORY_TICKS)
+        self._period_ns: float | None = None
+
+    @property
+    def period_ns(self) -> float | None:
+        """Median interval between recent changes, or None while unknown."""
+        return self._period_ns
+
+    @property
+    def guard_ns(self) -> float:
+        """How long before a predicted change reading begins."""
+        if self._period_ns is None:
+            return MIN_GUARD_NS
+        worst_ns = max(self._deviations_ns, default=0.0)
+        return min(max(MIN_GUARD_NS, 1.2 * worst_ns), MAX_GUARD_PERIODS * self._period_ns)
+
+    def note_cost(self, cost_ns: int) -> None:
+        """Take in how long a read took."""
+        self._costs_ns.append(cost_ns)
+
+    def note_change(self, before_ns: int, after_ns: int) -> None:
+        """Take in a change seen between two instants."""
+        expected_ns = self._expected_ns(after_ns)
+        if expected_ns is None or self._changed_ns is None or self._period_ns is None:
+            changed_ns = (before_ns + after_ns) // 2
+        else:
+            changed_ns = int(min(max(expected_ns, before_ns), after_ns))
+            if after_ns - before_ns < MAX_GUARD_PERIODS * self._period_ns:
+                changed_ns = (before_ns + after_ns) // 2
+            self._note_deviation(expected_ns, before_ns, after_ns)
+        if self._changed_ns is not None:
+            self._note_interval(changed_ns - self._changed_ns)
+        self._changed_ns = changed_ns
+
+    def next_read_ns(self, now_ns: int) -> int:
+        """Return when to begin the next read."""
+        expected_ns = self._expected_ns(now_ns)
+        if expected_ns is None:
+            learning = now_ns < self._start_ns + LEARN_NS
+            return now_ns + (LEARN_SPACING_NS if learning else SEARCH_SPACING_NS)
+        opens_ns, closes_ns = expected_ns - self.guard_ns, expected_ns + self.guard_ns
+        if now_ns < opens_ns:
+            late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * (self._period_ns or 0)
+            return int(min(opens_ns, now_ns + SPARSE_SPACING_NS)) if late else int(opens_ns)
+        return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else SPARSE_SPACING_NS))
+
+    def _expected_ns(self, now_ns: int) -> float | None:
+        """The predicted change nearest to now, the first one after the last change at the earliest."""
+        if self._changed_ns is None or self._period_ns is None:
+            return None
+        return self._changed_ns + self._period_ns * max(1, round((now_ns - self._changed_ns) / self._period_ns))
+
+    def _note_deviation(self, expected_ns: float, before_ns: int, after_ns: int) -> None:
+        if after_ns - before_ns > MAX_GUARD_PERIODS * (self._period_ns or 0):
+            # Not bracketed: it came before the guard, or late after a gap; only the first says that the guard is short.
+            early = after_ns < expected_ns
+            self._deviations_ns.append(1.7 * self.guard_ns if early else 0.0)
+        else:
+            self._deviations_ns.append(max(0.0, expected_ns - before_ns))
+
+    def _note_interval(self, interval_ns: int) -> None:
+        if self._period_ns is None or interval_ns < 1.5 * self._period_ns:
+            self._intervals_ns.append(interval_ns)
+        if len(self._intervals_ns) >= MIN_INTERVALS:
+            self._period_ns = float(median(self._intervals_ns))
+
+    def _spacing_ns(self) -> float:
+        """Pause between reads inside the guard such that all reads together stay near the busy target."""
+        cost_ns = float(median(self._costs_ns))
+        reads_allowed = BUSY_TARGET * (self._period_ns or 0) / cost_ns - 1
+        if reads_allowed <= 0.25:
+            return 4 * cost_ns
+        return max(MIN_SPACING_NS, self.guard_ns / reads_allowed - cost_ns)

@@ -1,0 +1,112 @@
+"""The timeline that a meter fills and that energy arithmetic reads.
+
+Arrays only: no hardware, no backend, no files. All instants are CLOCK_MONOTONIC nanoseconds of the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+EnergySource = Literal["counter", "integrated_power"]
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """The energy counter's change instants, one element per observed change.
+
+    A change happened between the instant at which the last call that returned the old value sampled it, somewhere in
+    [before_start_ns, before_end_ns], and the one at which the first call that returned the new value did, somewhere in
+    [after_start_ns, after_end_ns].
+
+    Attributes:
+        before_start_ns, before_end_ns: When the last call that saw the old value began and ended, int64, shape (n,).
+        after_start_ns, after_end_ns: The same for the first call that saw the new value.
+        energy_mj: The new value, millijoules since driver load, int64, shape (n,).
+    """
+
+    before_start_ns: NDArray[np.int64]
+    before_end_ns: NDArray[np.int64]
+    after_start_ns: NDArray[np.int64]
+    after_end_ns: NDArray[np.int64]
+    energy_mj: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One sampled quantity: values at instants, shapes (n,); the unit stands in the name it is stored under."""
+
+    at_ns: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    """The processes that NVML listed on one GPU at one instant."""
+
+    at_ns: int
+    processes: tuple[GpuProcess, ...]
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """One process on a GPU; `memory_bytes` is None where the driver does not tell."""
+
+    pid: int
+    kind: Literal["compute", "graphics", "mps"]
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class MeterEvent:
+    """Something that limits what this GPU's timeline can say."""
+
+    at_ns: int
+    kind: Literal["gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error"]
+    message: str
+
+
+@dataclass(frozen=True)
+class GpuTimeline:
+    """Everything the meter saw of one GPU.
+
+    Attributes:
+        uuid: In NVML's form, "GPU-…".
+        energy_source: Where energy comes from, or None where there is no source; the events say why.
+        ticks: Counter changes; empty arrays without a counter.
+        series: By name with unit: power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
+        period_s: Median interval between counter changes; None with fewer than three.
+        busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
+    """
+
+    uuid: str
+    energy_source: EnergySource | None
+    ticks: Ticks
+    series: Mapping[str, Series] = field(default_factory=dict)
+    processes: tuple[ProcessSample, ...] = ()
+    events: tuple[MeterEvent, ...] = ()
+    period_s: float | None = None
+    busy_fraction: float | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What one meter saw from start to stop.
+
+    Attributes:
+        meter: "nvml", "zeus", "none".
+        gpus: Every GPU of the host by UUID, in NVML's order; empty where there is none.
+        reason: Why there is no energy source at all, or None.
+    """
+
+    meter: str
+    start_ns: int
+    end_ns: int
+    gpus: Mapping[str, GpuTimeline] = field(default_factory=dict)
+    reason: str | None = None

@@ -1,0 +1,142 @@
+"""Every check that needs no runner, before anything is made, downloaded or started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.host.folders import require_writable
+from wattdock.host.gpus import inventory
+from wattdock.host.machine import describe_machine
+from wattdock.host.selection import choose_gpus
+from wattdock.launch.docker_probe import docker_reason
+from wattdock.launch.environment import ensure_environment
+from wattdock.launch.interpreter import check_python
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.runners import find_runner
+from wattdock.launch.socket_folder import make_socket_folder
+from wattdock.meter.none import NoMeter
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.models import check_model
+from wattdock.prompts import load_prompts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.host.machine import Machine
+    from wattdock.launch.environment import Variant
+    from wattdock.launch.protocol import Launcher
+    from wattdock.meter.protocol import Meter
+    from wattdock.progress import Progress
+
+# Enough to check a prompt file without knowing the model's vocabulary.
+ANY_VOCABULARY = 256
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An experiment that this machine can run, and what was decided about how.
+
+    Attributes:
+        inventory: Every GPU of the host, and the driver's versions.
+        gpus: The GPUs it is to run on; empty for the CPU.
+        launcher_reason, meter_reason: Why this launcher and this meter.
+    """
+
+    config: ExperimentConfig
+    runner_dir: Path
+    machine: Machine
+    inventory: GpuInventory
+    gpus: tuple[GpuInfo, ...]
+    launcher_name: str
+    launcher_reason: str
+    meter_name: str
+    meter_reason: str
+
+    @property
+    def launch_line(self) -> str:
+        """Which launcher, why, and what would change it."""
+        change = "--launcher docker" if self.launcher_name == "process" else "--launcher process"
+        return f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
+
+    @property
+    def variant(self) -> Variant:
+        """Which of the backend's requirement files fits: "cuda" or "cpu"."""
+        return "cuda" if self.gpus else "cpu"
+
+    def launcher(self, progress: Progress) -> Launcher:
+        """Return the launcher, its environment made where it has none."""
+        named = self.config.runner_python
+        python = named or ensure_environment(self.runner_dir, variant=self.variant, progress=progress.say)
+        return ProcessLauncher(python, keep_pythonpath=named is not None)
+
+    def new_meter(self) -> Meter:
+        """Return a meter that has not been started."""
+        return NvmlMeter() if self.meter_name == "nvml" else NoMeter(self.meter_reason)
+
+
+def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Ready:
+    """Check everything that needs no runner.
+
+    Raises:
+        ConfigError: What was written names something that does not exist.
+        PreflightError: This machine cannot do it.
+    """
+    runner_dir = find_runner(config.backend)
+    check_model(config.model)
+    _check_prompts(config)
+    found = inventory()
+    gpus = choose_gpus(config, found.gpus)
+    if config.runner_python:
+        check_python(config.runner_python)
+    make_socket_folder(os.environ).rmdir()
+    require_writable(output_dir, setting="--output-dir")
+    require_writable(home, setting="WATTDOCK_HOME")
+    launcher_name, launcher_reason = _choose_launcher(config)
+    meter_name, meter_reason = _choose_meter(config, found)
+    return Ready(
+        config=config,
+        runner_dir=runner_dir,
+        machine=describe_machine(),
+        inventory=found,
+        gpus=gpus,
+        launcher_name=launcher_name,
+        launcher_reason=launcher_reason,
+        meter_name=meter_name,
+        meter_reason=meter_reason,
+    )
+
+
+def _check_prompts(config: ExperimentConfig) -> None:
+    if config.model.shape and config.prompts.source == "bundled":
+        raise ConfigError(
+            f"workload.prompts: the shape {config.model.shape} has no tokenizer, so it cannot take text; "
+            "write `prompts: synthetic`"
+        )
+    load_prompts(config.prompts, seed=0, pass_index=0, count=1, vocab_size=ANY_VOCABULARY)
+
+
+def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:
+    if config.launcher == "process":
+        return "process", "asked for"
+    why_not = docker_reason(f"wattdock-{config.backend}")
+    if config.launcher == "docker":
+        raise PreflightError(
+            f"launcher: docker: {why_not or 'this version starts no containers yet'}; use --launcher process"
+        )
+    return "process", why_not or "this version starts no containers yet"
+
+
+def _choose_meter(config: ExperimentConfig, found: GpuInventory) -> tuple[str, str]:
+    if config.meter == "none":
+        return "none", "meter: none was asked for"
+    if found.gpus:
+        return "nvml", f"{len(found.gpus)} NVIDIA GPU(s) found" if config.meter == "auto" else "asked for"
+    reason = found.reason or "no NVIDIA GPU on this machine"
+    if config.meter == "nvml":
+        raise PreflightError(f"meter: nvml: {reason}; use --meter none to run without energy")
+    return "none", reason

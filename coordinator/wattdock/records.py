@@ -1,0 +1,121 @@
+"""What the measuring procedure saw, before it is merged: spans, requests, passes, restarts.
+
+Plain values: no protobuf, no pydantic, no hardware. All instants are CLOCK_MONOTONIC nanoseconds of the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from wattdock.meter.timeline import Timeline
+    from wattdock.results.environment import RunnerEnvironment
+    from wattdock.results.result import Failure
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named interval; `drained` tells that the accelerators were idle at both ends."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    drained: bool = False
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return (self.end_ns - self.start_ns) / NS_PER_S
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One request as the runner saw it; None where the engine does not tell."""
+
+    index: int
+    submitted_ns: int
+    intended_ns: int | None = None
+    first_token_ns: int | None = None
+    finished_ns: int | None = None
+    prompt_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str = ""
+    text: str | None = None
+    output_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TokenSeries:
+    """Output tokens of a pass so far, at instants; both of shape (n,)."""
+
+    at_ns: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class GeneratedPass:
+    """What a runner reports of one pass."""
+
+    span: Span
+    requests: tuple[RequestRecord, ...]
+    tokens: TokenSeries
+    output_tokens: int
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
+    prompt_repeats: int
+
+
+@dataclass(frozen=True)
+class MeasuredPass:
+    """One pass of a restart, with what the host saw meanwhile.
+
+    Attributes:
+        cpu_busy: Mean share of all CPU time that was busy, 0 to 1; None where the host does not tell.
+        prompts_sha256: Of the prompts sent.
+        prompts_reused: Some of them were sent in an earlier pass already.
+    """
+
+    index: int
+    generated: GeneratedPass
+    cpu_busy: float | None
+    prompts_sha256: str
+    prompts_reused: bool
+
+
+@dataclass(frozen=True)
+class ClockCheck:
+    """The runner's clock is the host's, to within `round_trip_ns`."""
+
+    boot_id: str
+    round_trip_ns: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a runner reports of one load."""
+
+    environment: RunnerEnvironment
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class RestartRecord:
+    """One restart of one experiment: a fresh runner, its passes, and the timeline around them."""
+
+    restart: int
+    spans: tuple[Span, ...] = ()
+    passes: tuple[MeasuredPass, ...] = ()
+    loaded: Loaded | None = None
+    clock_checks: tuple[ClockCheck, ...] = ()
+    timeline: Timeline | None = None
+    failure: Failure | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""How results are shown; reads the store only."""

@@ -1,0 +1,176 @@
+"""Results and plans as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from wattdock.preflight import Ready
+    from wattdock.results.result import ExperimentResult, Quantiles
+
+SAMPLE_TEXTS = 2
+SAMPLE_CHARACTERS = 240
+TIMING_COVERAGE = 1.96
+NOTHING = "–"
+
+
+def print_result(result: ExperimentResult, folder: Path) -> None:
+    """Print one result: what ran, how fast, at what cost, and whether it may be published."""
+    console = _console()
+    table = Table(show_header=False, box=None, pad_edge=False, title=_title(result), title_justify="left")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in _rows(result):
+        table.add_row(name, value)
+    console.print(table)
+    for text in _sample_texts(folder):
+        console.print(f"  “{text}”", style="italic", markup=False)
+    console.print(f"stored in {folder}", markup=False, soft_wrap=True)
+
+
+def print_summary(results: Sequence[ExperimentResult]) -> None:
+    """Print one line per result, for comparing them at a glance."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W"):
+        table.add_column(name, justify="left" if name in ("experiment", "status") else "right")
+    for result in results:
+        table.add_row(*_summary_row(result))
+    _console().print(table)
+
+
+def print_plan(ready: Sequence[Ready]) -> None:
+    """Print what would run, and how."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("experiment", "id", "model", "prompts", "batch", "restarts × passes", "GPUs", "launcher", "meter"):
+        table.add_column(name)
+    for one in ready:
+        config = one.config
+        table.add_row(
+            config.label,
+            config.experiment_id[:8],
+            config.model.label,
+            f"{config.workload.prompts_per_pass} {config.prompts.source}",
+            str(config.workload.batch_size),
+            f"{config.repeats.restarts} × {config.repeats.passes}",
+            ", ".join(str(gpu.index) for gpu in one.gpus) or "CPU",
+            f"{one.launcher_name} ({one.launcher_reason})",
+            f"{one.meter_name} ({one.meter_reason})",
+        )
+    _console().print(table)
+
+
+def _console() -> Console:
+    console = Console()
+    # A pipe has no width; folding a table at 80 columns there would break lines that scripts read.
+    return console if console.is_terminal else Console(width=200)
+
+
+def _title(result: ExperimentResult) -> str:
+    name = result.config.get("name") or result.experiment_id[:8]
+    return f"[bold]{name}[/bold]  {result.started_utc}  {result.status}"
+
+
+def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if result.error:
+        yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
+    yield from _environment_rows(result)
+    yield from _performance_rows(result)
+    yield from _energy_rows(result)
+    if result.audit:
+        verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
+        yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
+
+
+def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (seen := result.environment) is None:
+        return
+    yield "model", f"{seen.model.name} ({seen.model.kind}, weights {seen.model.weights})"
+    yield "backend", f"{seen.backend}: {seen.framework or NOTHING} {seen.framework_version or ''}".strip()
+    yield "ran on", f"{seen.gpu_count} × {seen.gpu_names[0]}" if seen.gpu_count else f"CPU: {seen.cpu_model}"
+    yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
+
+
+def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (done := result.performance) is None:
+        return
+    yield (
+        "requests",
+        f"{done.requests} in {len(result.energy.passes) if result.energy else 0} passes, {done.duration_s:.2f} s",
+    )
+    prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
+    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt"
+    yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
+    for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
+        yield name, _quantiles(quantiles)
+
+
+def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (energy := result.energy) is None:
+        return
+    if energy.total_j is None:
+        yield "energy", f"not measured: {energy.reason}"
+        if energy.cpu_estimate:
+            guess = energy.cpu_estimate
+            yield (
+                "CPU estimate",
+                (
+                    f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
+                    f"({guess.cpu_busy:.0%} busy); an estimate, not a measurement"
+                ),
+            )
+        return
+    half = TIMING_COVERAGE * (energy.uncertainty.timing_j or 0.0)
+    yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
+    for uuid, joules in energy.per_gpu_j.items():
+        yield f"  {uuid[:12]}…", f"{joules:,.1f} J" if joules is not None else NOTHING
+    if energy.energy_per_output_token_j is not None:
+        yield "J/output token", f"[bold]{energy.energy_per_output_token_j:.4g}[/bold] ({energy.energy_boundary})"
+    for uuid, joules in energy.bystander_j.items():
+        yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
+
+
+def _quantiles(quantiles: Quantiles | None) -> str:
+    if quantiles is None:
+        return NOTHING
+    return f"p50 {_seconds(quantiles.p50_s)}, p95 {_seconds(quantiles.p95_s)}, p99 {_seconds(quantiles.p99_s)}"
+
+
+def _seconds(value_s: float) -> str:
+    return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def _summary_row(result: ExperimentResult) -> list[str]:
+    done, energy = result.performance, result.energy
+    half = TIMING_COVERAGE * (energy.uncertainty.timing_j or 0.0) if energy and energy.total_j else None
+    return [
+        str(result.config.get("name") or result.experiment_id[:8]),
+        result.status,
+        str(result.environment.gpu_count) if result.environment else NOTHING,
+        str(result.config["workload"]["batch_size"]),
+        f"{done.output_tokens:,}" if done else NOTHING,
+        f"{done.output_tokens_per_s:,.1f}" if done else NOTHING,
+        _number(energy.energy_per_output_token_j if energy else None, ".4g"),
+        NOTHING if half is None or not energy or not energy.total_j else f"{half / energy.total_j:.2%}",
+        _number(energy.mean_power_w if energy else None, ",.0f"),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+def _sample_texts(folder: Path) -> list[str]:
+    """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
+    import pyarrow.parquet as pq
+
+    file = folder / "requests.parquet"
+    if not file.exists():
+        return []
+    texts = [text for text in pq.read_table(file, columns=["text"])["text"].to_pylist() if text]
+    return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in texts[:SAMPLE_TEXTS]]

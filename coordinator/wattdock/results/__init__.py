@@ -1,0 +1,1 @@
+"""What a finished experiment says, and where it is kept."""

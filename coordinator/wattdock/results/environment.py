@@ -1,0 +1,135 @@
+"""What an experiment ran on and with: the runner's part, and the coordinator's merged snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunnerGpu(_Stored):
+    """A GPU as the runner sees it; `uuid` in NVML's form, "GPU-…"."""
+
+    uuid: str
+    name: str
+    vram_total_bytes: int | None = None
+
+
+class RunnerEnvironment(_Stored):
+    """The runner's part of the snapshot, read inside its own environment.
+
+    Attributes:
+        used_gpu_uuids: GPUs that hold a part of the model.
+        parallelism: As in effect, for instance {"kind": "device_map", …}.
+        engine_args: Effective engine arguments, read back from the engine.
+        weight_bytes: Size of the weights as loaded.
+    """
+
+    visible_gpus: list[RunnerGpu] = Field(default_factory=list)
+    used_gpu_uuids: list[str] = Field(default_factory=list)
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nccl_version: str | None = None
+    framework: str
+    framework_version: str | None = None
+    python_version: str
+    package_versions: dict[str, str] = Field(default_factory=dict)
+    parallelism: dict[str, Any] = Field(default_factory=dict)
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    parameter_count: int | None = None
+    weight_bytes: int | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class HostGpu(_Stored):
+    """One GPU of the host as NVML described it before the run; None where the driver does not tell.
+
+    Attributes:
+        used: It held a part of the model.
+        ecc, mig, persistence: Whether the mode is on.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    used: bool
+    vram_total_bytes: int | None
+    vram_used_bytes: int | None
+    power_limit_w: float | None
+    power_limit_default_w: float | None
+    sm_clock_max_mhz: int | None
+    memory_clock_max_mhz: int | None
+    ecc: bool | None
+    mig: bool | None
+    persistence: bool | None
+    pci_bus_id: str | None
+    compute_capability: str | None
+
+
+class ModelFacts(_Stored):
+    """Which model ran, and on what weights."""
+
+    kind: str
+    name: str
+    revision: str | None
+    weights: str
+    trust_remote_code: bool
+    parameter_count: int | None = None
+    weight_bytes: int | None = None
+
+
+class ClockFacts(_Stored):
+    """Evidence that runner and host share a clock; None where no runner answered."""
+
+    trusted: bool
+    checks: int
+    round_trip_max_s: float | None = None
+
+
+class EnvironmentSnapshot(_Stored):
+    """Everything a reader needs to judge, compare or repeat an experiment.
+
+    Attributes:
+        gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
+        host_gpus: Every GPU of the host.
+        launcher, launcher_reason: How the runner was started and why so.
+        prompts_sha256: Of the prompt source; `dataset` names it.
+    """
+
+    gpu_count: int
+    gpu_names: list[str]
+    gpu_vram_gb: list[float | None]
+    gpu_uuids: list[str]
+    host_gpus: list[HostGpu]
+    driver_version: str | None
+    cuda_version: str | None
+    nccl_version: str | None
+    topology: dict[str, Any] | None = None
+    cpu_model: str | None
+    cpu_count: int
+    memory_total_bytes: int | None
+    kernel: str
+    coordinator_python: str
+    wattdock_version: str
+    launcher: str
+    launcher_reason: str
+    image_digest: str | None = None
+    backend: str
+    framework: str | None
+    framework_version: str | None
+    runner_python: str | None
+    package_versions: dict[str, str]
+    parallelism: dict[str, Any]
+    engine_args: dict[str, Any]
+    runner_warnings: list[str]
+    model: ModelFacts
+    dataset: str | None
+    dataset_sha256: str | None
+    seed: int
+    clock: ClockFacts
+    meter: str
+    meter_reason: str | None

@@ -1,0 +1,268 @@
+"""ExperimentResult: what one experiment says, written once, read for years.
+
+Names carry units. Not measured is null, with a reason beside it, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattdock.results.environment import EnvironmentSnapshot
+
+SCHEMA_VERSION = 1
+ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
+BOUNDARY_STATEMENT = (
+    "GPU boards as their energy counters see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
+    "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
+    "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
+)
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Failure(_Stored):
+    """Why an experiment has no full result.
+
+    Attributes:
+        kind: Class of the error, for instance "RunnerError".
+        stage: What was being done: "launch", "load", "warm-up", "pass 2", ….
+        log_tail: The runner's last lines.
+    """
+
+    kind: str
+    message: str
+    stage: str
+    exit_code: int
+    log_tail: str = ""
+
+
+class StoredSpan(_Stored):
+    """A named interval on the host's monotonic clock; `pass` is null outside the measured passes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    name: str
+    restart: int
+    pass_index: int | None = Field(default=None, alias="pass")
+    start_ns: int
+    end_ns: int
+    drained: bool
+    energy_j: float | None = None
+    timing_j: float | None = None
+
+
+class Uncertainty(_Stored):
+    """The budget of `total_j`: parts that are never added into one vague number.
+
+    Attributes:
+        timing_j: Standard uncertainty from tick brackets, interpolation and lag.
+        statistical_j: From restarts; null with fewer than two.
+        sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
+    """
+
+    timing_j: float | None
+    statistical_j: float | None = None
+    sensor_gain: Literal["unknown"] | float = "unknown"
+
+
+class PassEnergy(_Stored):
+    """Energy of one measured pass over the GPUs used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    restart: int
+    pass_index: int = Field(alias="pass")
+    duration_s: float
+    output_tokens: int
+    total_j: float | None
+    timing_j: float | None
+    per_gpu_j: dict[str, float | None]
+    energy_per_output_token_j: float | None
+
+
+class CpuEstimate(_Stored):
+    """An estimate, not a measurement: share of CPU time that was busy × an assumed power."""
+
+    energy_j: float
+    method: str
+    assumed_tdp_w: float
+    cpu_busy: float
+
+
+class GpuProcessSeen(_Stored):
+    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it."""
+
+    gpu_uuid: str
+    pid: int
+    kind: str
+    memory_bytes_max: int | None
+    first_seen_ns: int
+    last_seen_ns: int
+
+
+class MeterFact(_Stored):
+    """How well one GPU was read."""
+
+    source: str | None
+    counter_period_s: float | None
+    nvml_busy_fraction: float | None
+    ticks: int
+    events: list[str]
+
+
+class EnergyResult(_Stored):
+    """Joules of the measured passes, summed over the GPUs used.
+
+    Attributes:
+        reason: Why `total_j` is null, where it is.
+        allocation_j: Over all GPUs that were leased for the experiment.
+        bystander_j: GPUs of the host that the experiment did not use, by UUID.
+        load_j: Loading the model, over the GPUs used.
+    """
+
+    energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
+    boundary_statement: str = BOUNDARY_STATEMENT
+    total_j: float | None
+    reason: str | None = None
+    uncertainty: Uncertainty
+    per_gpu_j: dict[str, float | None]
+    allocation_j: float | None = None
+    bystander_j: dict[str, float | None] = Field(default_factory=dict)
+    load_j: float | None = None
+    source: str | None = None
+    energy_per_output_token_j: float | None = None
+    energy_per_input_token_j: float | None = None
+    energy_per_token_j: float | None = None
+    energy_per_request_j: float | None = None
+    mean_power_w: float | None = None
+    passes: list[PassEnergy] = Field(default_factory=list)
+    idle_baselines: dict[str, Any] | None = None
+    net_j: float | None = None
+    prefill_j: float | None = None
+    decode_j: float | None = None
+    cross_check: dict[str, Any] | None = None
+    meter: dict[str, MeterFact] = Field(default_factory=dict)
+    gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
+    cpu_estimate: CpuEstimate | None = None
+
+
+class Quantiles(_Stored):
+    """Distribution over requests, in seconds."""
+
+    count: int
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+
+
+class Performance(_Stored):
+    """Speed over the measured passes.
+
+    Attributes:
+        output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
+        ttft, tpot, e2e: Time to first token; per output token after the first; from submission to last token.
+    """
+
+    duration_s: float
+    requests: int
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
+    output_tokens: int
+    output_tokens_per_s: float
+    requests_per_s: float
+    offered_rate_per_s: float | None = None
+    ttft: Quantiles | None
+    tpot: Quantiles | None
+    e2e: Quantiles | None
+
+
+class Compute(_Stored):
+    """Arithmetic done, summed over the GPUs used; null with the reason until it is known."""
+
+    flops_total: float | None = None
+    method: str | None = None
+    flops_per_s: float | None = None
+    flops_per_j: float | None = None
+    reason: str | None = None
+
+
+class Statistics(_Stored):
+    """Spread of joules per output token, or of tokens per second where there is no energy.
+
+    Attributes:
+        quantity: Which figure is described.
+        per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
+        ci95: From restart means, R−1 degrees of freedom; null with the reason.
+    """
+
+    quantity: str
+    per_pass: list[float]
+    per_restart: list[float]
+    mean: float
+    standard_deviation: float | None
+    ci95: tuple[float, float] | None = None
+    reason: str | None = None
+
+
+class MultiGPUMetrics(_Stored):
+    """How energy was shared out among the GPUs used.
+
+    Boundary: GPU boards (HBM and on-GPU NVLink included); NVSwitch, PCIe root, host CPU, DRAM, NIC, fans and
+    power-supply loss are not in it. The background documents put what a sum over GPUs misses of the GPU fabric at
+    3-10 %; a whole server's share is tens of percent; no correction is applied.
+
+    Attributes:
+        load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
+        energy_per_output_token_allocated_j: Over all GPUs leased, used or not.
+    """
+
+    gpu_count: int
+    per_gpu_energy_j: dict[str, float]
+    per_gpu_mean_power_w: dict[str, float]
+    load_imbalance: float
+    energy_per_output_token_j: float
+    energy_per_output_token_allocated_j: float | None
+    energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
+    boundary_statement: str = BOUNDARY_STATEMENT
+
+
+class Check(_Stored):
+    """One audit check: its outcome and the figure behind it. Unknown never passes."""
+
+    name: str
+    status: Literal["pass", "info", "warn", "fail", "unknown"]
+    figure: str
+
+
+class Audit(_Stored):
+    """Whether the figure may be published, and why."""
+
+    publishable: bool
+    reasons: list[str]
+    checks: list[Check]
+
+
+class ExperimentResult(_Stored):
+    """One experiment's row; a failed one has every key too."""
+
+    schema_version: int = SCHEMA_VERSION
+    experiment_id: str
+    started_utc: str
+    config: dict[str, Any]
+    status: Literal["ok", "failed", "interrupted"]
+    error: Failure | None
+    environment: EnvironmentSnapshot | None
+    energy: EnergyResult | None
+    performance: Performance | None
+    compute: Compute | None
+    statistics: Statistics | None
+    multi_gpu: MultiGPUMetrics | None
+    audit: Audit | None
+    spans: list[StoredSpan]

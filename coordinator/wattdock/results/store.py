@@ -1,0 +1,122 @@
+"""Keep finished experiments as folders of plain files, and read them back.
+
+A folder appears whole or not at all, and none is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from wattdock.errors import StoreError
+from wattdock.results.result import SCHEMA_VERSION, ExperimentResult
+from wattdock.results.tables import requests_table, timeline_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.records import RestartRecord
+
+RESULT, TIMELINE, REQUESTS, LOG = "result.json", "timeline.parquet", "requests.parquet", "runner.log"
+
+
+def store(result: ExperimentResult, restarts: Sequence[RestartRecord], *, log: Path, output_dir: Path) -> Path:
+    """Write one row to a new folder under `output_dir` and return the folder.
+
+    Raises:
+        StoreError: It could not be written there; it was put under the temporary folder, or printed, instead.
+    """
+    name = folder_name(result)
+    try:
+        return _write(output_dir, name, result, restarts, log)
+    except OSError as error:
+        rescued = _rescue(name, result, restarts, log)
+        raise StoreError(
+            f"cannot write the result to {output_dir}: {error.strerror or error}; it is {rescued}; "
+            "make room and move it, or choose another folder with --output-dir"
+        ) from error
+
+
+def folder_name(result: ExperimentResult) -> str:
+    """Return "<UTC time>-<backend>-<first 8 digits of the experiment id>"."""
+    started = datetime.fromisoformat(result.started_utc)
+    return f"{started:%Y%m%dT%H%M%S}-{result.config['backend']}-{result.experiment_id[:8]}"
+
+
+def load_result(path: Path) -> ExperimentResult:
+    """Return the result in `path`, a result folder or its result.json.
+
+    Raises:
+        StoreError: There is none, or it is not one that this version can read.
+    """
+    file = path / RESULT if path.is_dir() else path
+    try:
+        return ExperimentResult.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror or error}; name a result folder") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise StoreError(
+            f"{file}: not a result of schema version {SCHEMA_VERSION} ({where}: {problem['msg']}); "
+            "was it written by another version?"
+        ) from error
+
+
+def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> Path:
+    """Write into a hidden folder beside the final one, then rename: readers never see half a result."""
+    import pyarrow.parquet as pq
+
+    parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        partial.chmod(0o777 & ~_umask())
+        (partial / RESULT).write_text(result.model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
+        pq.write_table(timeline_table(restarts), partial / TIMELINE, compression="zstd")
+        pq.write_table(requests_table(restarts), partial / REQUESTS, compression="zstd")
+        (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
+        for file in partial.iterdir():
+            _sync(file)
+        return _rename(partial, parent / name)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _rename(partial: Path, final: Path) -> Path:
+    """Give the folder its name; another row of the same second and settings gets a suffix of its own."""
+    # A rename onto an existing, non-empty folder fails, so two coordinators cannot overwrite each other either.
+    with contextlib.suppress(FileExistsError):
+        if not final.exists():
+            return partial.rename(final)
+    return partial.rename(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
+
+
+def _rescue(name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> str:
+    """Put what was measured somewhere else; return where, in words."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))
+        return f"in {_write(folder, name, result, restarts, log)} instead"
+    except OSError:
+        sys.stdout.write(result.model_dump_json(by_alias=True) + "\n")
+        return "printed above, as JSON"
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

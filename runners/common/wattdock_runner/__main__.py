@@ -1,0 +1,134 @@
+"""Serve one backend on one Unix socket: `python -m wattdock_runner --backend NAME --socket PATH`.
+
+Ends on SIGTERM or SIGINT, and dies with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+
+from wattdock_proto.v1 import runner_pb2_grpc
+from wattdock_runner.interceptor import FaultInterceptor
+from wattdock_runner.servicer import RunnerServicer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from wattdock_runner.backend import Backend
+
+log = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+SERVER_THREADS = 8
+STOP_GRACE_S = 10.0
+EXIT_USAGE = 2
+EXIT_STUCK = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; return the exit status."""
+    parser = argparse.ArgumentParser(prog="wattdock_runner", description="Serve one backend on one Unix socket.")
+    parser.add_argument("--backend", required=True, help="name: module wattdock_NAME must be importable")
+    parser.add_argument("--socket", required=True, help="path of the Unix socket; its folder must exist")
+    options = parser.parse_args(argv)
+    _log_to_stderr()
+    die_with_parent()
+    try:
+        backend = find_backend(options.backend)
+    except LookupError as error:
+        log.error("%s", error)
+        return EXIT_USAGE
+    return serve(backend, options.socket)
+
+
+def find_backend(name: str) -> Backend:
+    """Return the backend in module `wattdock_<name>`: its `BACKEND`, else an instance of its one backend class.
+
+    Raises:
+        LookupError: There is no such module, or not exactly one backend in it.
+    """
+    module_name = f"wattdock_{name}"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise LookupError(f"no backend {name!r}: module {module_name} is not on PYTHONPATH") from error
+    if hasattr(module, "BACKEND"):
+        return cast("Backend", module.BACKEND)
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module_name]
+    classes = [value for value in own if hasattr(value, "engine_arguments")]
+    if len(classes) != 1:
+        raise LookupError(f"{module_name} must hold one backend class or BACKEND, and holds {len(classes)}")
+    return cast("Backend", classes[0]())
+
+
+def serve(backend: Backend, socket_path: str) -> int:
+    """Serve `backend` until SIGTERM or SIGINT; return the exit status."""
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+    servicer = RunnerServicer(backend)
+    server = grpc.server(ThreadPoolExecutor(SERVER_THREADS, "grpc"), interceptors=[FaultInterceptor()])
+    # types-grpcio knows no servicer registration functions of generated code.
+    cast("Any", runner_pb2_grpc).add_RunnerServicer_to_server(servicer, server)
+    _bind_privately(server, socket_path)
+    server.start()
+    log.info("serving %s on %s (pid %d)", backend.name, socket_path, os.getpid())
+    stop.wait()
+    log.info("asked to stop")
+    ended = servicer.shut_down(STOP_GRACE_S)
+    server.stop(grace=1.0).wait()
+    log.info("stopped" if ended else "the engine did not end; leaving without it")
+    logging.shutdown()
+    if not ended:
+        # A normal exit would join the engine's thread.
+        os._exit(EXIT_STUCK)
+    return 0
+
+
+def _bind_privately(server: grpc.Server, socket_path: str) -> None:
+    """Bind so that nobody but the owner can connect."""
+    before = os.umask(0o077)
+    try:
+        server.add_insecure_port(f"unix:{socket_path}")
+    finally:
+        os.umask(before)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the one that started it ends.
+
+    Source: prctl(2), PR_SET_PDEATHSIG.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        log.warning("cannot tie this process to its parent: %s", os.strerror(ctypes.get_errno()))
+
+
+def _log_to_stderr() -> None:
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""What a backend is, and everything that it is given or gives back.
+
+Knows no protobuf and no gRPC: a backend is written against this file and `PassRecorder` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from wattdock_runner.arguments import Argument
+    from wattdock_runner.recorder import PassRecorder
+
+
+class Arrival(Enum):
+    """How requests reach the engine; the meaning of each stands in runner.proto."""
+
+    BATCH = "batch"
+    CLOSED = "closed"
+    POISSON = "poisson"
+    SINGLE = "single"
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """Parameters drawn uniformly from [low, high) instead of read from files."""
+
+    low: float
+    high: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class LoadOrder:
+    """One model to load.
+
+    Attributes:
+        model_path: Folder with config.json and, unless weights are random, safetensors; a tokenizer is optional.
+        dtype: "auto", "float32", "bfloat16" or "float16".
+        engine_args: Known names with values of the declared types; the servicer has checked both.
+        gpu_uuids: What the engine must see, in NVML's form and in this order; empty means no GPU.
+    """
+
+    model_path: Path
+    dtype: str = "auto"
+    engine_args: Mapping[str, object] = field(default_factory=dict)
+    random_weights: RandomWeights | None = None
+    trust_remote_code: bool = False
+    gpu_uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator as the engine sees it; `uuid` in NVML's form, "GPU-…"."""
+
+    uuid: str
+    name: str
+    vram_total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named interval, CLOCK_MONOTONIC nanoseconds; `drained` when no accelerator had work at either end."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    drained: bool = False
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What the engine says it runs with, read back from it after loading; None is unknown.
+
+    Attributes:
+        effective_engine_args: JSON-ready.
+        parallelism: JSON-ready, for instance {"kind": "tensor", "size": 2}.
+        weight_bytes: Size of the parameters as loaded.
+        warnings: Seen while loading, to be repeated to the user.
+        spans: "load" and its parts.
+    """
+
+    visible_gpus: tuple[Gpu, ...]
+    used_gpu_uuids: tuple[str, ...]
+    effective_engine_args: Mapping[str, object]
+    parallelism: Mapping[str, object]
+    parameter_count: int | None = None
+    weight_bytes: int | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nccl_version: str | None = None
+    warnings: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; a temperature of 0 is greedy."""
+
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text, or token ids that need no tokenizer; `max_output_tokens` overrides the workload's."""
+
+    content: str | tuple[int, ...]
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One pass; what each field means stands in runner.proto, and the servicer has checked the values."""
+
+    arrival: Arrival
+    in_flight: int
+    max_output_tokens: int
+    rate_per_s: float | None = None
+    min_duration_s: float | None = None
+    min_requests: int | None = None
+    ignore_eos: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    chat_template: bool = False
+    return_text: bool = False
+    return_token_ids: bool = False
+    settle_s: float = 0.0
+
+    def output_tokens_wanted(self, prompt: Prompt) -> int:
+        """Return the most tokens that one prompt may generate."""
+        return self.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a diagnosis; `status` is "ok", "warn" or "fail"."""
+
+    name: str
+    status: str
+    value: str
+    advice: str = ""
+
+
+class Backend(Protocol):
+    """One engine. Importing its module and reading these attributes must not import the engine.
+
+    Its methods are called one at a time, all on one thread. They raise `InvalidRequest`, `WrongState` or `OutOfMemory`
+    for what a caller can act on; anything else counts as a defect of the backend.
+
+    Attributes:
+        name: As in `wattdock_<name>.py`.
+        framework: What the engine calls itself.
+        framework_package: The distribution whose version is the framework's.
+        packages: Further distributions whose versions belong in a result.
+        supported_versions: PEP 440 specifier of framework versions this backend was written for, or None.
+        arrivals: The kinds of arrival it really implements.
+        engine_arguments: Valid names and types, or None when only the engine knows them (`load` must then check).
+    """
+
+    name: str
+    framework: str
+    framework_package: str
+    packages: tuple[str, ...]
+    supported_versions: str | None
+    arrivals: tuple[Arrival, ...]
+    engine_arguments: Mapping[str, Argument] | None
+
+    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+        """Load one model; `report` takes a stage and, where known, the fraction done."""
+        ...
+
+    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+        """Run one pass and record it: `open` and `close` on a drained engine, every request and token in between."""
+        ...
+
+    def diagnose(self) -> Sequence[Finding]:
+        """Say what this environment lacks, without opening a device context."""
+        ...
+
+    def unload(self) -> None:
+        """Free the model and the accelerators' memory; harmless when nothing is loaded."""
+        ...

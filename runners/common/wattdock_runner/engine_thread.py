@@ -1,0 +1,71 @@
+"""Run the engine's work on one thread of its own, one job at a time.
+
+Knows no backend and no gRPC.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wattdock_runner.errors import WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+CANCELLED_JOB_GRACE_S = 60.0
+
+
+@dataclass(frozen=True)
+class _Job:
+    name: str
+    future: Future[Any]
+    cancelled: threading.Event
+
+
+class EngineThread:
+    """One thread, so that engines with thread-local state always see the same one."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+
+    def require_idle(self) -> None:
+        """Return when nothing runs; a job that was cancelled is waited for.
+
+        Raises:
+            WrongState: A job runs that nobody cancelled, or a cancelled one does not end.
+        """
+        job = self._job
+        if job is None or job.future.done():
+            return
+        if job.cancelled.is_set():
+            wait([job.future], timeout=CANCELLED_JOB_GRACE_S)
+        if not job.future.done():
+            state = "being cancelled" if job.cancelled.is_set() else "running"
+            raise WrongState(f"this runner does one thing at a time, and {job.name} is still {state}")
+
+    def submit(self, name: str, work: Callable[[], T], cancelled: threading.Event) -> Future[T]:
+        """Start `work`; `cancelled` is the event that asks it to end early.
+
+        Raises:
+            WrongState: Another job is running.
+        """
+        with self._lock:
+            self.require_idle()
+            future = self._executor.submit(work)
+            self._job = _Job(name, future, cancelled)
+        return future
+
+    def cancel(self, timeout_s: float) -> bool:
+        """Ask a running job to end and return whether the thread is idle within `timeout_s`."""
+        job = self._job
+        if job is None:
+            return True
+        job.cancelled.set()
+        return not wait([job.future], timeout=timeout_s).not_done

@@ -1,0 +1,32 @@
+"""What can go wrong inside a runner, by what the caller can do about it.
+
+    RunnerFault
+    ├── InvalidRequest   INVALID_ARGUMENT      what was asked for does not exist or makes no sense
+    ├── WrongState       FAILED_PRECONDITION   not now: nothing loaded, busy, or not on these GPUs
+    ├── OutOfMemory      RESOURCE_EXHAUSTED    it does not fit
+    └── PassCancelled    CANCELLED             the client went away
+
+Knows no gRPC: the interceptor turns these into status codes. A message is one line that holds the value seen.
+"""
+
+from __future__ import annotations
+
+
+class RunnerFault(Exception):  # noqa: N818 - named for what the client reads
+    """Base of everything that a backend raises on purpose."""
+
+
+class InvalidRequest(RunnerFault):
+    """An argument that is unknown, has the wrong type, or cannot be served by this backend."""
+
+
+class WrongState(RunnerFault):
+    """The request is fine, but not in the state that the runner or its machine is in."""
+
+
+class OutOfMemory(RunnerFault):
+    """The model or the pass does not fit in the accelerator's (or the host's) memory."""
+
+
+class PassCancelled(RunnerFault):
+    """Raised inside the engine's loop to end a pass that nobody waits for any more."""

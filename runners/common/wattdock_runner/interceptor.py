@@ -1,0 +1,96 @@
+"""The one place where a runner's exceptions become gRPC status codes, and where every call is logged.
+
+A traceback goes to the log only; the client reads one line.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from wattdock_runner.clock import NS_PER_S, now_ns
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, PassCancelled, WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+log = logging.getLogger(__name__)
+
+CODES = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    WrongState: grpc.StatusCode.FAILED_PRECONDITION,
+    OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    MemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    PassCancelled: grpc.StatusCode.CANCELLED,
+}
+# Status details travel in a header, which many peers limit to 8 KiB.
+DETAIL_CHARACTERS = 1_000
+
+
+class FaultInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Wraps every handler of the server."""
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Return the handler with faults mapped, or None for a method that does not exist."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method.rpartition("/")[2]
+        if not handler.response_streaming:
+            return grpc.unary_unary_rpc_method_handler(
+                _guarded_unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            )
+        behaviour = handler.stream_stream or handler.unary_stream
+        rebuild = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+        return rebuild(_guarded_stream(method, behaviour), handler.request_deserializer, handler.response_serializer)
+
+
+def _guarded_unary(method: str, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def call(request: Any, context: Any) -> Any:
+        with _mapped(method, context):
+            return behaviour(request, context)
+
+    return call
+
+
+def _guarded_stream(method: str, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Iterator[Any]]:
+    def call(request: Any, context: Any) -> Iterator[Any]:
+        with _mapped(method, context):
+            yield from behaviour(request, context)
+
+    return call
+
+
+@contextmanager
+def _mapped(method: str, context: Any) -> Iterator[None]:
+    """Log one call from begin to end, and end it with a status if it raises."""
+    started_ns = now_ns()
+    log.info("%s: began", method)
+    try:
+        yield
+    except GeneratorExit:
+        log.info("%s: client went away after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)
+        raise
+    except Exception as error:  # noqa: BLE001 - the one place where any exception becomes a status
+        code, detail = _status(error)
+    else:
+        log.info("%s: ok after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)
+        return
+    log.info("%s: %s after %.3f s: %s", method, code.name, (now_ns() - started_ns) / NS_PER_S, detail)
+    context.abort(code, detail)
+
+
+def _status(error: Exception) -> tuple[grpc.StatusCode, str]:
+    line = " ".join(str(error).split())[:DETAIL_CHARACTERS]
+    for kind, code in CODES.items():
+        if isinstance(error, kind):
+            return code, line or type(error).__name__
+    if isinstance(error, grpc.RpcError):
+        return grpc.StatusCode.CANCELLED, "the client went away"
+    log.error("unexpected error", exc_info=error)
+    return grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {line}; the traceback is in the runner's log"

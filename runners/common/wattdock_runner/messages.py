@@ -1,0 +1,251 @@
+"""Translate between protobuf messages and the plain objects that a backend sees; pure.
+
+The only file of a runner where both meet.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_runner import environment
+from wattdock_runner.arguments import parse_engine_args
+from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Sampling, Workload
+from wattdock_runner.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from google.protobuf.message import Message
+
+    from wattdock_runner.backend import Backend, LoadedModel, Span
+    from wattdock_runner.recorder import PassRecorder, RequestRecord
+
+    M = TypeVar("M", bound=Message)
+
+CHUNK_BYTES = 1 << 20
+# One point of a packed series takes at most 9 + 6 bytes for any count below 2**42.
+SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
+_ARRIVAL_NUMBERS = {
+    Arrival.BATCH: pb.ARRIVAL_BATCH,
+    Arrival.CLOSED: pb.ARRIVAL_CLOSED,
+    Arrival.POISSON: pb.ARRIVAL_POISSON,
+    Arrival.SINGLE: pb.ARRIVAL_SINGLE,
+}
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def load_order_from(request: pb.LoadRequest) -> LoadOrder:
+    """Return what a backend must load.
+
+    Raises:
+        InvalidRequest: No model folder at that path, unknown dtype, bad engine arguments or an empty distribution.
+    """
+    path = Path(request.model_path)
+    if not (path / "config.json").is_file():
+        raise InvalidRequest(f"no model at {request.model_path!r}: that folder holds no config.json")
+    if request.dtype and request.dtype not in DTYPES:
+        raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
+    return LoadOrder(
+        model_path=path,
+        dtype=request.dtype or "auto",
+        engine_args=parse_engine_args(request.engine_args_json),
+        random_weights=_random_weights_from(request.random_weights) if request.HasField("random_weights") else None,
+        trust_remote_code=request.trust_remote_code,
+        gpu_uuids=tuple(request.gpu_uuids),
+    )
+
+
+def _random_weights_from(message: pb.RandomWeights) -> RandomWeights:
+    if not (math.isfinite(message.low) and math.isfinite(message.high) and message.low < message.high):
+        raise InvalidRequest(f"random weights need low < high, not [{message.low}, {message.high})")
+    return RandomWeights(message.low, message.high, message.seed)
+
+
+def workload_from(message: pb.Workload) -> Workload:
+    """Return the pass that is asked for, its figures checked.
+
+    Raises:
+        InvalidRequest: Names the field and the value seen.
+    """
+    arrival = _arrival_from(message.arrival)
+    rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
+    _require(message.in_flight > 0, f"in_flight must be at least 1, not {message.in_flight}")
+    _require(message.max_output_tokens > 0, f"max_output_tokens must be at least 1, not {message.max_output_tokens}")
+    _require(message.min_duration_s >= 0, f"min_duration_s must not be negative: {message.min_duration_s}")
+    _require(math.isfinite(message.min_duration_s), f"min_duration_s must be finite, not {message.min_duration_s}")
+    if arrival is Arrival.POISSON:
+        _require((rate_per_s or 0) > 0, f"poisson arrival needs rate_per_s above 0, not {rate_per_s}")
+    return Workload(
+        arrival=arrival,
+        in_flight=1 if arrival is Arrival.SINGLE else message.in_flight,
+        rate_per_s=rate_per_s,
+        min_duration_s=message.min_duration_s if message.HasField("min_duration_s") else None,
+        min_requests=message.min_requests if message.HasField("min_requests") else None,
+        max_output_tokens=message.max_output_tokens,
+        ignore_eos=message.ignore_eos,
+        sampling=_sampling_from(message.sampling),
+        seed=message.seed,
+        chat_template=message.chat_template,
+        return_text=message.return_text,
+        return_token_ids=message.return_token_ids,
+        settle_s=max(0.0, message.settle_s),
+    )
+
+
+def _sampling_from(message: pb.Sampling) -> Sampling:
+    top_p = message.top_p if message.HasField("top_p") else None
+    _require(message.temperature >= 0, f"temperature must not be negative: {message.temperature}")
+    _require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], not {top_p}")
+    return Sampling(message.temperature, top_p, message.top_k if message.HasField("top_k") else None)
+
+
+def _arrival_from(number: int) -> Arrival:
+    by_number = {int(value): arrival for arrival, value in _ARRIVAL_NUMBERS.items()}
+    _require(number in by_number, f"arrival {number} is unknown; valid: {', '.join(a.value for a in Arrival)}")
+    return by_number[number]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidRequest(message)
+
+
+def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Prompt]]:
+    """Read a whole pass, workload first, until the client half-closes.
+
+    Raises:
+        InvalidRequest: The workload is missing, repeated or wrong, or there is no usable prompt.
+    """
+    stream = iter(requests)
+    first = next(stream, pb.GenerateRequest())
+    _require(first.WhichOneof("part") == "workload", "the first request of a pass must hold its workload")
+    workload = workload_from(first.workload)
+    prompts: list[Prompt] = []
+    for request in stream:
+        _require(request.WhichOneof("part") == "prompts", "a pass holds one workload, then prompts only")
+        prompts.extend(_prompt_from(prompt, len(prompts) + i) for i, prompt in enumerate(request.prompts.prompts))
+    _require(len(prompts) > 0, "a pass needs at least one prompt")
+    return workload, prompts
+
+
+def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
+    kind = message.WhichOneof("content")
+    _require(kind is not None, f"prompt {position} holds neither text nor token ids")
+    limit = message.max_output_tokens if message.HasField("max_output_tokens") else None
+    _require(limit != 0, f"max_output_tokens of prompt {position} must be at least 1")
+    return Prompt(message.text if kind == "text" else tuple(message.token_ids.ids), limit)
+
+
+def describe_message(backend: Backend, protocol_version: int, clock: pb.ClockReading) -> pb.DescribeResponse:
+    """Return what the runner is, from package metadata alone."""
+    return pb.DescribeResponse(
+        protocol_version=protocol_version,
+        backend=backend.name,
+        framework=backend.framework,
+        framework_version=environment.package_version(backend.framework_package),
+        package_versions=environment.package_versions(backend.packages),
+        python_version=environment.python_version(),
+        arrivals=[_ARRIVAL_NUMBERS[arrival] for arrival in backend.arrivals],
+        engine_arguments=sorted(backend.engine_arguments or ()),
+        clock=clock,
+        supported_versions=backend.supported_versions,
+    )
+
+
+def loaded_message(backend: Backend, loaded: LoadedModel) -> pb.Loaded:
+    """Return the last event of a load."""
+    runner_environment = pb.RunnerEnvironment(
+        visible_gpus=[
+            pb.Gpu(uuid=gpu.uuid, name=gpu.name, vram_total_bytes=gpu.vram_total_bytes) for gpu in loaded.visible_gpus
+        ],
+        used_gpu_uuids=loaded.used_gpu_uuids,
+        driver_version=loaded.driver_version,
+        cuda_version=loaded.cuda_version,
+        nccl_version=loaded.nccl_version,
+        framework=backend.framework,
+        framework_version=environment.package_version(backend.framework_package),
+        python_version=environment.python_version(),
+        package_versions=environment.package_versions(backend.packages),
+        parallelism_json=json.dumps(loaded.parallelism),
+        parameter_count=loaded.parameter_count,
+        weight_bytes=loaded.weight_bytes,
+        warnings=loaded.warnings,
+    )
+    return pb.Loaded(
+        environment=runner_environment,
+        effective_engine_args_json=json.dumps(loaded.effective_engine_args),
+        spans=[span_message(span) for span in loaded.spans],
+    )
+
+
+def span_message(span: Span) -> pb.Span:
+    """Return a span as it goes over the wire."""
+    return pb.Span(name=span.name, start_ns=span.start_ns, end_ns=span.end_ns, drained=span.drained)
+
+
+def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:
+    """Yield a finished pass: its requests and token series in chunks, then its summary.
+
+    Args:
+        prompts: How many prompts the client sent.
+    """
+    requests = recorder.requests()
+    for chunk in chunked([_request_message(request) for request in requests]):
+        yield pb.GenerateEvent(requests=pb.RequestChunk(requests=chunk))
+    instants, counts = recorder.token_series()
+    for first in range(0, len(instants), SERIES_POINTS_PER_CHUNK):
+        part = slice(first, first + SERIES_POINTS_PER_CHUNK)
+        yield pb.GenerateEvent(tokens=pb.TokenSeries(at_ns=instants[part], output_tokens=counts[part]))
+    summary = pb.PassSummary(
+        span=span_message(recorder.span),
+        requests=len(requests),
+        prompt_tokens=_sum_if_all_known([request.prompt_tokens for request in requests]),
+        cached_prompt_tokens=_sum_if_all_known([request.cached_prompt_tokens for request in requests]),
+        output_tokens=sum(request.output_tokens for request in requests),
+        prompt_repeats=max(0, len(requests) - 1) // prompts,
+    )
+    yield pb.GenerateEvent(summary=summary)
+
+
+def _request_message(request: RequestRecord) -> pb.RequestRecord:
+    return pb.RequestRecord(
+        index=request.index,
+        intended_ns=request.intended_ns,
+        submitted_ns=request.submitted_ns,
+        first_token_ns=request.first_token_ns,
+        finished_ns=request.finished_ns,
+        prompt_tokens=request.prompt_tokens,
+        cached_prompt_tokens=request.cached_prompt_tokens,
+        output_tokens=request.output_tokens,
+        finish_reason=request.finish_reason,
+        text=request.text,
+        output_ids=None if request.output_ids is None else pb.TokenIds(ids=request.output_ids),
+    )
+
+
+def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def chunked(messages: Iterable[M], limit_bytes: int = CHUNK_BYTES) -> Iterator[list[M]]:
+    """Yield the messages in order, in lists whose encoded size stays within `limit_bytes`.
+
+    A single message above the limit travels alone.
+    """
+    chunk: list[M] = []
+    size = 0
+    for message in messages:
+        # A field tag and a length prefix stand before each message of a repeated field.
+        message_size = message.ByteSize() + 6
+        if chunk and size + message_size > limit_bytes:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(message)
+        size += message_size
+    if chunk:
+        yield chunk

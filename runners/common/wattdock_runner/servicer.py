@@ -1,0 +1,182 @@
+"""Answer the five calls of runner.proto with one backend.
+
+Knows no engine. The engine works in a thread of its own, so that heartbeats do not depend on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from concurrent.futures import wait
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_proto.v1 import runner_pb2_grpc
+from wattdock_runner import PROTOCOL_VERSION, clock, environment, messages
+from wattdock_runner.arguments import check_engine_args
+from wattdock_runner.backend import Finding
+from wattdock_runner.engine_thread import EngineThread
+from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
+from wattdock_runner.recorder import PassRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Workload
+
+    Report = Callable[[str, float | None], None]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+
+
+class RunnerServicer(runner_pb2_grpc.RunnerServicer):
+    """One backend behind the wire; one job at a time."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._engine = EngineThread()
+        self._is_loaded = False
+
+    def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:  # noqa: N802, ARG002
+        """Say what this runner is; touches neither engine nor accelerator."""
+        reading = pb.ClockReading(
+            boot_id=clock.boot_id(), time_namespace=clock.time_namespace(), monotonic_ns=clock.now_ns()
+        )
+        return messages.describe_message(self._backend, PROTOCOL_VERSION, reading)
+
+    def Load(self, request: pb.LoadRequest, context: Any) -> Iterator[pb.LoadEvent]:  # noqa: N802
+        """Load one model and say what the engine made of it.
+
+        Raises:
+            InvalidRequest: Model folder, dtype or an engine argument is wrong.
+            WrongState: A model is loaded already, the runner is busy, or it sees other GPUs than asked for.
+        """
+        order = messages.load_order_from(request)
+        if self._backend.engine_arguments is not None:
+            check_engine_args(order.engine_args, self._backend.engine_arguments)
+        self._engine.require_idle()
+        if self._is_loaded:
+            raise WrongState("a model is loaded already; Unload it first")
+        stages: queue.SimpleQueue[pb.LoadProgress | None] = queue.SimpleQueue()
+        cancelled = threading.Event()
+
+        def report(stage: str, fraction: float | None) -> None:
+            log.info("loading: %s", stage)
+            stages.put(pb.LoadProgress(stage=stage, fraction=fraction))
+
+        job = self._engine.submit("Load", partial(self._load, order, report, cancelled), cancelled)
+        job.add_done_callback(lambda _: stages.put(None))
+        _cancel_with(context, cancelled)
+        for progress in iter(stages.get, None):
+            yield pb.LoadEvent(progress=progress)
+        yield pb.LoadEvent(loaded=messages.loaded_message(self._backend, job.result()))
+
+    def _load(self, order: LoadOrder, report: Report, cancelled: threading.Event) -> LoadedModel:
+        """Load on the engine's thread; leave nothing half loaded, nor loaded for a client that has gone."""
+        try:
+            loaded = self._backend.load(order, report)
+            if cancelled.is_set():
+                raise PassCancelled("the client cancelled the load")
+            self._is_loaded = True
+        finally:
+            if not self._is_loaded:
+                self._backend.unload()
+        return loaded
+
+    def Generate(self, request_iterator: Iterator[pb.GenerateRequest], context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
+        """Run one pass, with a heartbeat every second, and return its record.
+
+        Raises:
+            InvalidRequest: The workload or a prompt is wrong, or the backend cannot serve that arrival.
+            WrongState: Nothing is loaded, or another pass runs.
+        """
+        self._engine.require_idle()
+        if not self._is_loaded:
+            raise WrongState("no model is loaded; Load one first")
+        workload, prompts = messages.pass_from(request_iterator)
+        self._require_arrival(workload)
+        recorder = PassRecorder()
+        work = partial(self._backend.generate, workload, prompts, recorder)
+        job = self._engine.submit("Generate", work, recorder.cancelled)
+        _cancel_with(context, recorder.cancelled)
+        yield from _heartbeats_until_done(job, recorder)
+        job.result()
+        yield from _heartbeats_until(recorder.span.end_ns + round(workload.settle_s * clock.NS_PER_S), recorder)
+        yield from messages.pass_events(recorder, len(prompts))
+
+    def _require_arrival(self, workload: Workload) -> None:
+        if workload.arrival not in self._backend.arrivals:
+            valid = ", ".join(arrival.value for arrival in self._backend.arrivals)
+            raise InvalidRequest(
+                f"{self._backend.name} cannot serve arrival {workload.arrival.value!r}; valid: {valid}"
+            )
+
+    def Diagnose(self, request: pb.DiagnoseRequest, context: Any) -> pb.DiagnoseResponse:  # noqa: N802, ARG002
+        """Say which packages are here and what the backend finds wrong."""
+        findings = [_package_finding(name) for name in self._backend.packages]
+        findings += self._backend.diagnose()
+        return pb.DiagnoseResponse(
+            findings=[pb.Finding(name=f.name, status=f.status, value=f.value, advice=f.advice) for f in findings]
+        )
+
+    def Unload(self, request: pb.UnloadRequest, context: Any) -> pb.UnloadResponse:  # noqa: N802, ARG002
+        """Free the model; harmless when nothing is loaded.
+
+        Raises:
+            WrongState: A pass or a load runs.
+        """
+        self._engine.submit("Unload", self._unload, threading.Event()).result()
+        return pb.UnloadResponse()
+
+    def _unload(self) -> None:
+        self._is_loaded = False
+        self._backend.unload()
+
+    def shut_down(self, timeout_s: float) -> bool:
+        """End a running job and free the model; return False if the engine did not end within `timeout_s`."""
+        if not self._engine.cancel(timeout_s):
+            return False
+        job = self._engine.submit("shutdown", self._unload, threading.Event())
+        return not wait([job], timeout=timeout_s).not_done
+
+
+def _cancel_with(context: Any, cancelled: threading.Event) -> None:
+    """Set `cancelled` when the call ends, however it ends."""
+    if not context.add_callback(cancelled.set):
+        cancelled.set()
+
+
+def _heartbeats_until_done(job: Future[None], recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
+    while True:
+        yield _heartbeat(recorder)
+        if wait([job], timeout=HEARTBEAT_S).done:
+            return
+
+
+def _heartbeats_until(deadline_ns: int, recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
+    while (left_s := (deadline_ns - clock.now_ns()) / clock.NS_PER_S) > 0:
+        if recorder.cancelled.wait(min(left_s, HEARTBEAT_S)):
+            raise PassCancelled("the client cancelled the pass")
+        yield _heartbeat(recorder)
+
+
+def _heartbeat(recorder: PassRecorder) -> pb.GenerateEvent:
+    return pb.GenerateEvent(
+        heartbeat=pb.Heartbeat(
+            at_ns=clock.now_ns(),
+            output_tokens=recorder.tokens_so_far,
+            requests_finished=recorder.requests_finished,
+        )
+    )
+
+
+def _package_finding(name: str) -> Finding:
+    version = environment.package_version(name)
+    if version is None:
+        return Finding(name, "fail", "not installed", "install the backend's requirements file")
+    return Finding(name, "ok", version)

@@ -1,0 +1,60 @@
+"""Turn a prompt into token ids with a Hugging Face tokenizer, the same way for every backend.
+
+The tokenizer is duck-typed: nothing is imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wattdock_runner.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock_runner.backend import Prompt
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    chat_template: Any
+    bos_token_id: Any
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
+        """Return something with `input_ids`."""
+        ...
+
+    def apply_chat_template(self, conversation: Any, *, add_generation_prompt: bool, tokenize: bool) -> Any:
+        """Return the conversation as text when `tokenize` is False."""
+        ...
+
+
+def encode_prompts(tokenizer: Tokenizer | None, prompts: Sequence[Prompt], *, chat_template: bool) -> list[list[int]]:
+    """Return the token ids of each prompt, in order.
+
+    Args:
+        chat_template: Wrap text as one user message, where the tokenizer has a template.
+
+    Raises:
+        InvalidRequest: Text without a tokenizer, or a prompt without a single token.
+    """
+    encoded = [_encode(tokenizer, prompt.content, chat_template=chat_template) for prompt in prompts]
+    if [] in encoded:
+        raise InvalidRequest(f"prompt {encoded.index([])} has no tokens")
+    return encoded
+
+
+def _encode(tokenizer: Tokenizer | None, content: str | tuple[int, ...], *, chat_template: bool) -> list[int]:
+    if not isinstance(content, str):
+        return list(content)
+    if tokenizer is None:
+        raise InvalidRequest("this model folder has no tokenizer; send prompts as token ids")
+    # A template writes its own special tokens; the tokenizer must not add a second set.
+    templated = chat_template and bool(tokenizer.chat_template)
+    if templated:
+        messages = [{"role": "user", "content": content}]
+        content = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    ids = list(tokenizer(content, add_special_tokens=not templated).input_ids)
+    bos = tokenizer.bos_token_id
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids

@@ -1,0 +1,72 @@
+"""The PyTorch backend: transformers' `generate` on one device, or spread over several by accelerate.
+
+This file imports no engine, so that the runner can say what it is at once; the work is in its siblings.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from wattdock_runner.arguments import Argument
+from wattdock_runner.backend import Arrival, Finding
+from wattdock_runner.errors import WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from wattdock_pytorch_load import PyTorchModel
+
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
+    from wattdock_runner.recorder import PassRecorder
+
+
+class PyTorchBackend:
+    """One causal language model of transformers, with static batches."""
+
+    name = "pytorch"
+    framework = "pytorch"
+    framework_package = "torch"
+    packages: tuple[str, ...] = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
+    supported_versions: str | None = ">=2.9,<3"
+    arrivals: tuple[Arrival, ...] = (Arrival.BATCH, Arrival.SINGLE)
+    engine_arguments: Mapping[str, Argument] | None = {
+        "attn_implementation": Argument((str,)),
+        "cpu_threads": Argument((int,)),
+        "device_map": Argument((str, type(None)), ("auto", None)),
+        "float32_matmul_precision": Argument((str,), ("highest", "high", "medium")),
+    }
+
+    def __init__(self) -> None:
+        self._model: PyTorchModel | None = None
+
+    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+        """Load or draw the model; with `device_map: auto` over all visible GPUs, else on the first (or the CPU)."""
+        report("importing torch and transformers", None)
+        from wattdock_pytorch_load import load_model
+
+        self._model, loaded = load_model(order, report)
+        return loaded
+
+    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+        """Run static batches of `in_flight` requests until the pass's minima are met."""
+        if self._model is None:
+            raise WrongState("no model is loaded")
+        from wattdock_pytorch_pass import run_pass
+
+        run_pass(self._model, workload, prompts, recorder)
+
+    def diagnose(self) -> Sequence[Finding]:
+        """Say whether torch can be imported, and how many GPUs it counts (without opening a context)."""
+        try:
+            import torch
+        except ImportError as error:
+            return [Finding("torch", "fail", str(error), "install the backend's requirements file")]
+        return [Finding("cuda devices", "ok", str(torch.cuda.device_count()))]
+
+    def unload(self) -> None:
+        """Drop the model and give its memory back to the device."""
+        self._model = None
+        # A runner that never loaded must not import torch only to stop.
+        if "wattdock_pytorch_load" in sys.modules:
+            sys.modules["wattdock_pytorch_load"].free_memory()

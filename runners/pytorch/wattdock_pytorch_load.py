@@ -1,0 +1,265 @@
+"""Load one causal language model of transformers and say what it really runs with."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
+from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
+
+from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.clock import now_ns
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock_runner.backend import LoadOrder
+
+T = TypeVar("T")
+
+DEFAULT_CPU_THREADS = torch.get_num_threads()
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+# What decides when generation ends, as opposed to how it chooses: not a preference of the checkpoint to be ignored.
+KEPT_GENERATION_KEYS = {"eos_token_id", "bos_token_id", "pad_token_id", "transformers_version", "_from_model_config"}
+
+
+@dataclass(frozen=True)
+class PyTorchModel:
+    """A loaded model and what a pass needs to know of it.
+
+    Attributes:
+        devices: Those that hold parameters; the first takes the inputs.
+        eos_ids: Ids that end a sequence, by the checkpoint's own word.
+        pad_id: Fills up shorter prompts, always masked.
+    """
+
+    model: Any
+    tokenizer: Any
+    devices: tuple[torch.device, ...]
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+
+def load_model(order: LoadOrder, report: Callable[[str, float | None], None]) -> tuple[PyTorchModel, LoadedModel]:
+    """Load what `order` says, on the GPUs it names or on the CPU when it names none.
+
+    Raises:
+        WrongState: Torch sees other GPUs than asked for.
+        InvalidRequest: Transformers refuses the folder, the dtype or the attention implementation.
+        OutOfMemory: It does not fit.
+    """
+    disable_progress_bar()
+    start_ns = now_ns()
+    gpus = visible_gpus()
+    require_gpus(order.gpu_uuids, gpus)
+    torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
+    torch.set_float32_matmul_precision(str(order.engine_args.get("float32_matmul_precision", "highest")))
+    report("drawing random weights" if order.random_weights else "reading weights", None)
+    model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
+    model.eval()
+    defaults = _take_generation_defaults(model, order)
+    report("reading the tokenizer", None)
+    tokenizer = _tokenizer(order)
+    _synchronize_all()
+    span = Span("load", start_ns, now_ns(), drained=True)
+    return _as_loaded(model, tokenizer, defaults), _describe(model, order, gpus, defaults, span)
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that torch sees, in its order, with UUIDs in NVML's form."""
+    if not torch.cuda.is_available():
+        return ()
+    all_properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return tuple(Gpu(_nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
+
+
+def _nvml_uuid(uuid: object) -> str:
+    text = str(uuid)
+    return text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+
+
+def require_gpus(asked: tuple[str, ...], gpus: tuple[Gpu, ...]) -> None:
+    """Accept only if the GPUs seen are those asked for, in that order.
+
+    Raises:
+        WrongState: Names both.
+    """
+    seen = tuple(gpu.uuid for gpu in gpus)
+    if asked != seen:
+        raise WrongState(
+            f"asked for GPUs [{', '.join(asked)}], but torch sees [{', '.join(seen)}]; "
+            "CUDA_VISIBLE_DEVICES of the runner decides what it sees"
+        )
+
+
+def _build(order: LoadOrder, has_gpu: bool) -> Any:
+    """Return the model on its devices."""
+    options: dict[str, Any] = {"trust_remote_code": order.trust_remote_code}
+    attention = order.engine_args.get("attn_implementation")
+    try:
+        config = AutoConfig.from_pretrained(order.model_path, local_files_only=True, **options)
+        options["dtype"] = _dtype(order, config, has_gpu)
+        options |= {"attn_implementation": attention} if attention else {}
+        placement = _placement(order, config, options, has_gpu)
+        if order.random_weights is not None:
+            return draw_model(empty_model(config, **options), placement, order.random_weights)
+        return _read_weights(order, placement, options)
+    except (OSError, ValueError, ImportError) as error:
+        raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
+
+
+def _dtype(order: LoadOrder, config: Any, has_gpu: bool) -> Any:
+    """Return a torch dtype, or "auto" where only the checkpoint's files know."""
+    if order.dtype != "auto":
+        return getattr(torch, order.dtype)
+    if not has_gpu:
+        return torch.float32
+    own = getattr(config, "dtype", None)
+    return own or (torch.float32 if order.random_weights else "auto")
+
+
+def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: bool) -> Placement:
+    if not has_gpu:
+        return {"": "cpu"}
+    if order.engine_args.get("device_map") != "auto":
+        return {"": 0}
+    known = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
+    return balanced_placement(empty_model(config, **known))
+
+
+def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any]) -> Any:
+    model, info = AutoModelForCausalLM.from_pretrained(
+        order.model_path, local_files_only=True, device_map=placement, output_loading_info=True, **options
+    )
+    # Transformers would fill a gap with freshly drawn weights and a warning.
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidRequest(f"{order.model_path} lacks {len(missing)} parameters, the first is {missing[0]}")
+    return model
+
+
+def _take_generation_defaults(model: Any, order: LoadOrder) -> GenerationConfig:
+    """Return the checkpoint's generation settings and make the model forget them.
+
+    `generate` fills every field that is left open from the model's own, so nothing may stay there.
+    """
+    own: GenerationConfig = model.generation_config
+    # A model built from a config alone never read this file, which also knows the ids that end a sequence.
+    if (order.model_path / "generation_config.json").is_file():
+        own = GenerationConfig.from_pretrained(order.model_path, local_files_only=True)
+    model.generation_config = GenerationConfig()
+    return own
+
+
+def _tokenizer(order: LoadOrder) -> Any:
+    if not any((order.model_path / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    return AutoTokenizer.from_pretrained(
+        order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
+    )
+
+
+def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig) -> PyTorchModel:
+    eos = defaults.eos_token_id
+    if eos is None:
+        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
+    return PyTorchModel(
+        model,
+        tokenizer,
+        devices=tuple(dict.fromkeys(parameter.device for parameter in model.parameters())),
+        eos_ids=tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (int(eos),),
+        pad_id=defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0,
+    )
+
+
+def _describe(
+    model: Any, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
+) -> LoadedModel:
+    parameters = list(model.parameters())
+    used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
+    layers = _layers_per_gpu(model, gpus)
+    devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
+    ignored = {key: value for key, value in defaults.to_diff_dict().items() if key not in KEPT_GENERATION_KEYS}
+    warnings = (f"the checkpoint's generation_config is not applied: {ignored}",) if ignored else ()
+    return LoadedModel(
+        visible_gpus=gpus,
+        used_gpu_uuids=tuple(gpus[index].uuid for index in used),
+        effective_engine_args={
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "attn_implementation": model.config._attn_implementation,
+            "device_map": {name: str(device) for name, device in devices_by_name.items()},
+            "cpu_threads": torch.get_num_threads(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "trust_remote_code": order.trust_remote_code,
+        },
+        parallelism={"kind": "device_map" if len(used) > 1 else "none", "devices": layers},
+        parameter_count=sum(parameter.numel() for parameter in parameters),
+        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        driver_version=driver_version(),
+        cuda_version=torch.version.cuda,
+        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
+        warnings=warnings,
+        spans=(span,),
+    )
+
+
+def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
+    """Return how many of the model's unsplittable layers each used GPU holds, by UUID."""
+    kinds = set(model._no_split_modules or ())
+    counts: dict[str, int] = {}
+    for module in model.modules():
+        device = next((parameter.device for parameter in module.parameters()), None)
+        if type(module).__name__ in kinds and device is not None and device.type == "cuda":
+            uuid = gpus[device.index].uuid
+            counts[uuid] = counts.get(uuid, 0) + 1
+    return counts
+
+
+def driver_version() -> str | None:
+    """Return the NVIDIA kernel driver's version, or None without one.
+
+    Source: first line of /proc/driver/nvidia/version, "NVRM version: NVIDIA UNIX … Kernel Module  580.159  …".
+    """
+    if not DRIVER_VERSION.is_file():
+        return None
+    words = DRIVER_VERSION.read_text(encoding="utf-8").splitlines()[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), None)
+
+
+def freeing_memory(what: str, work: Callable[[], T]) -> T:
+    """Return `work()`, with running out of memory named and what it held given back first.
+
+    Raises:
+        OutOfMemory: Says during what, and the allocator's own sentence.
+    """
+    try:
+        return work()
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        reason = str(error) or "host memory is used up"
+    except RuntimeError as error:
+        # The CPU allocator has no exception class of its own.
+        if "DefaultCPUAllocator" not in str(error):
+            raise
+        reason = str(error)
+    # Only out here has the exception let go of the frames that hold tensors.
+    free_memory()
+    raise OutOfMemory(f"out of memory while {what}: {reason}")
+
+
+def free_memory() -> None:
+    """Collect garbage and give cached device memory back."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _synchronize_all() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)

@@ -1,0 +1,186 @@
+"""Run one pass of static batches through `generate` and record it.
+
+Everything that is not inference happens before the span opens or after it closes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig
+from wattdock_pytorch_load import PyTorchModel, freeing_memory
+from wattdock_pytorch_steps import StepClock, output_length
+
+from wattdock_runner.clock import now_ns
+from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.supply import PromptSupply
+from wattdock_runner.text import encode_prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock_runner.backend import Prompt, Workload
+    from wattdock_runner.recorder import PassRecorder
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One prompt ready to run: token ids, shape (prompt tokens,), and the most it may generate."""
+
+    ids: torch.Tensor
+    limit: int
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What one call of `generate` did; `output` holds the new ids on the device, shape (sequences, steps)."""
+
+    requests: list[tuple[int, _Request]]
+    submitted_ns: int
+    first_step: int
+    output: torch.Tensor
+
+
+class _OwnLimits:
+    """A stopping criterion for a batch whose sequences have different limits."""
+
+    def __init__(self, limits: torch.Tensor, prompt_width: int) -> None:
+        self._limits = limits
+        self._prompt_width = prompt_width
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        return input_ids.shape[1] - self._prompt_width >= self._limits
+
+
+def run_pass(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+    """Run batches of `workload.in_flight` prompts until the minima are met; record every request and step.
+
+    Raises:
+        InvalidRequest: A prompt cannot be run by this model.
+        OutOfMemory: A batch does not fit.
+        PassCancelled: The client went away.
+    """
+    requests = _prepare(loaded, workload, prompts)
+    clock = StepClock(recorder, loaded.devices[0])
+    torch.manual_seed(workload.seed)
+    batches = freeing_memory(
+        f"generating with {workload.in_flight} in flight",
+        lambda: _run_batches(loaded, workload, requests, recorder, clock),
+    )
+    instants = clock.instants()
+    for batch in batches:
+        _record(batch, loaded, workload, recorder, instants)
+
+
+def _prepare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]) -> list[_Request]:
+    """Tokenise, and refuse what would crash the device or leave the model's context."""
+    encoded = encode_prompts(loaded.tokenizer, prompts, chat_template=workload.chat_template)
+    limits = [workload.output_tokens_wanted(prompt) for prompt in prompts]
+    config = loaded.model.config.get_text_config()
+    context = getattr(config, "max_position_embeddings", None)
+    for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True)):
+        if max(ids) >= config.vocab_size:
+            raise InvalidRequest(f"prompt {position} holds id {max(ids)}, and the model has {config.vocab_size}")
+        if context is not None and len(ids) + limit > context:
+            raise InvalidRequest(f"prompt {position} needs {len(ids)} + {limit} positions, and the model has {context}")
+    return [_Request(torch.tensor(ids), limit) for ids, limit in zip(encoded, limits, strict=True)]
+
+
+def _run_batches(
+    loaded: PyTorchModel, workload: Workload, requests: list[_Request], recorder: PassRecorder, clock: StepClock
+) -> list[_Batch]:
+    """Open the span, run, drain, close it."""
+    _drain(loaded)
+    clock.open()
+    supply = PromptSupply(workload, requests, recorder.open())
+    batches: list[_Batch] = []
+    with torch.inference_mode():
+        while chosen := supply.take(workload.in_flight):
+            batches.append(_run_batch(loaded, workload, chosen, clock))
+            recorder.progress(output_tokens=recorder.tokens_so_far, requests_finished=supply.taken)
+    _drain(loaded)
+    recorder.close(drained=True)
+    return batches
+
+
+def _run_batch(
+    loaded: PyTorchModel, workload: Workload, chosen: list[tuple[int, _Request]], clock: StepClock
+) -> _Batch:
+    submitted_ns, first_step = now_ns(), len(clock)
+    ids, mask = left_pad([request.ids for _, request in chosen], loaded.pad_id)
+    limits = [request.limit for _, request in chosen]
+    device = loaded.devices[0]
+    width = ids.shape[1]
+    criteria = [] if len(set(limits)) == 1 else [_OwnLimits(torch.tensor(limits, device=device), width)]
+    output = loaded.model.generate(
+        input_ids=ids.to(device),
+        attention_mask=mask.to(device),
+        generation_config=generation_config(loaded, workload, max(limits)),
+        logits_processor=[clock],
+        stopping_criteria=criteria,
+    )
+    return _Batch(chosen, submitted_ns, first_step, output[:, width:])
+
+
+def left_pad(prompts: Sequence[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and attention mask, both int64 of shape (prompts, longest prompt), padded on the left."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = torch.full((len(prompts), width), pad_id)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    return ids, mask
+
+
+def generation_config(loaded: PyTorchModel, workload: Workload, max_new_tokens: int) -> GenerationConfig:
+    """Return settings that leave nothing to a checkpoint's or the library's defaults."""
+    sampling = workload.sampling
+    is_sampled = sampling.temperature > 0
+    chosen = {
+        "temperature": sampling.temperature,
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        # 0 switches it off; transformers' own default is 50.
+        "top_k": sampling.top_k or 0,
+    }
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=is_sampled,
+        num_beams=1,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        use_cache=True,
+        eos_token_id=None if workload.ignore_eos or not loaded.eos_ids else list(loaded.eos_ids),
+        pad_token_id=loaded.pad_id,
+        **(chosen if is_sampled else {}),
+    )
+
+
+def _record(
+    batch: _Batch, loaded: PyTorchModel, workload: Workload, recorder: PassRecorder, instants: list[int]
+) -> None:
+    """Record a batch from its ids and the instants of its steps, both known only now."""
+    eos_ids = frozenset(() if workload.ignore_eos else loaded.eos_ids)
+    for (index, request), ids in zip(batch.requests, batch.output.tolist(), strict=True):
+        length = output_length(ids, eos_ids, request.limit)
+        recorder.submitted(index, prompt_tokens=len(request.ids), cached_prompt_tokens=0, at_ns=batch.submitted_ns)
+        for at_ns in instants[batch.first_step : batch.first_step + length]:
+            recorder.emitted(index, 1, at_ns)
+        recorder.finished(
+            index,
+            "stop" if ids[length - 1] in eos_ids else "length",
+            text=_text(loaded, ids[:length]) if workload.return_text else None,
+            output_ids=ids[:length] if workload.return_token_ids else None,
+        )
+
+
+def _text(loaded: PyTorchModel, ids: list[int]) -> str | None:
+    return None if loaded.tokenizer is None else str(loaded.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def _drain(loaded: PyTorchModel) -> None:
+    for device in loaded.devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

@@ -1,0 +1,152 @@
+"""Start a real runner process and speak gRPC to it over its Unix socket; for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_proto.v1 import runner_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+ROOT = Path(__file__).parents[2]
+FAKE_FOLDER = ROOT / "tests/runners/fake"
+PYTORCH_FOLDER = ROOT / "runners/pytorch"
+PYTORCH_PYTHON = PYTORCH_FOLDER / ".venv/bin/python"
+SEND_CHUNK = 1 << 20
+
+
+@dataclass
+class Pass:
+    """Everything that one Generate call returned."""
+
+    summary: pb.PassSummary
+    requests: list[pb.RequestRecord]
+    at_ns: list[int]
+    output_tokens: list[int]
+    heartbeats: list[pb.Heartbeat]
+    chunk_bytes: list[int]
+
+
+@dataclass
+class Runner:
+    """One running runner and a client for it."""
+
+    process: subprocess.Popen[bytes]
+    socket: Path
+    log: Path
+    stub: Any
+
+    def load(self, model_path: Path, **fields: Any) -> tuple[pb.Loaded, list[pb.LoadProgress]]:
+        """Load and return what the runner says it loaded, and its progress before."""
+        events = list(self.stub.Load(load_request(model_path, **fields)))
+        assert events[-1].WhichOneof("event") == "loaded"
+        return events[-1].loaded, [event.progress for event in events[:-1]]
+
+    def generate(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Pass:
+        """Run one pass and return all of it."""
+        return collect(self.stub.Generate(iter(generate_requests(workload, prompts))))
+
+
+def collect(events: Iterable[pb.GenerateEvent]) -> Pass:
+    """Put the events of a pass together; the summary must come last."""
+    result = Pass(pb.PassSummary(), [], [], [], [], [])
+    kind = None
+    for event in events:
+        kind = event.WhichOneof("event")
+        if kind == "heartbeat":
+            result.heartbeats.append(event.heartbeat)
+        elif kind == "requests":
+            result.requests.extend(event.requests.requests)
+            result.chunk_bytes.append(event.ByteSize())
+        elif kind == "tokens":
+            result.at_ns.extend(event.tokens.at_ns)
+            result.output_tokens.extend(event.tokens.output_tokens)
+            result.chunk_bytes.append(event.ByteSize())
+        else:
+            result.summary = event.summary
+    assert kind == "summary"
+    return result
+
+
+def load_request(model_path: Path, *, engine_args: dict[str, object] | None = None, **fields: Any) -> pb.LoadRequest:
+    """Return a request to load `model_path`."""
+    return pb.LoadRequest(model_path=str(model_path), engine_args_json=json.dumps(engine_args or {}), **fields)
+
+
+def generate_requests(workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Iterator[pb.GenerateRequest]:
+    """Yield the workload, then the prompts in chunks of at most about 1 MiB."""
+    yield pb.GenerateRequest(workload=workload)
+    chunk: list[pb.Prompt] = []
+    for prompt in prompts:
+        chunk.append(prompt)
+        if sum(item.ByteSize() for item in chunk) > SEND_CHUNK - 300_000:
+            yield pb.GenerateRequest(prompts=pb.PromptChunk(prompts=chunk))
+            chunk = []
+    if chunk:
+        yield pb.GenerateRequest(prompts=pb.PromptChunk(prompts=chunk))
+
+
+def workload(**fields: Any) -> pb.Workload:
+    """Return a small static-batch workload, with `fields` in place of its own."""
+    small: dict[str, Any] = {"arrival": pb.ARRIVAL_BATCH, "in_flight": 2, "max_output_tokens": 5, "ignore_eos": True}
+    return pb.Workload(**{**small, **fields})
+
+
+def ids_prompt(length: int, **fields: Any) -> pb.Prompt:
+    """Return a prompt of `length` token ids."""
+    return pb.Prompt(token_ids=pb.TokenIds(ids=[3 + i % 200 for i in range(length)]), **fields)
+
+
+def runner_environment(folder: Path) -> dict[str, str]:
+    """Return the environment that a launcher gives a runner without GPUs."""
+    path = os.pathsep.join(map(str, (ROOT / "proto", ROOT / "runners/common", folder)))
+    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+
+
+@contextmanager
+def running(backend: str, folder: Path, python: Path = Path(sys.executable)) -> Iterator[Runner]:
+    """Start `python -m wattdock_runner`, wait until Describe answers, and end the process afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="wdr"))
+    socket, log = home / "r.sock", home / "log"
+    command = [str(python), "-m", "wattdock_runner", "--backend", backend, "--socket", str(socket)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=runner_environment(folder), stdout=out, stderr=subprocess.STDOUT)
+    channel = grpc.insecure_channel(f"unix:{socket}")
+    stub = runner_pb2_grpc.RunnerStub(channel)  # type: ignore[no-untyped-call]
+    try:
+        wait_until_ready(stub, process, log)
+        yield Runner(process, socket, log, stub)
+    finally:
+        channel.close()
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait()
+        shutil.rmtree(home)
+
+
+def wait_until_ready(stub: Any, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return once Describe answers; fail with the log if the process ends or 20 s go by."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            stub.Describe(pb.DescribeRequest(), wait_for_ready=True, timeout=1)
+        except grpc.RpcError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+        else:
+            return

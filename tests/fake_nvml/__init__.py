@@ -1,0 +1,252 @@
+"""A libnvidia-ml.so.1 with simulated GPUs, built by gcc, for the real pynvml (and anything else) to load.
+
+For a child process: ``folder = build(tmp_path); config(folder, gpus=[FakeGpu()])`` and put the folder on
+LD_LIBRARY_PATH. In the same process: ``with loaded(folder, gpus=[...]) as fake: ...``.
+Power profiles have a closed-form energy; all seconds of a profile count from the configuration's origin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pynvml
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator, Sequence
+
+SONAME = "libnvidia-ml.so.1"
+CONFIG_NAME = "fake_nvml.conf"
+VIRTUAL_ORIGIN_NS = 1_000_000_000_000
+MAX_GPUS = 16
+_SOURCES = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a power profile: a shape and its parameters, W, s, rad; see `constant`, `ramp`, `sine`, `square`."""
+
+    duration_s: float
+    shape: str
+    parameters: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return " ".join([repr(float(self.duration_s)), self.shape, *(repr(float(p)) for p in self.parameters)])
+
+
+def constant(power_w: float, duration_s: float = inf) -> Segment:
+    """The same power throughout."""
+    return Segment(duration_s, "constant", (power_w,))
+
+
+def ramp(from_w: float, to_w: float, duration_s: float) -> Segment:
+    """Power that changes linearly."""
+    return Segment(duration_s, "ramp", (from_w, to_w))
+
+
+def sine(mean_w: float, amplitude_w: float, period_s: float, duration_s: float = inf, phase_rad: float = 0) -> Segment:
+    """Power that swings around a mean."""
+    return Segment(duration_s, "sine", (mean_w, amplitude_w, period_s, phase_rad))
+
+
+def square(
+    low_w: float, high_w: float, period_s: float, duty: float, duration_s: float = inf, phase_s: float = 0
+) -> Segment:
+    """Bursts: `high_w` for the first `duty` of each period, then `low_w`."""
+    return Segment(duration_s, "square", (low_w, high_w, period_s, duty, phase_s))
+
+
+@dataclass(frozen=True)
+class FakeProcess:
+    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS."""
+
+    pid: int
+    kind: str = "c"
+    memory_bytes: int = 1_000_000_000
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.kind} {self.memory_bytes}"
+
+
+@dataclass(frozen=True)
+class FakeGpu:
+    """One simulated GPU; the defaults are an idle H200 as FACTS describes it.
+
+    Attributes:
+        profile: Power over time, W; the last segment goes on for ever.
+        unsupported: Words separated by blanks: energy, power_instant, power_average, power, temperature,
+            memory_temperature, clocks, violation, utilization, memory, ecc, mig, power_limit, processes, ….
+        transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
+    """
+
+    uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
+    name: str = "NVIDIA H200"
+    profile: tuple[Segment, ...] = (constant(80.0),)
+    processes: tuple[FakeProcess, ...] = ()
+    unsupported: str = ""
+    seed: int = 1
+    memory_total_bytes: int = 150_754_820_096
+    memory_used_bytes: int = 0
+    counter_offset_mj: float = 5e9
+    counter_step_mj: float = 1
+    period_s: float = 0.1
+    phase_s: float = 0.0
+    jitter_idle_s: float = 0.0015
+    jitter_load_s: float = 0.013
+    load_w: float = 200.0
+    drop_probability: float = 0.0
+    lag_s: float = 0.0
+    power_lag_s: float = 0.08
+    read_cost_s: float = 0.0032
+    slow_cost_s: float = 0.017
+    slow_probability: float = 0.01
+    process_cost_s: float = 0.005
+    reset_at_s: float = inf
+    lost_at_s: float = inf
+    frozen_at_s: float = inf
+    power_limit_w: float = 700.0
+    power_limit_default_w: float = 700.0
+    throttle_above_w: float = inf
+    temperature_c: float = 40.0
+    memory_temperature_c: float = 45.0
+    sm_clock_mhz: int = 1980
+    sm_clock_max_mhz: int = 1980
+    memory_clock_mhz: int = 3201
+    memory_clock_max_mhz: int = 3201
+    ecc: int = 1
+    mig: int = 0
+    persistence: int = 1
+    compute_major: int = 9
+    compute_minor: int = 0
+    architecture: int = 9
+    transient_error_every: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """This GPU's part of the configuration file."""
+        yield "gpu"
+        yield from (f"segment {segment}" for segment in self.profile)
+        yield from (f"process {process}" for process in self.processes)
+        for field in fields(self):
+            if field.name not in ("profile", "processes"):
+                yield f"{field.name} {getattr(self, field.name)}"
+
+
+def uuid_of(number: int) -> str:
+    """A UUID in NVML's form, different for every number."""
+    return f"GPU-00000000-0000-0000-0000-{number:012d}"
+
+
+def build(folder: Path) -> Path:
+    """Compile the library into a folder and return that folder: what to put on LD_LIBRARY_PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = [str(_SOURCES / name) for name in ("model.c", "nvml.c")]
+    command = ["gcc", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(folder / SONAME), *sources, "-lm"]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def config(
+    folder: Path,
+    *,
+    gpus: Sequence[FakeGpu] = (),
+    virtual_clock: bool = False,
+    origin_ns: int | None = None,
+    init_error: int = 0,
+) -> Path:
+    """Write the library's configuration beside it and return the file.
+
+    Args:
+        folder: What `build` returned.
+        gpus: In NVML's order.
+        virtual_clock: Calls advance a clock of their thread instead of taking time.
+        origin_ns: CLOCK_MONOTONIC at which the profiles begin; now, or a fixed instant on the virtual clock.
+        init_error: NVML's error number that initialising ends with, 9 for a driver that is not loaded.
+    """
+    default_ns = VIRTUAL_ORIGIN_NS if virtual_clock else time.monotonic_ns()
+    head = [
+        f"clock {'virtual' if virtual_clock else 'real'}",
+        f"origin_ns {default_ns if origin_ns is None else origin_ns}",
+        f"init_error {init_error}",
+        "driver 580.159.03",
+        "nvml 13.580.159.03",
+        "cuda_driver 13000",
+    ]
+    path = folder / CONFIG_NAME
+    path.write_text("\n".join([*head, *(line for gpu in gpus for line in gpu.lines())]) + "\n")
+    return path
+
+
+@functools.cache
+def _open(library: Path) -> ctypes.CDLL:
+    opened = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    opened.fake_nvml_now_ns.restype = ctypes.c_int64
+    opened.fake_nvml_pass_ns.argtypes = [ctypes.c_int64]
+    for name in ("fake_nvml_power_w", "fake_nvml_energy_j", "fake_nvml_counter_mj"):
+        getattr(opened, name).restype = ctypes.c_double
+        getattr(opened, name).argtypes = [ctypes.c_int, ctypes.c_int64]
+    opened.fake_nvml_calls.restype = ctypes.c_uint64
+    return opened
+
+
+class FakeNvml:
+    """The library as loaded into this process; also a `Clock` on the library's own time."""
+
+    def __init__(self, library: ctypes.CDLL, folder: Path) -> None:
+        self._library = library
+        self.folder = folder
+
+    def configure(self, path: Path) -> None:
+        """Start again from a configuration file; the virtual clock goes back to its origin."""
+        if bad := self._library.fake_nvml_configure(str(path).encode()):
+            raise ValueError(f"{path}: line {bad}")
+
+    def now_ns(self) -> int:
+        """CLOCK_MONOTONIC, or this thread's virtual clock."""
+        return int(self._library.fake_nvml_now_ns())
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Let virtual time pass; an event that is set ends the wait at once."""
+        if event.is_set():
+            return True
+        self._library.fake_nvml_pass_ns(int(timeout_s * 1e9))
+        return event.is_set()
+
+    def energy_j(self, index: int, start_ns: int, end_ns: int) -> float:
+        """True energy of a window, J, in closed form."""
+        at = self._library.fake_nvml_energy_j
+        return float(at(index, end_ns) - at(index, start_ns))
+
+    def power_w(self, index: int, at_ns: int) -> float:
+        """True power at an instant, W."""
+        return float(self._library.fake_nvml_power_w(index, at_ns))
+
+    def counter_mj(self, index: int, at_ns: int) -> int:
+        """What a read that took no time would return at an instant, mJ."""
+        return int(self._library.fake_nvml_counter_mj(index, at_ns))
+
+    def calls(self, index: int) -> int:
+        """Random draws so far; grows with every call."""
+        return int(self._library.fake_nvml_calls(index))
+
+
+@contextmanager
+def loaded(folder: Path, *, gpus: Sequence[FakeGpu] = (), virtual_clock: bool = True, init_error: int = 0) -> Iterator[FakeNvml]:
+    """Load the library that `build` made into this process, so that pynvml finds it by name, and configure it."""
+    fake = FakeNvml(_open(folder / SONAME), folder)
+    fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, init_error=init_error))
+    # Whatever another test made pynvml load or remember must not answer here.
+    pynvml.nvmlLib = None
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    try:
+        yield fake
+    finally:
+        pynvml.nvmlLib = None
+        pynvml._nvmlGetFunctionPointer_cache.clear()

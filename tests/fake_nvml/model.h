@@ -1,0 +1,64 @@
+/* The simulated GPUs: their power, their energy counter, their clock. Knows nothing of NVML's structures. */
+#ifndef FAKE_NVML_MODEL_H
+#define FAKE_NVML_MODEL_H
+
+#include <stdint.h>
+
+#define MAX_GPUS 16
+#define MAX_SEGMENTS 64
+#define MAX_PROCESSES 16
+#define TEXT 96
+
+enum shape { CONSTANT, RAMP, SINE, SQUARE };
+
+struct segment {
+    double duration_s;
+    enum shape shape;
+    /* constant: W | ramp: from W, to W | sine: mean W, amplitude W, period s, phase rad
+     * square: low W, high W, period s, duty, phase s */
+    double p[5];
+};
+
+struct process {
+    unsigned pid;
+    char kind; /* c, g or m */
+    uint64_t memory_bytes;
+};
+
+struct gpu {
+    char uuid[TEXT], name[TEXT], unsupported[256];
+    struct segment segments[MAX_SEGMENTS];
+    int segment_count;
+    struct process processes[MAX_PROCESSES];
+    int process_count;
+    uint64_t seed, memory_total_bytes, memory_used_bytes;
+    double counter_offset_mj, counter_step_mj, period_s, phase_s, jitter_idle_s, jitter_load_s, load_w;
+    double drop_probability, lag_s, power_lag_s;
+    double read_cost_s, slow_cost_s, slow_probability, process_cost_s;
+    double reset_at_s, lost_at_s, frozen_at_s, power_limit_w, power_limit_default_w;
+    double throttle_above_w, temperature_c, memory_temperature_c;
+    unsigned sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz, ecc, mig, persistence;
+    unsigned compute_major, compute_minor, architecture, transient_error_every;
+    uint64_t calls;
+};
+
+struct machine {
+    int virtual_clock, init_error, gpu_count;
+    int64_t origin_ns;
+    char driver[TEXT], nvml[TEXT];
+    int cuda_driver;
+    struct gpu gpus[MAX_GPUS];
+};
+
+extern struct machine machine;
+
+int load_config(const char *path);
+int64_t now_ns(void);
+void pass_ns(int64_t ns);
+double seconds(int64_t ns);
+double power_w(const struct gpu *gpu, double t_s);
+double energy_j(const struct gpu *gpu, double t_s);
+double counter_mj(const struct gpu *gpu, double t_s);
+double draw(struct gpu *gpu);
+
+#endif

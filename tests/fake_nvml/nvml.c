@@ -1,0 +1,278 @@
+/* The part of NVML's interface that a meter and an inventory use, answered by the simulated GPUs of model.c.
+ * Structures and numbers follow NVML's public interface as nvidia-ml-py declares it. */
+#define _GNU_SOURCE
+#include "model.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999,
+    UINT = 1, ULONGLONG = 3,
+};
+
+typedef struct gpu *device;
+typedef int result;
+
+static int initialized;
+
+/* Configuration: FAKE_NVML_CONFIG, else fake_nvml.conf beside this library. */
+static result initialize(void) {
+    char path[4096];
+    const char *chosen = getenv("FAKE_NVML_CONFIG");
+    if (!machine.gpu_count && !machine.init_error) {
+        Dl_info info;
+        if (!chosen && dladdr((void *)initialize, &info)) {
+            snprintf(path, sizeof path, "%s", info.dli_fname);
+            char *slash = strrchr(path, '/');
+            snprintf(slash ? slash + 1 : path, sizeof path - (size_t)(slash ? slash + 1 - path : 0), "fake_nvml.conf");
+            chosen = path;
+        }
+        int bad = load_config(chosen ? chosen : "fake_nvml.conf");
+        if (bad) {
+            fprintf(stderr, "fake_nvml: %s: line %d\n", chosen ? chosen : "fake_nvml.conf", bad);
+            return UNKNOWN;
+        }
+    }
+    if (machine.init_error) return machine.init_error;
+    __sync_add_and_fetch(&initialized, 1);
+    return OK;
+}
+
+/* For tests in the same process. */
+int fake_nvml_configure(const char *path) { return load_config(path); }
+int64_t fake_nvml_now_ns(void) { return now_ns(); }
+void fake_nvml_pass_ns(int64_t ns) { pass_ns(ns); }
+double fake_nvml_power_w(int index, int64_t at_ns) { return power_w(&machine.gpus[index], seconds(at_ns)); }
+double fake_nvml_energy_j(int index, int64_t at_ns) { return energy_j(&machine.gpus[index], seconds(at_ns)); }
+double fake_nvml_counter_mj(int index, int64_t at_ns) { return counter_mj(&machine.gpus[index], seconds(at_ns)); }
+uint64_t fake_nvml_calls(int index) { return machine.gpus[index].calls; }
+
+static int unsupported(device gpu, const char *what) {
+    size_t n = strlen(what);
+    for (const char *at = gpu->unsupported; (at = strstr(at, what)); at += n)
+        if ((at == gpu->unsupported || at[-1] == ' ') && (at[n] == 0 || at[n] == ' ')) return 1;
+    return 0;
+}
+
+/* One call: it takes `cost`, and what it returns was true at a random instant inside it. */
+static result call(device gpu, const char *what, double cost_s, double *at_s) {
+    if (!initialized) return UNINITIALIZED;
+    if (!gpu) return INVALID;
+    double part = draw(gpu);
+    pass_ns((int64_t)(cost_s * part * 1e9));
+    *at_s = seconds(now_ns());
+    pass_ns((int64_t)(cost_s * (1 - part) * 1e9));
+    if (*at_s >= gpu->lost_at_s) return LOST;
+    if (gpu->transient_error_every && gpu->calls % gpu->transient_error_every == 0) return UNKNOWN;
+    return unsupported(gpu, what) ? NOT_SUPPORTED : OK;
+}
+
+#define BEGIN(what, cost) double t; result status = call(gpu, what, cost, &t); (void)t; if (status) return status
+#define CHEAP 2e-6
+#define USUAL 20e-6
+
+static double read_cost(device gpu) {
+    if (draw(gpu) < gpu->slow_probability) return gpu->slow_cost_s * (0.5 + 0.5 * draw(gpu));
+    return gpu->read_cost_s * (0.8 + 0.4 * draw(gpu));
+}
+
+result nvmlInit_v2(void) { return initialize(); }
+result nvmlInitWithFlags(unsigned flags) { (void)flags; return initialize(); }
+result nvmlShutdown(void) { return initialized ? (__sync_sub_and_fetch(&initialized, 1), OK) : UNINITIALIZED; }
+
+const char *nvmlErrorString(result status) {
+    switch (status) {
+    case OK: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case NOT_FOUND: return "Not Found";
+    case SMALL: return "Insufficient Size";
+    case LOST: return "GPU is lost";
+    default: return "Unknown Error";
+    }
+}
+
+static result text(char *to, unsigned size, const char *from) {
+    return (unsigned)snprintf(to, size, "%s", from) < size ? OK : SMALL;
+}
+
+result nvmlSystemGetDriverVersion(char *to, unsigned size) { return text(to, size, machine.driver); }
+result nvmlSystemGetNVMLVersion(char *to, unsigned size) { return text(to, size, machine.nvml); }
+result nvmlSystemGetCudaDriverVersion(int *version) { *version = machine.cuda_driver; return OK; }
+result nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = machine.cuda_driver; return OK; }
+result nvmlSystemGetProcessName(unsigned pid, char *to, unsigned size) { (void)pid; return text(to, size, "process"); }
+
+result nvmlDeviceGetCount_v2(unsigned *count) {
+    if (!initialized) return UNINITIALIZED;
+    *count = (unsigned)machine.gpu_count;
+    return OK;
+}
+
+result nvmlDeviceGetHandleByIndex_v2(unsigned index, device *gpu) {
+    if (!initialized) return UNINITIALIZED;
+    if (index >= (unsigned)machine.gpu_count) return INVALID;
+    *gpu = &machine.gpus[index];
+    return seconds(now_ns()) >= (*gpu)->lost_at_s ? LOST : OK;
+}
+
+result nvmlDeviceGetHandleByUUID(const char *uuid, device *gpu) {
+    for (int i = 0; i < machine.gpu_count; i++)
+        if (!strcmp(machine.gpus[i].uuid, uuid)) return nvmlDeviceGetHandleByIndex_v2((unsigned)i, gpu);
+    return NOT_FOUND;
+}
+
+result nvmlDeviceGetIndex(device gpu, unsigned *index) { BEGIN("index", CHEAP); *index = (unsigned)(gpu - machine.gpus); return OK; }
+result nvmlDeviceGetMinorNumber(device gpu, unsigned *minor) { BEGIN("minor", CHEAP); *minor = (unsigned)(gpu - machine.gpus); return OK; }
+result nvmlDeviceGetName(device gpu, char *to, unsigned size) { BEGIN("name", CHEAP); return text(to, size, gpu->name); }
+result nvmlDeviceGetUUID(device gpu, char *to, unsigned size) { BEGIN("uuid", CHEAP); return text(to, size, gpu->uuid); }
+result nvmlDeviceGetArchitecture(device gpu, unsigned *a) { BEGIN("architecture", CHEAP); *a = gpu->architecture; return OK; }
+
+struct memory { unsigned long long total, free, used; };
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+
+result nvmlDeviceGetMemoryInfo(device gpu, struct memory *m) {
+    BEGIN("memory", USUAL);
+    *m = (struct memory){gpu->memory_total_bytes, gpu->memory_total_bytes - gpu->memory_used_bytes, gpu->memory_used_bytes};
+    return OK;
+}
+
+result nvmlDeviceGetMemoryInfo_v2(device gpu, struct memory_v2 *m) {
+    BEGIN("memory", USUAL);
+    *m = (struct memory_v2){m->version, gpu->memory_total_bytes, 0, gpu->memory_total_bytes - gpu->memory_used_bytes, gpu->memory_used_bytes};
+    return OK;
+}
+
+result nvmlDeviceGetTotalEnergyConsumption(device gpu, unsigned long long *mj) {
+    BEGIN("energy", read_cost(gpu));
+    *mj = (unsigned long long)counter_mj(gpu, t);
+    return OK;
+}
+
+static double mean_power_w(device gpu, double t) { return energy_j(gpu, t) - energy_j(gpu, t - 1.0); }
+
+result nvmlDeviceGetPowerUsage(device gpu, unsigned *mw) {
+    BEGIN("power", CHEAP);
+    *mw = (unsigned)(1000 * mean_power_w(gpu, t));
+    return OK;
+}
+
+struct field {
+    unsigned id, scope;
+    long long timestamp_us, latency_us;
+    unsigned type;
+    result status;
+    union { double d; unsigned ui; unsigned long long ull; } value;
+};
+
+static void field_value(device gpu, struct field *f, double t) {
+    f->status = OK;
+    f->type = UINT;
+    switch (f->id) {
+    case 82: f->status = unsupported(gpu, "memory_temperature") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)gpu->memory_temperature_c; break;
+    case 83: f->status = unsupported(gpu, "energy") ? NOT_SUPPORTED : OK; f->type = ULONGLONG; f->value.ull = (unsigned long long)counter_mj(gpu, t); break;
+    case 185: f->status = unsupported(gpu, "power_average") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * mean_power_w(gpu, t)); break;
+    case 186: f->status = unsupported(gpu, "power_instant") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * power_w(gpu, t - gpu->power_lag_s)); break;
+    default: f->status = NOT_SUPPORTED;
+    }
+}
+
+result nvmlDeviceGetFieldValues(device gpu, int count, struct field *fields) {
+    BEGIN("fields", USUAL);
+    for (int i = 0; i < count; i++) field_value(gpu, &fields[i], t);
+    return OK;
+}
+
+struct temperature { unsigned version, sensor; int celsius; };
+
+result nvmlDeviceGetTemperature(device gpu, unsigned sensor, unsigned *celsius) {
+    BEGIN("temperature", USUAL);
+    if (sensor) return INVALID;
+    *celsius = (unsigned)gpu->temperature_c;
+    return OK;
+}
+
+result nvmlDeviceGetTemperatureV(device gpu, struct temperature *x) {
+    BEGIN("temperature", USUAL);
+    x->celsius = (int)gpu->temperature_c;
+    return OK;
+}
+
+static unsigned clock_of(device gpu, unsigned kind, int max) {
+    if (kind == 2) return max ? gpu->memory_clock_max_mhz : gpu->memory_clock_mhz;
+    return max ? gpu->sm_clock_max_mhz : gpu->sm_clock_mhz;
+}
+
+result nvmlDeviceGetClockInfo(device gpu, unsigned kind, unsigned *mhz) { BEGIN("clocks", USUAL); *mhz = clock_of(gpu, kind, 0); return OK; }
+result nvmlDeviceGetMaxClockInfo(device gpu, unsigned kind, unsigned *mhz) { BEGIN("clocks", USUAL); *mhz = clock_of(gpu, kind, 1); return OK; }
+result nvmlDeviceGetPerformanceState(device gpu, unsigned *state) { BEGIN("pstate", USUAL); *state = 0; return OK; }
+
+struct violation { unsigned long long reference_us, violation_ns; };
+
+/* Time above `throttle_above_w`, counted in steps of 10 ms: a figure that grows, not a model. */
+result nvmlDeviceGetViolationStatus(device gpu, unsigned policy, struct violation *v) {
+    BEGIN("violation", USUAL);
+    v->reference_us = (unsigned long long)(t > 0 ? t * 1e6 : 0);
+    v->violation_ns = 0;
+    for (double at = 0; policy == 0 && gpu->throttle_above_w < HUGE_VAL && at < t; at += 0.01)
+        if (power_w(gpu, at) > gpu->throttle_above_w) v->violation_ns += 10000000;
+    return OK;
+}
+
+struct utilization { unsigned gpu, memory; };
+
+result nvmlDeviceGetUtilizationRates(device gpu, struct utilization *u) {
+    BEGIN("utilization", USUAL);
+    *u = (struct utilization){power_w(gpu, t) > gpu->load_w ? 100 : 0, 0};
+    return OK;
+}
+
+result nvmlDeviceGetEnforcedPowerLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_w); return OK; }
+result nvmlDeviceGetPowerManagementLimit(device gpu, unsigned *mw) { return nvmlDeviceGetEnforcedPowerLimit(gpu, mw); }
+result nvmlDeviceGetPowerManagementDefaultLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_default_w); return OK; }
+result nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *bits) { BEGIN("reasons", USUAL); *bits = power_w(gpu, t) > gpu->throttle_above_w ? 4 : 0; return OK; }
+result nvmlDeviceGetCurrentClocksThrottleReasons(device gpu, unsigned long long *bits) { return nvmlDeviceGetCurrentClocksEventReasons(gpu, bits); }
+result nvmlDeviceGetPersistenceMode(device gpu, unsigned *on) { BEGIN("persistence", USUAL); *on = gpu->persistence; return OK; }
+result nvmlDeviceGetEccMode(device gpu, unsigned *now, unsigned *next) { BEGIN("ecc", USUAL); *now = *next = gpu->ecc; return OK; }
+result nvmlDeviceGetMigMode(device gpu, unsigned *now, unsigned *next) { BEGIN("mig", USUAL); *now = *next = gpu->mig; return OK; }
+
+result nvmlDeviceGetCudaComputeCapability(device gpu, int *major, int *minor) {
+    BEGIN("compute_capability", CHEAP);
+    *major = (int)gpu->compute_major;
+    *minor = (int)gpu->compute_minor;
+    return OK;
+}
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+
+result nvmlDeviceGetPciInfo_v3(device gpu, struct pci *p) {
+    BEGIN("pci", USUAL);
+    memset(p, 0, sizeof *p);
+    p->bus = 0x10 + (unsigned)(gpu - machine.gpus);
+    snprintf(p->bus_id, sizeof p->bus_id, "00000000:%02X:00.0", p->bus);
+    return OK;
+}
+
+struct process_v3 { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
+
+static result processes(device gpu, unsigned *count, struct process_v3 *to, char kind) {
+    BEGIN("processes", gpu->process_cost_s);
+    unsigned found = 0;
+    for (int i = 0; i < gpu->process_count; i++) {
+        if (gpu->processes[i].kind != kind) continue;
+        if (to && found < *count)
+            to[found] = (struct process_v3){gpu->processes[i].pid, gpu->processes[i].memory_bytes, ~0u, ~0u};
+        found++;
+    }
+    result answer = found > *count || (found && !to) ? SMALL : OK;
+    *count = found;
+    return answer;
+}
+
+result nvmlDeviceGetComputeRunningProcesses_v3(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'c'); }
+result nvmlDeviceGetGraphicsRunningProcesses_v3(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'g'); }
+result nvmlDeviceGetMPSComputeRunningProcesses_v3(device gpu, unsigned *n, struct process_v3 *to) { return processes(gpu, n, to, 'm'); }

@@ -1,0 +1,69 @@
+"""A program in a runner's place, started as if it were the interpreter; its backend name says how it behaves.
+
+Every process that it starts prints "pid N" into its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+FOREVER_S = 600
+
+
+def main() -> None:
+    behaviour = sys.argv[sys.argv.index("--backend") + 1]
+    socket = Path(sys.argv[sys.argv.index("--socket") + 1])
+    print(f"pid {os.getpid()}", flush=True)
+    if "deaf" in behaviour:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "family" in behaviour:
+        start_grandchild()
+    if "crash" in behaviour:
+        print("loading\nCUDA driver is too old", file=sys.stderr, flush=True)
+        sys.exit(3)
+    if "killed" in behaviour:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "show" in behaviour:
+        print("json " + json.dumps(surroundings()), flush=True)
+        sys.exit(0)
+    socket.touch()
+    print("ready", flush=True)
+    if "frozen" in behaviour:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(FOREVER_S)
+
+
+def start_grandchild() -> None:
+    """Leave a process that is in a session of its own, has lost its parent, and ignores SIGTERM."""
+    started, ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print(f"pid {os.getpid()}", flush=True)
+            os.write(ready, b"1")
+            time.sleep(FOREVER_S)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.read(started, 1)
+
+
+def surroundings() -> dict[str, object]:
+    listed = list(Path("/proc/self/fd").iterdir())
+    return {
+        "environ": dict(os.environ),
+        "cwd": str(Path.cwd()),
+        "session": os.getsid(0),
+        "group": os.getpgid(0),
+        "descriptors": sorted(int(fd.name) for fd in listed if fd.exists()),
+        "arguments": sys.argv[1:],
+    }
+
+
+main()

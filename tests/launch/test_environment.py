@@ -1,0 +1,212 @@
+"""Virtual environments of runners: made once, whole or not at all, by a real pip."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import unprivileged
+from launch.local_index import LocalIndex, make_wheel
+
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.launch import environment
+from wattdock.launch.environment import check_disk, ensure_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Until = Callable[..., None]
+
+MAKE = """
+import sys
+from pathlib import Path
+from wattdock.launch.environment import ensure_environment
+print("python", ensure_environment(Path(sys.argv[1]), variant="cpu", progress=lambda line: print(line, flush=True)))
+"""
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
+    """Serve a few wheels, and let pip know of nothing else."""
+    wheels = [make_wheel("leaf", "1.0"), make_wheel("leaf", "2.0"), make_wheel("stem", "1.5", ("leaf",))]
+    with LocalIndex(*wheels) as serving:
+        for name, value in {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": serving.url,
+            "PIP_EXTRA_INDEX_URL": "",
+            "PIP_FIND_LINKS": "",
+            "PIP_NO_CACHE_DIR": "1",
+            "PIP_RETRIES": "0",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield serving
+
+
+@pytest.fixture
+def runner_dir(tmp_path: Path) -> Path:
+    """Return a backend's folder with a small requirements file."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    (folder / "requirements-cpu.txt").write_text("stem\n")
+    return folder
+
+
+def version_in(python: Path, module: str) -> str:
+    code = f"import {module}; print({module}.VERSION)"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_first_use_makes_it_and_every_later_use_finds_it(index: LocalIndex, runner_dir: Path) -> None:
+    """Sizes are said before anything is fetched for good, and the second use is silent."""
+    lines: list[str] = []
+    python = ensure_environment(runner_dir, variant="cpu", progress=lines.append)
+    assert python == runner_dir / ".venv" / "bin" / "python"
+    assert (version_in(python, "stem"), version_in(python, "leaf")) == ("1.5", "2.0")
+    sizes = next(line for line in lines if "packages, " in line)
+    assert sizes.startswith("2 packages, 0.0 MB to fetch, less what pip has cached (largest: ")
+    assert lines.index(sizes) < lines.index("installing 2 packages")
+    assert any(line.startswith("fetching stem-1.5-py3-none-any.whl") for line in lines)
+    assert index.url not in "\n".join(lines)
+    pins = (runner_dir / ".venv" / "wattdock" / "pins.txt").read_text()
+    assert pins.count("--hash=sha256:") == 2
+    asked = len(index.asked)
+    again: list[str] = []
+    assert ensure_environment(runner_dir, variant="cpu", progress=again.append) == python
+    assert (again, len(index.asked)) == ([], asked)
+
+
+def test_other_requirements_or_a_missing_stamp_mean_a_new_one(index: LocalIndex, runner_dir: Path) -> None:
+    """What is left of an older or an interrupted one is not built upon."""
+    venv = runner_dir / ".venv"
+    venv.mkdir()
+    (venv / "left-over").touch()
+    python = ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert not (venv / "left-over").exists()
+    (venv / "left-over").touch()
+    (runner_dir / "requirements-cpu.txt").write_text("leaf==1.0\n")
+    ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert not (venv / "left-over").exists()
+    assert version_in(python, "leaf") == "1.0"
+
+
+def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: Path) -> None:
+    """The second waits, says so, and uses what the first made."""
+    command = [sys.executable, "-c", MAKE, str(runner_dir)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    waited = [text for text in said if "another process is making" in text]
+    made = [text for text in said if "is ready after" in text]
+    assert (len(waited), len(made)) == (1, 1)
+    assert waited[0].splitlines()[-1] == made[0].splitlines()[-1] == f"python {runner_dir}/.venv/bin/python"
+
+
+def test_what_a_killed_process_began_is_not_used(index: LocalIndex, runner_dir: Path, until: Until) -> None:
+    """Its pip may live on for a while: nobody builds before that has ended, and then it is built anew."""
+    index.gate.clear()
+    process = subprocess.Popen([sys.executable, "-c", MAKE, str(runner_dir)], stdout=subprocess.DEVNULL)
+    until(lambda: index.asked)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    lines: list[str] = []
+    second = threading.Thread(
+        target=ensure_environment, args=(runner_dir,), kwargs={"variant": "cpu", "progress": lines.append}
+    )
+    second.start()
+    until(lambda: lines)
+    assert "another process is making" in lines[0]
+    index.gate.set()
+    second.join(60)
+    assert any("is ready after" in line for line in lines)
+    assert version_in(runner_dir / ".venv" / "bin" / "python", "stem") == "1.5"
+
+
+def test_cuda_torch_is_replaced_by_the_cpu_index_build(
+    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a GPU nobody should fetch gigabytes of CUDA."""
+    index.wheels |= dict([make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")])
+    (runner_dir / "requirements-cpu.txt").write_text("torch==7.0\n")
+    with LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch:
+        monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
+        python = ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert version_in(python, "torch") == "7.0+cpu"
+    assert not list((runner_dir / ".venv").rglob("nvidia_kernels*"))
+
+
+def test_cuda_torch_is_never_installed_for_a_cpu(
+    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no CPU build is to be had, that is an error and not a surprise."""
+    index.wheels |= dict([make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")])
+    (runner_dir / "requirements-cpu.txt").write_text("torch==7.0\n")
+    monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", index.url)
+    with pytest.raises(LaunchError, match="no CPU build of torch"):
+        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+
+
+def test_an_unknown_package_is_one_line_with_the_log(index: LocalIndex, runner_dir: Path) -> None:
+    """The message says what pip said last and where the rest is."""
+    (runner_dir / "requirements-cpu.txt").write_text("absent==9\n")
+    with pytest.raises(
+        LaunchError, match=r"No matching distribution found for absent==9 \(all of it: .*pip.log\)$"
+    ) as caught:
+        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert "\n" not in str(caught.value)
+    assert "absent==9" in (runner_dir / ".venv" / "wattdock" / "pip.log").read_text()
+
+
+def test_an_index_that_does_not_answer_is_named_as_the_cause(
+    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip's own last line would blame the package."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple/")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(LaunchError, match="the package index did not answer") as caught:
+        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert "127.0.0.1" not in str(caught.value)
+
+
+def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir: Path) -> None:
+    """The message names the file and the other way."""
+    with pytest.raises(PreflightError, match=r"requirements-cuda.txt: No such file.*runner_python"):
+        ensure_environment(runner_dir, variant="cuda", progress=lambda _: None)
+    assert not (runner_dir / ".venv.lock").exists()
+
+
+def test_too_little_disk_names_both_figures(tmp_path: Path) -> None:
+    """A download that cannot fit is not begun."""
+    with pytest.raises(PreflightError, match=r"needs about 5000000\.0 GB and .* GB are free"):
+        check_disk(tmp_path, 10**15)
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir: Path, tmp_path: Path) -> None:
+    """A shared installation is often read-only; runner_python still works there."""
+    home = unprivileged.user_home(tmp_path)
+    shared = home / "shared"
+    shared.mkdir()
+    (shared / "requirements-cpu.txt").write_text("stem\n")
+    shared.chmod(0o555)
+    run = unprivileged.run_as_user([sys.executable, "-c", MAKE, shared], env={"HOME": str(home)}, cwd=home)
+    last = run.stderr.splitlines()[-1]
+    assert "PreflightError: cannot make a virtual environment in" in last
+    assert "Permission denied" in last
+    assert "runner_python" in last
+
+
+@pytest.mark.slow
+def test_the_pytorch_runner_gets_a_cpu_build(tmp_path: Path) -> None:
+    """The real requirements, through the index that this machine has."""
+    real = Path(__file__).parents[2] / "runners" / "pytorch" / "requirements-cpu.txt"
+    (tmp_path / "requirements-cpu.txt").write_bytes(real.read_bytes())
+    lines: list[str] = []
+    python = ensure_environment(tmp_path, variant="cpu", progress=lines.append)
+    print(*lines, sep="\n")
+    code = "import torch, transformers, grpc; print(torch.version.cuda)"
+    assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "None\n"

@@ -1,0 +1,78 @@
+"""What is made of pip's words; pure."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wattdock.launch.pip import Package, describe_sizes, failure, file_bytes, is_cpu_build, pin_lines, summarise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def package(name: str, version: str = "1", sha256: str | None = "ab") -> Package:
+    return Package(name, version, f"https://host.example/{name}.whl", sha256)
+
+
+@pytest.mark.parametrize(
+    ("packages", "cpu"),
+    [
+        ([package("torch", "2.13.0+cpu"), package("nvidia-ml-py")], True),
+        ([package("torch", "2.13.0"), package("sympy")], True),
+        ([package("torch", "2.13.0"), package("nvidia-cublas")], False),
+        ([package("torch", "2.13.0+cu130"), package("cuda-bindings")], False),
+        ([], True),
+    ],
+)
+def test_a_cpu_build_says_so_or_asks_for_no_cuda(packages: list[Package], cpu: bool) -> None:
+    """Some platforms' plain build is the CPU one."""
+    assert is_cpu_build(packages) is cpu
+
+
+def test_sizes_show_the_sum_the_largest_and_what_is_unknown() -> None:
+    """A user decides by this line whether to wait."""
+    sizes: dict[str, int | None] = {"torch": 900_000_000, "tiny": 10_000, "numpy": 200_000_000, "odd": None}
+    assert describe_sizes(sizes) == (
+        "4 packages, 1.1 GB to fetch and 1 of unknown size, less what pip has cached "
+        "(largest: torch 900.0 MB, numpy 200.0 MB, tiny 0.0 MB)"
+    )
+
+
+def test_pins_hold_hashes_only_if_all_have_one() -> None:
+    """pip refuses a file in which some have."""
+    assert pin_lines([package("a"), package("b")]) == "a==1 --hash=sha256:ab\nb==1 --hash=sha256:ab\n"
+    assert pin_lines([package("a"), package("b", sha256=None)]) == "a==1\nb==1\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "short"),
+    [
+        ("Downloading https://host.example/x/torch-2.whl (9 MB)", "fetching torch-2.whl (9 MB)"),
+        ("Downloading torch-2.whl.metadata (9 kB)", None),
+        ("Installing collected packages: a, b, c", "installing 3 packages"),
+        ("Collecting torch==2", None),
+        ("Looking in indexes: https://host.example/simple", None),
+    ],
+)
+def test_only_steps_are_shown_and_no_host(line: str, short: str | None) -> None:
+    """An index may be private."""
+    assert summarise(line) == short
+
+
+def test_a_failure_is_pips_last_error_without_addresses() -> None:
+    """Notices often follow the line that matters."""
+    lines = ["ERROR: first", "ERROR: no file at https://host.example/simple/x", "[notice] a new pip is there"]
+    assert failure(lines) == "ERROR: no file at <address>"
+    assert failure([]) == "it said nothing"
+
+
+def test_a_size_that_cannot_be_told_is_unknown(tmp_path: Path) -> None:
+    """Not zero."""
+    (tmp_path / "a b.whl").write_bytes(b"12345")
+    context = ssl.create_default_context()
+    assert file_bytes((tmp_path / "a b.whl").as_uri(), context) == 5
+    assert file_bytes((tmp_path / "absent.whl").as_uri(), context) is None
+    assert file_bytes("http://127.0.0.1:9/x.whl", context) is None

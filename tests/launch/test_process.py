@@ -1,0 +1,319 @@
+"""Runners as processes: how they start, and that nothing of them is ever left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import unprivileged
+
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.protocol import LaunchSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.launch.protocol import LaunchedRunner, Launcher
+
+    Spec = Callable[[str], LaunchSpec]
+    Until = Callable[..., None]
+    Left = Callable[[Path], list[int]]
+
+
+COORDINATOR = """
+import signal, sys, time
+from pathlib import Path
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.protocol import LaunchSpec
+program, behaviour, folder = sys.argv[1:]
+spec = LaunchSpec(backend=behaviour, runner_dir=Path(folder), log_path=Path(folder, behaviour + ".log"))
+with ProcessLauncher(Path(program), orphan_grace_s=1).launch(spec) as runner:
+    print(runner.address, flush=True)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        time.sleep(0.5)
+        print("interrupted, runner", "alive" if runner.alive() else "dead", flush=True)
+print("stopped:", runner.exit_reason(), flush=True)
+"""
+
+
+@pytest.fixture
+def coordinator(standin: Path, tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
+    """Start a coordinator as a process of its own."""
+
+    def start(behaviour: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", COORDINATOR, standin, behaviour, tmp_path],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def ready(spec: LaunchSpec) -> bool:
+    return spec.log_path.exists() and "ready" in spec.log_path.read_text()
+
+
+def folder_of(address: str) -> Path:
+    return Path(address.removeprefix("unix:")).parent
+
+
+def test_a_process_launcher_is_a_launcher(standin: Path, spec: Spec) -> None:
+    """Both sides of the seam hold, by type and by use."""
+    launcher: Launcher = ProcessLauncher(standin)
+    runner: LaunchedRunner = launcher.launch(spec("good"))
+    with runner:
+        assert runner.alive()
+        assert runner.exit_reason() is None
+        assert runner.address.startswith("unix:/")
+        assert runner.address.endswith("/r.sock")
+        assert runner.description.startswith("process ")
+    assert (launcher.name, runner.alive(), runner.exit_reason()) == ("process", False, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("good", "stopped"),
+        ("deaf", "did not stop in time and was killed"),
+        ("frozen", "stopped"),
+        ("frozen_deaf", "did not stop in time and was killed"),
+        ("family", "stopped"),
+        ("deaf_family", "did not stop in time and was killed"),
+    ],
+)
+def test_stop_leaves_no_process_and_no_folder(
+    behaviour: str,
+    reason: str,
+    launcher: ProcessLauncher,
+    spec: Spec,
+    until: Until,
+    left: Left,
+    zombies: Callable[[], list[int]],
+) -> None:
+    """Whether a runner obeys, ignores SIGTERM, is stopped, or has children in other sessions."""
+    wanted = spec(behaviour)
+    runner = launcher.launch(wanted)
+    until(lambda: ready(wanted))
+    assert len(left(wanted.log_path)) == 1 + ("family" in behaviour)
+    began_s = time.monotonic()
+    runner.stop(grace_s=1)
+    assert runner.exit_reason() == reason
+    assert time.monotonic() - began_s < 3
+    assert left(wanted.log_path) == []
+    assert not folder_of(runner.address).exists()
+    assert zombies() == []
+
+
+def test_kill_does_not_wait(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:
+    """A runner that ignores SIGTERM is gone at once."""
+    wanted = spec("deaf")
+    with launcher.launch(wanted) as runner:
+        until(lambda: ready(wanted))
+        began_s = time.monotonic()
+        runner.kill()
+        assert time.monotonic() - began_s < 1
+        assert not runner.alive()
+
+
+@pytest.mark.parametrize("behaviour", ["good", "deaf", "frozen", "deaf_family"])
+def test_a_coordinator_killed_by_force_takes_its_runner_along(
+    behaviour: str,
+    coordinator: Callable[[str], subprocess.Popen[str]],
+    tmp_path: Path,
+    until: Until,
+    left: Left,
+) -> None:
+    """Nothing can be cleaned up by a process that got SIGKILL, so the keeper does it."""
+    log = tmp_path / f"{behaviour}.log"
+    with coordinator(behaviour) as process:
+        assert process.stdout is not None
+        folder = folder_of(process.stdout.readline().strip())
+        until(lambda: "ready" in log.read_text())
+        assert left(log) != []
+        process.kill()
+    until(lambda: not left(log), within_s=5)
+    until(lambda: not folder.exists(), within_s=5)
+
+
+def test_ctrl_c_reaches_only_the_coordinator(
+    coordinator: Callable[[str], subprocess.Popen[str]],
+    tmp_path: Path,
+    until: Until,
+    left: Left,
+) -> None:
+    """A terminal signals its whole foreground group; the runner must still be there to be stopped in order."""
+    with coordinator("good") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        until(lambda: "ready" in (tmp_path / "good.log").read_text())
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stdout.read()
+    assert rest == "interrupted, runner alive\nstopped: stopped\n"
+    assert left(tmp_path / "good.log") == []
+
+
+@pytest.mark.parametrize("behaviour", ["good", "deaf", "frozen"])
+def test_a_runner_dies_with_its_keeper(
+    behaviour: str,
+    launcher: ProcessLauncher,
+    spec: Spec,
+    until: Until,
+    left: Left,
+    keeper_of: Callable[[int], int],
+) -> None:
+    """The one process that would clean up can be killed too."""
+    wanted = spec(behaviour)
+    runner = launcher.launch(wanted)
+    until(lambda: ready(wanted))
+    os.kill(keeper_of(runner.pid), signal.SIGKILL)
+    until(lambda: not left(wanted.log_path), within_s=5)
+    until(lambda: not runner.alive(), within_s=5)
+    assert runner.exit_reason() == "killed because its keeper ended with code -9"
+    assert not folder_of(runner.address).exists()
+
+
+def test_a_keeper_asked_to_end_stops_its_runner_first(
+    launcher: ProcessLauncher,
+    spec: Spec,
+    until: Until,
+    left: Left,
+    keeper_of: Callable[[int], int],
+) -> None:
+    """SIGTERM to every process of a session, as at log-out, leaves nothing."""
+    wanted = spec("deaf_family")
+    with launcher.launch(wanted) as runner:
+        until(lambda: ready(wanted))
+        os.kill(keeper_of(runner.pid), signal.SIGTERM)
+        until(lambda: not runner.alive(), within_s=5)
+    assert left(wanted.log_path) == []
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [("crash", "exited with code 3"), ("killed", "killed by SIGKILL (out of memory?)")],
+)
+def test_a_runner_that_dies_on_start_says_how(
+    behaviour: str, reason: str, launcher: ProcessLauncher, spec: Spec, until: Until
+) -> None:
+    """The client learns by polling that there is nothing to wait for."""
+    with launcher.launch(spec(behaviour)) as runner:
+        until(lambda: not runner.alive())
+        assert runner.exit_reason() == reason
+
+
+def test_the_end_of_the_log_holds_the_last_words(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:
+    """What a runner printed before it died is what its user needs."""
+    with launcher.launch(spec("crash")) as runner:
+        until(lambda: not runner.alive())
+        assert runner.log_tail(2) == "loading\nCUDA driver is too old"
+        assert len(runner.log_tail().splitlines()) == 3
+
+
+def test_a_crashed_runner_leaves_none_of_its_children(
+    launcher: ProcessLauncher, spec: Spec, until: Until, left: Left
+) -> None:
+    """Engine workers in sessions of their own outlive a crash unless somebody looks for them."""
+    wanted = spec("family_crash")
+    with launcher.launch(wanted) as runner:
+        until(lambda: not runner.alive())
+    assert wanted.log_path.read_text().count("pid ") == 2
+    assert left(wanted.log_path) == []
+
+
+def test_logs_are_appended_to(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:
+    """A restart must not erase what the one before it said."""
+    for _ in range(2):
+        with launcher.launch(spec("crash")) as runner:
+            until(lambda: not runner.alive())
+    assert spec("crash").log_path.read_text().count("CUDA driver is too old") == 2
+
+
+def test_launching_leaks_no_descriptor(launcher: ProcessLauncher, spec: Spec) -> None:
+    """A study launches hundreds of runners from one process."""
+    with launcher.launch(spec("good")):
+        pass
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(4):
+        with launcher.launch(spec("good")):
+            pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_runner_gets_a_session_a_private_folder_and_no_foreign_descriptor(
+    standin: Path, spec: Spec, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lifeline held by a sibling's runner would keep that sibling alive after the coordinator."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    launcher = ProcessLauncher(standin)
+    with launcher.launch(spec("good")), launcher.launch(spec("show")) as runner:
+        until(lambda: not runner.alive())
+        seen = json.loads(runner.log_tail().partition("json ")[2])
+        assert seen["descriptors"] == [0, 1, 2]
+        assert seen["session"] == seen["group"] == runner.pid
+        assert seen["cwd"] == str(folder_of(runner.address))
+        assert "HF_TOKEN" not in seen["environ"]
+        assert seen["arguments"] == [
+            *("-m", "wattdock_runner", "--backend", "show"),
+            *("--socket", runner.address.removeprefix("unix:")),
+        ]
+
+
+def test_stopping_one_runner_leaves_the_other(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:
+    """Runners of one coordinator do not hang together."""
+    with launcher.launch(spec("good")) as kept:
+        with launcher.launch(spec("deaf")):
+            pass
+        assert kept.alive()
+
+
+def test_an_interpreter_that_cannot_be_started_is_a_launch_error(tmp_path: Path, spec: Spec) -> None:
+    """The message names the file."""
+    with pytest.raises(LaunchError, match=r"could not be started: .*no_python: No such file"):
+        ProcessLauncher(tmp_path / "no_python").launch(spec("good"))
+
+
+def test_a_log_that_cannot_be_written_is_a_launch_error(standin: Path, tmp_path: Path) -> None:
+    """The message names the log."""
+    spec = LaunchSpec(backend="good", runner_dir=tmp_path, log_path=tmp_path / "absent" / "runner.log")
+    with pytest.raises(LaunchError, match=r"absent/runner.log: No such file"):
+        ProcessLauncher(standin).launch(spec)
+
+
+def test_a_socket_path_too_long_is_refused_before_anything_starts(
+    launcher: ProcessLauncher, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would cut it off or refuse it later, with a worse message."""
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(PreflightError, match=r"has 1\d\d bytes, 100 are allowed: set XDG_RUNTIME_DIR"):
+        launcher.launch(spec("good"))
+    assert list(deep.iterdir()) == []
+
+
+def test_an_unprivileged_user_can_launch_and_stop(tmp_path: Path, left: Left) -> None:
+    """Nothing in a launch needs root."""
+    home = unprivileged.user_home(tmp_path)
+    program = home / "standin"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("standin_runner.py")} "$@"\n')
+    program.chmod(0o755)
+    run = unprivileged.run_as_user(
+        [sys.executable, "-c", COORDINATOR.replace("time.sleep(600)", "time.sleep(1)"), program, "family", home],
+        env={"HOME": str(home)},
+        cwd=home,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith("stopped: stopped\n")
+    assert left(home / "family.log") == []

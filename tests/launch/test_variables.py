@@ -1,0 +1,71 @@
+"""What a runner's environment holds and what it does not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.runners import REPO
+from wattdock.launch.variables import runner_variables
+
+SPEC = LaunchSpec(
+    backend="fake",
+    runner_dir=Path("/runners/fake"),
+    log_path=Path("/log"),
+    gpu_indices=(3, 0),
+    gpu_uuids=("GPU-b", "GPU-a"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "GH_TOKEN", "hf_token", "TOKEN", "PGPASSWORD", "OPENAI_API_KEY"),
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_secrets_do_not_reach_a_runner(name: str) -> None:
+    """A runner loads models that the coordinator fetched; it has no use for them."""
+    assert name not in runner_variables(SPEC, {name: "x"}, keep_pythonpath=True)
+
+
+def test_an_address_with_a_password_does_not_reach_a_runner() -> None:
+    """Secrets also hide in the values of harmless names."""
+    environ = {"HTTPS_PROXY": "http://me:secret@proxy:1", "HTTP_PROXY": "http://proxy:1"}
+    kept = runner_variables(SPEC, environ, keep_pythonpath=False)
+    assert "HTTPS_PROXY" not in kept
+    assert kept["HTTP_PROXY"] == "http://proxy:1"
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "HOME", "LD_LIBRARY_PATH", "NCCL_NVLS_ENABLE", "VLLM_MAX_TOKENS_X", "OMP_NUM_THREADS", "KEYBOARD"]
+)
+def test_what_steers_an_engine_reaches_it(name: str) -> None:
+    """Users set these for a reason."""
+    assert runner_variables(SPEC, {name: "x"}, keep_pythonpath=False)[name] == "x"
+
+
+def test_gpus_are_integer_indices_in_bus_order_and_hubs_are_offline() -> None:
+    """An engine sees the GPUs asked for, in the order asked for, whatever the caller's own setting."""
+    variables = runner_variables(SPEC, {"CUDA_VISIBLE_DEVICES": "7", "HF_HUB_OFFLINE": "0"}, keep_pythonpath=False)
+    assert (variables["CUDA_DEVICE_ORDER"], variables["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", "3,0")
+    assert (variables["HF_HUB_OFFLINE"], variables["TRANSFORMERS_OFFLINE"]) == ("1", "1")
+    assert variables["TOKENIZERS_PARALLELISM"] == "false"
+
+
+def test_no_gpu_asked_for_means_none_visible() -> None:
+    """An absent variable would show all of them."""
+    spec = LaunchSpec(backend="fake", runner_dir=Path("/runners/fake"), log_path=Path("/log"))
+    assert runner_variables(spec, {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(("keep", "theirs"), [(False, []), (True, ["/site", f"{Path.cwd()}/here"])])
+def test_the_callers_module_path_is_kept_only_for_a_named_interpreter(keep: bool, theirs: list[str]) -> None:
+    """Machines bring packages that way; a runner's own environment must not be mixed with them."""
+    variables = runner_variables(SPEC, {"PYTHONPATH": "/site::here", "PYTHONHOME": "/x"}, keep_pythonpath=keep)
+    ours = [str(REPO / "proto"), str(REPO / "runners" / "common"), "/runners/fake"]
+    assert variables["PYTHONPATH"].split(os.pathsep) == ours + theirs
+    assert "PYTHONHOME" not in variables

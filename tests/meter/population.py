@@ -1,0 +1,163 @@
+"""Random GPUs, power profiles and windows for judging energy intervals; the same mix for every claim.
+
+Lags come from the distribution that `energy` assumes, everything else from ranges wider than those seen on hardware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import fake_nvml
+from fake_nvml import FakeGpu, Segment
+from wattdock.energy import COUNTER_LAG, EnergyCurve
+from wattdock.meter.nvml import NvmlMeter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.meter.timeline import GpuTimeline
+
+NS_PER_S = 1_000_000_000
+RECORDED_S = 75.0
+SHORTEST_S, LONGEST_S = 0.03, 60.0
+PROFILES = ("constant", "steps", "bursts", "sine", "ramps", "session")
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window and what became of it; joules and seconds."""
+
+    profile: str
+    aligned: bool
+    duration_s: float
+    true_j: float
+    energy_j: float
+    timing_j: float
+    difference_j: float
+
+    @property
+    def error_j(self) -> float:
+        """Estimate less truth."""
+        return self.energy_j - self.true_j
+
+    @property
+    def covered(self) -> bool:
+        """Whether the 95 % interval holds the truth."""
+        return abs(self.error_j) <= 1.96 * self.timing_j
+
+
+def profile_of(kind: str, rng: np.random.Generator) -> tuple[tuple[Segment, ...], list[float]]:
+    """Draw a power profile and the instants, s, at which it steps."""
+    low_w, high_w = rng.uniform(75, 300), rng.uniform(300, 700)
+    if kind == "constant":
+        return (fake_nvml.constant(rng.uniform(75, 700)),), []
+    if kind == "bursts":
+        period_s, duty = float(np.exp(rng.uniform(np.log(0.15), np.log(5)))), rng.uniform(0.1, 0.9)
+        edges = [n * period_s + part for n in range(int(RECORDED_S / period_s)) for part in (0.0, duty * period_s)]
+        return (fake_nvml.square(low_w, high_w, period_s, duty),), edges
+    if kind == "sine":
+        period_s = float(np.exp(rng.uniform(np.log(0.5), np.log(20))))
+        mean_w = (low_w + high_w) / 2
+        return (fake_nvml.sine(mean_w, (high_w - low_w) / 2, period_s, phase_rad=rng.uniform(0, 6.28)),), []
+    if kind == "session":
+        return session(rng)
+    segments: list[Segment] = []
+    edges = []
+    at_s, from_w = 0.0, low_w
+    while at_s < RECORDED_S and len(segments) < 60:
+        length_s, to_w = rng.uniform(0.4, 8), rng.uniform(75, 700)
+        ramp = kind == "ramps"
+        segments.append(fake_nvml.ramp(from_w, to_w, length_s) if ramp else fake_nvml.constant(to_w, length_s))
+        at_s, from_w = at_s + length_s, to_w
+        edges += [] if ramp else [at_s]
+    return (*segments, fake_nvml.constant(from_w)), edges
+
+
+def session(rng: np.random.Generator) -> tuple[tuple[Segment, ...], list[float]]:
+    """Idle, then passes of prefill at the power limit and decode below it, with idle between them."""
+    idle_w, decode_w, prefill_w = rng.uniform(75, 125), rng.uniform(300, 650), rng.uniform(650, 700)
+    segments = [fake_nvml.constant(idle_w, rng.uniform(1, 5))]
+    edges, at_s = [], segments[0].duration_s
+    while at_s < RECORDED_S and len(segments) < 58:
+        lengths_s = rng.uniform(0.05, 0.8), rng.uniform(1, 15), rng.uniform(0.5, 3)
+        for power_w, length_s in zip((prefill_w, decode_w, idle_w), lengths_s, strict=True):
+            edges.append(at_s)
+            segments.append(fake_nvml.constant(power_w, length_s))
+            at_s += length_s
+    return (*segments, fake_nvml.constant(idle_w)), edges
+
+
+def gpu_of(number: int, kind: str, rng: np.random.Generator) -> tuple[FakeGpu, list[float]]:
+    """Draw one GPU with a profile of a kind."""
+    profile, edges = profile_of(kind, rng)
+    spread_s = COUNTER_LAG.std_s * 3**0.5
+    gpu = FakeGpu(
+        uuid=fake_nvml.uuid_of(number),
+        profile=profile,
+        seed=int(rng.integers(1, 2**40)),
+        lag_s=COUNTER_LAG.mean_s + rng.uniform(-spread_s, spread_s),
+        phase_s=rng.uniform(0, 0.1),
+        counter_step_mj=float(rng.choice([1, 1, 10, 1000])),
+        jitter_load_s=rng.uniform(0.0015, 0.013),
+        drop_probability=float(rng.choice([0.0, 0.0, 0.02])),
+        read_cost_s=rng.uniform(0.001, 0.004),
+        slow_probability=rng.uniform(0, 0.04),
+    )
+    return gpu, edges
+
+
+def record(folder: Path, gpus: list[FakeGpu]) -> tuple[list[GpuTimeline], fake_nvml.FakeNvml]:
+    """Run the real meter over simulated GPUs on the virtual clock."""
+    with fake_nvml.loaded(folder, gpus=gpus) as fake:
+        meter = NvmlMeter(fake)
+        meter.start()
+        timeline = meter.stop(fake_nvml.VIRTUAL_ORIGIN_NS + int(RECORDED_S * NS_PER_S))
+        return list(timeline.gpus.values()), fake
+
+
+def windows_of(
+    number: int, kind: str, timeline: GpuTimeline, fake: fake_nvml.FakeNvml, edges: list[float], rng: np.random.Generator, count: int
+) -> list[Window]:
+    """Draw windows of log-uniform length from one recording; a third begin and end where power steps."""
+    curve, found = EnergyCurve(timeline), []
+    while len(found) < count:
+        length_s = float(np.exp(rng.uniform(np.log(SHORTEST_S), np.log(LONGEST_S))))
+        start_s = rng.uniform(1.0, RECORDED_S - 1 - length_s)
+        end_s = start_s + length_s
+        aligned = bool(edges) and len(found) % 3 == 0
+        if aligned:
+            start_s, end_s = (min(edges, key=lambda edge, at=at: abs(edge - at)) for at in (start_s, end_s))
+            if not SHORTEST_S <= end_s - start_s <= LONGEST_S or start_s < 1 or end_s > RECORDED_S - 0.5:
+                aligned, (start_s, end_s) = False, (rng.uniform(1.0, 2.0), 2.0 + length_s)
+        start_ns, end_ns = (fake_nvml.VIRTUAL_ORIGIN_NS + int(at * 1e9) for at in (start_s, end_s))
+        got = curve.between(start_ns, end_ns)
+        assert got.energy_j is not None, got.reason
+        assert got.timing_j is not None
+        found.append(
+            Window(
+                profile=kind,
+                aligned=aligned,
+                duration_s=(end_ns - start_ns) / 1e9,
+                true_j=fake.energy_j(number, start_ns, end_ns),
+                energy_j=got.energy_j,
+                timing_j=got.timing_j,
+                difference_j=(fake.counter_mj(number, end_ns) - fake.counter_mj(number, start_ns)) / 1000,
+            )
+        )
+    return found
+
+
+def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int) -> list[Window]:
+    """Return windows over many independent GPUs, profiles taken in turn."""
+    rng = np.random.default_rng(seed)
+    found: list[Window] = []
+    for first in range(0, gpus, fake_nvml.MAX_GPUS):
+        kinds = [PROFILES[number % len(PROFILES)] for number in range(first, min(first + fake_nvml.MAX_GPUS, gpus))]
+        drawn = [gpu_of(first + number, kind, rng) for number, kind in enumerate(kinds)]
+        recorded, fake = record(folder, [gpu for gpu, _ in drawn])
+        for number, (kind, timeline, (_, edges)) in enumerate(zip(kinds, recorded, drawn, strict=True)):
+            found += windows_of(number, kind, timeline, fake, edges, rng, windows_per_gpu)
+    return found

@@ -1,0 +1,125 @@
+"""What a person may write, and what a mistake in it is answered with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.config.load import load_experiments
+from wattdock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("backend: pytorch\nworkload:\n  batch_size: 0\n", r"x\.yaml:3: workload\.batch_size: .*not 0"),
+        ("workload:\n\n  batch_sise: 2\n", r"x\.yaml:3: .*'batch_sise'; did you mean 'batch_size'\?"),
+        ("pytorch:\n  dtype: float17\n", r"x\.yaml:2: pytorch\.dtype: .*not 'float17'"),
+        ("a: [1\nb", r"x\.yaml:2: .*fix the YAML"),
+        ("- 1\n", r"holds \[1\] where settings were expected"),
+        ("", "is empty"),
+        ("model: a\nmodel: b\n", r"x\.yaml:2: the key 'model' stands here twice"),
+        ("experiments:\n- model: a\n- model: {}\n", r"x\.yaml:3: model: give exactly one of id, path and shape"),
+        ("defaults:\n  workload: {foo: 1}\nexperiments: [{name: a}]\n", r"x\.yaml:2: .*unknown key 'foo'"),
+        ("experiments: []\n", r"x\.yaml:1: .*at least one experiment"),
+        ("name: a\nexperiments: [{name: a}]\n", r"x\.yaml:1: 'name' stands beside"),
+        ("1: a\n", r"x\.yaml:1: the key 1 is not a word"),
+        ("gpus: {count: 0}\n", r"x\.yaml:1: gpus\.count: .*not 0"),
+        ("workload: {arrival: poisson}\n", r"rate_per_s and arrival: poisson go together"),
+        ("workload: {arrival: single, batch_size: 2}\n", r"one request in flight; batch_size is 2"),
+        ("timeouts: {load_s: .inf}\n", r"timeouts\.load_s: .*not inf"),
+        ("a: &a [1]\nb: &b [*a,*a]\n" + "x: !!python/object:os.system 1\n", "fix the YAML"),
+    ],
+)
+def test_a_mistake_in_a_file_is_answered_with_its_line_and_what_was_seen(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """The place, the value and the next step stand in one line."""
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_experiments(file, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_alias_bomb_is_refused_instead_of_unfolded(tmp_path: Path) -> None:
+    """A kilobyte of YAML must not become gigabytes."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (tmp_path / "x.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="alias"):
+        load_experiments(tmp_path / "x.yaml", {})
+
+
+def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    """Bytes that are no text get a line, not a traceback."""
+    (tmp_path / "x.yaml").write_bytes(b"name: \xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_experiments(tmp_path / "x.yaml", {})
+
+
+def test_a_wrong_flag_is_named_as_a_flag_even_beside_a_file(tmp_path: Path) -> None:
+    """Whoever typed a flag is not sent to the file."""
+    (tmp_path / "x.yaml").write_text("workload: {batch_size: 2}\n")
+    with pytest.raises(ConfigError, match=r"^--batch-size: "):
+        load_experiments(tmp_path / "x.yaml", {"workload.batch_size": 0})
+
+
+def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> None:
+    """Each layer overrides single settings of the one below, not whole sections."""
+    (tmp_path / "x.yaml").write_text(
+        "defaults: {workload: {batch_size: 2, max_output_tokens: 9, seed: 5}}\n"
+        "experiments: [{workload: {batch_size: 3}}, {name: b}]\n"
+    )
+    first, second = load_experiments(tmp_path / "x.yaml", {"workload.seed": 7})
+    assert (first.workload.batch_size, first.workload.max_output_tokens, first.workload.seed) == (3, 9, 7)
+    assert (second.workload.batch_size, second.name) == (2, "b")
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [("org/name", "id", "org/name"), ("./here", "path", "here"), ("shape:tiny", "shape", "tiny")],
+)
+def test_a_model_may_be_a_plain_string(written: str, field: str, value: str) -> None:
+    """An id, a folder and a shape are told apart by how they begin."""
+    assert str(getattr(ExperimentConfig(model=written).model, field)) == value  # type: ignore[arg-type]
+
+
+def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:
+    """Only the installed engine knows all its arguments."""
+    config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": {"device_map": "auto", "foo": 3}})
+    assert config.section.engine_args() == {"device_map": "auto", "foo": 3}
+
+
+@given(
+    settings=st.fixed_dictionaries(
+        {},
+        optional={
+            "model": st.sampled_from(["a/b", "shape:tiny"]),
+            "workload": st.fixed_dictionaries({"batch_size": st.integers(1, 512)}),
+            "gpus": st.one_of(st.just("auto"), st.just({"count": 2}), st.just([0, "GPU-x"])),
+            "pytorch": st.dictionaries(st.sampled_from(["foo", "bar"]), st.integers()),
+        },
+    )
+)
+def test_a_stored_config_reads_back_as_the_same_experiment(settings: dict[str, Any]) -> None:
+    """Writing a config down and reading it again must not change what it identifies."""
+    config = ExperimentConfig.model_validate(settings)
+    again = ExperimentConfig.model_validate(yaml.safe_load(config.model_dump_json()))
+    assert again.experiment_id == config.experiment_id
+    assert again.section == config.section
+
+
+def test_a_name_and_an_interpreter_do_not_change_what_is_measured() -> None:
+    """Two machines that measure the same thing get the same id."""
+    plain, named = ExperimentConfig(), ExperimentConfig(name="x", runner_python="/usr/bin/python3")  # type: ignore[arg-type]
+    assert plain.experiment_id == named.experiment_id
+    assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id

@@ -1,0 +1,122 @@
+"""Run commands as a real unprivileged user, also where the suite runs as root.
+
+Permission checks mean nothing to root. There, a command gets uid 1500 and a mount namespace of its own in which the
+folders it needs can be reached even when they lie below one that only root may enter (the interpreter in root's home,
+the suite's temporary folder).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+UID = 1500
+REPO = Path(__file__).resolve().parents[1]
+
+
+def user_home(tmp_path: Path) -> Path:
+    """Make `tmp_path/home`, owned by the unprivileged user, with a `tmp` folder in it, and return it."""
+    home = tmp_path / "home"
+    for folder in (home, home / "tmp"):
+        folder.mkdir(mode=0o755, exist_ok=True)
+        give_to_user(folder)
+    return home
+
+
+def give_to_user(path: Path) -> None:
+    """Make the unprivileged user the owner of one file or folder."""
+    if os.getuid() == 0:
+        os.chown(path, UID, UID)
+
+
+def run_as_user(
+    cmd: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end as the unprivileged user; its output is captured as text.
+
+    Args:
+        cmd: The command, its program by absolute path.
+        env: Added to a bare environment; HOME should be `user_home(tmp_path)`.
+        cwd: Its working folder; what lies in HOME and in here can be reached whatever stands above it.
+        timeout: Seconds.
+    """
+    with popen_as_user(cmd, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(list(cmd), process.returncode, out, err)
+
+
+def popen_as_user(
+    cmd: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, **options: Any
+) -> subprocess.Popen[Any]:
+    """Start a command as the unprivileged user; skips the test, with the reason, where this machine cannot."""
+    home = Path(env.get("HOME", cwd))
+    full = {
+        **{name: os.environ[name] for name in ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH") if name in os.environ},
+        "HOME": str(home),
+        "TMPDIR": str(home / "tmp"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **env,
+    }
+    command = [str(word) for word in cmd]
+    if os.getuid() != 0:
+        return subprocess.Popen(command, env=full, cwd=cwd, **options)
+    if reason := unable():
+        pytest.skip(reason)
+    needed = (Path(sys.prefix), Path(sys.base_prefix), REPO, home, cwd)
+    script = "\n".join(
+        [
+            "set -e",
+            *mounts_for(needed),
+            f"cd {shlex.quote(str(cwd))}",
+            f"exec setpriv --reuid {UID} --regid {UID} --clear-groups {shlex.join(command)}",
+        ]
+    )
+    return subprocess.Popen(["unshare", "--mount", "sh", "-c", script], env=full, **options)
+
+
+@functools.cache
+def unable() -> str | None:
+    """Return why root cannot become an unprivileged user here; None where it can."""
+    if missing := [tool for tool in ("unshare", "setpriv", "mount") if shutil.which(tool) is None]:
+        return f"needs {' and '.join(missing)} to run as an unprivileged user"
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
+    return f"cannot run as an unprivileged user: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def mounts_for(needed: Iterable[Path]) -> list[str]:
+    """Return shell lines that make each folder reachable: an open stand-in over what bars the way, the folder in it."""
+    barred: dict[Path, list[Path]] = {}
+    for folder in sorted({path.resolve() for path in needed}):
+        if bar := first_barred(folder):
+            barred.setdefault(bar, []).append(folder)
+    lines = []
+    for bar, folders in barred.items():
+        # Held by number, not by name, while the stand-in hides them.
+        lines += [f"exec {number}<{shlex.quote(str(folder))}" for number, folder in enumerate(folders, start=3)]
+        lines.append(f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(bar))}")
+        for number, folder in enumerate(folders, start=3):
+            lines.append(f"mkdir -p {shlex.quote(str(folder))}")
+            lines.append(f"mount --no-canonicalize --bind /proc/self/fd/{number} {shlex.quote(str(folder))}")
+            lines.append(f"exec {number}<&-")
+    return lines
+
+
+def first_barred(folder: Path) -> Path | None:
+    """Return the uppermost folder above `folder` that others may not enter."""
+    return next((up for up in reversed(folder.parents) if not up.stat().st_mode & stat.S_IXOTH), None)
