@@ -40,13 +40,13 @@ run: $(SETUP) ## Measure: make run BACKEND=pytorch ARGS='--batch-size 8'
 	@$(BIN)/wattdock run $(FILE) $(if $(FILE),,--backend $(BACKEND)) $(ARGS)
 
 test: $(SETUP_DEV) ## Run every test that this machine can run
-	@$(BIN)/python -m wattdock.launch.environment runners/pytorch
+	@$(BIN)/python -m wattdock.launch pytorch
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true
@@ -58,7 +58,7 @@ proto: ## Generate the wire's code again from proto/
 	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
 bench: $(SETUP_DEV) ## Measure what wattdock itself costs; figures go to docs/measurements/
-	@$(BIN)/python -m wattdock.launch.environment runners/pytorch
+	@$(BIN)/python -m wattdock.launch pytorch
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean: ## Remove environments and caches, not results

@@ -90,7 +90,7 @@ def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> N
 )
 def test_a_model_may_be_a_plain_string(written: str, field: str, value: str) -> None:
     """An id, a folder and a shape are told apart by how they begin."""
-    assert str(getattr(ExperimentConfig(model=written).model, field)) == value  # type: ignore[arg-type]
+    assert str(getattr(ExperimentConfig(model=written).model, field)) == value
 
 
 def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:
@@ -120,6 +120,6 @@ def test_a_stored_config_reads_back_as_the_same_experiment(settings: dict[str, A
 
 def test_a_name_and_an_interpreter_do_not_change_what_is_measured() -> None:
     """Two machines that measure the same thing get the same id."""
-    plain, named = ExperimentConfig(), ExperimentConfig(name="x", runner_python="/usr/bin/python3")  # type: ignore[arg-type]
+    plain, named = ExperimentConfig(), ExperimentConfig(name="x", runner_python="/usr/bin/python3")
     assert plain.experiment_id == named.experiment_id
     assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id

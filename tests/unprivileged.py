@@ -112,7 +112,7 @@ def mounts_for(needed: Iterable[Path]) -> list[str]:
         lines.append(f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(bar))}")
         for number, folder in enumerate(folders, start=3):
             lines.append(f"mkdir -p {shlex.quote(str(folder))}")
-            lines.append(f"mount --no-canonicalize --bind /proc/self/fd/{number} {shlex.quote(str(folder))}")
+            lines.append(f"mount --no-canonicalize --rbind /proc/self/fd/{number} {shlex.quote(str(folder))}")
             lines.append(f"exec {number}<&-")
     return lines
 

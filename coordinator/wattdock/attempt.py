@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock import wire
@@ -18,11 +17,13 @@ from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
 from wattdock.meter.excerpt import excerpt
 from wattdock.models import resolve_model
+from wattdock.prompts import check_prompts
 from wattdock.records import NS_PER_S, Span
 from wattdock.results.result import Failure
 
 if TYPE_CHECKING:
     from collections import deque
+    from datetime import datetime
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
@@ -49,7 +50,7 @@ class Row:
 
     ready: Ready
     log_path: Path
-    started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started_utc: datetime | None = None
     model: ModelFolder | None = None
     restarts: list[RestartRecord] = field(default_factory=list)
 
@@ -103,6 +104,7 @@ def attempt(pending: deque[Row], restart: int, *, home: Path, log: Path, progres
         if failure:
             _note(failure, pending, served, opening)
         for row, collected in served:
+            row.started_utc = row.started_utc or collected.started_utc
             row.restarts.append(collected.record(timeline and excerpt(timeline, _intervals(collected))))
             _append(log, row.log_path)
 
@@ -123,6 +125,7 @@ def _serve(
     model = resolve_model(ready.config.model, home=home, progress=progress.say)
     for row in pending:
         row.model = model
+        check_prompts(row.config.prompts, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
     opening.stage = "launch"
     began_ns = now_ns()
     spec = LaunchSpec(

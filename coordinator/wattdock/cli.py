@@ -126,8 +126,11 @@ def run(
     finally:
         _show(prepared, as_json=as_json)
     results = [stored.result for stored in prepared.stored]
-    if failed := next((one.error for one in results if one.error), None):
-        raise typer.Exit(failed.exit_code)
+    errors = [one.error for one in results if one.error]
+    for error in errors:
+        typer.echo(f"wattdock: {error.stage}: {error.message}", err=True)
+    if errors:
+        raise typer.Exit(errors[0].exit_code)
     if require_publishable and not all(one.audit and one.audit.publishable for one in results):
         raise typer.Exit(ExitCode.NOT_PUBLISHABLE)
 

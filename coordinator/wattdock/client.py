@@ -19,15 +19,23 @@ from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from wattdock.launch.protocol import LaunchedRunner
+    from wattdock.prompts import PromptSet
     from wattdock.records import ClockCheck, GeneratedPass, Loaded, RequestRecord
 
 PROTOCOL_VERSION = 1
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05
 CLOCK_READINGS = 5
+# A runner's socket is not there yet at the first tries; gRPC would wait a second before the next.
+CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+]
 # How long a dying process may take to become known as dead, once its socket has closed.
 DEATH_NOTICE_S = 3.0
 
@@ -42,7 +50,7 @@ class RunnerClient:
 
     def __init__(self, runner: LaunchedRunner) -> None:
         self._runner = runner
-        self._channel = grpc.insecure_channel(runner.address, options=[("grpc.enable_http_proxy", 0)])
+        self._channel = grpc.insecure_channel(runner.address, options=CHANNEL_OPTIONS)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
@@ -102,16 +110,20 @@ class RunnerClient:
             RunnerError: It failed, died, or took longer than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
+        loaded: Loaded | None = None
         for event in self._events(self._stub.Load(request), "loading", deadline=deadline):
             if event.HasField("loaded"):
-                return wire.loaded(event.loaded)
-            progress(event.progress.stage)
-        raise RunnerError("the runner ended its answer to Load without saying what it loaded; see its log")
+                loaded = wire.loaded(event.loaded)
+            else:
+                progress(event.progress.stage)
+        if loaded is None:
+            raise RunnerError("the runner ended its answer to Load without saying what it loaded; see its log")
+        return loaded
 
     def generate(
         self,
         workload: pb.Workload,
-        prompts: Sequence[str | tuple[int, ...]],
+        prompts: PromptSet,
         *,
         silence_s: float,
         heartbeat: Callable[[pb.Heartbeat], None],
@@ -127,6 +139,7 @@ class RunnerClient:
         """
         requests: list[RequestRecord] = []
         tokens: list[pb.TokenSeries] = []
+        summary: pb.PassSummary | None = None
         call = self._stub.Generate(wire.generate_requests(workload, prompts))
         for event in self._events(call, "a pass", silence_s=silence_s):
             if event.HasField("heartbeat"):
@@ -136,8 +149,10 @@ class RunnerClient:
             elif event.HasField("tokens"):
                 tokens.append(event.tokens)
             elif event.HasField("summary"):
-                return wire.generated_pass(event.summary, requests, tokens)
-        raise RunnerError("the runner ended a pass without a summary; see its log")
+                summary = event.summary
+        if summary is None:
+            raise RunnerError("the runner ended a pass without a summary; see its log")
+        return wire.generated_pass(summary, requests, tokens)
 
     def unload(self) -> None:
         """Free the model."""

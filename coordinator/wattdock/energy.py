@@ -1,7 +1,7 @@
 """Turn one GPU's timeline and a span into joules and their timing uncertainty.
 
 Pure: reads no hardware, knows no backend and no files. `timing_j` covers what the timeline cannot tell about *when*:
-tick brackets, the course of power between ticks, the counter's lag, its resolution. It does not cover the sensor's gain.
+tick brackets, the course of power between ticks, the counter's lag, its resolution; never the sensor's gain.
 The model and its limits: docs/decisions/0002-energy-uncertainty.md.
 """
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.meter.instants import resolution_mj, tick_instants
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,13 +25,11 @@ if TYPE_CHECKING:
 
 NS_PER_S = 1e9
 MJ_PER_J = 1_000
-# A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
-LEAST_INTERVAL_PERIODS = 0.5
 # A counter that stood still for longer may have lost energy, not only postponed it.
 MAX_GAP_S = 1.0
 MAX_GAP_PERIODS = 10.0
 # Differences between neighbouring ticks' powers count as far as they exceed their own noise by this factor.
-NOISE_FACTOR = 2.0
+NOISE_FACTOR = 1.5
 # What is left open where power is taken to have stepped, or to have changed steadily, as a share of the correction.
 STEP_STD, RAMP_STD = 0.15, 0.3
 # A burst of unknown place and height inside one tick.
@@ -52,8 +52,8 @@ class LagModel:
     std_s: float
 
 
-# Source: docs/decisions/0002; 8 load steps on an H200: apparent starts 0 to 20 ms before, ends 14 ms before to 5 ms after
-# the true instants. Taken as uniform over those 25 ms.
+# Source: docs/decisions/0002; 8 load steps on an H200: apparent starts 0 to 20 ms before the true ones, ends
+# 14 ms before to 5 ms after. Taken as uniform over those 25 ms.
 COUNTER_LAG = LagModel(mean_s=-0.0075, std_s=0.0072)
 # Source: same steps; the instant power passed the half-way mark 23 to 138 ms late.
 POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
@@ -129,8 +129,8 @@ class EnergyCurve:
             told = "; ".join(event.message for event in self._gpu.events if event.kind in ("not_supported", "gpu_lost"))
             reason = f"no energy source on {self._gpu.uuid}" + (f": {told}" if told else "")
             return SpanEnergy(None, None, None, reason, duration_s)
-        if reason := self._curve.why_not(start_ns, end_ns):
-            return SpanEnergy(None, None, self.source, reason, duration_s)
+        if why_not := self._curve.why_not(start_ns, end_ns):
+            return SpanEnergy(None, None, self.source, why_not, duration_s)
         energy_j, timing_j = self._curve.between(start_ns, end_ns)
         return SpanEnergy(energy_j, timing_j, self.source, None, duration_s)
 
@@ -173,12 +173,17 @@ class _CounterCurve:
             for s in (self._lag.std_s, -self._lag.std_s)
         ]
         # A tick that both ends lean on moves both: its effects are summed before they are squared.
-        effects_j = np.zeros((2, max(end.ticks.stop, start.ticks.stop) - start.ticks.start))
+        effects_j = np.zeros((3, max(end.ticks.stop, start.ticks.stop) - start.ticks.start))
         for sign, point in ((-1, start), (1, end)):
             effects_j[:, point.ticks.start - start.ticks.start : point.ticks.stop - start.ticks.start] += (
                 sign * point.effects_j
             )
-        variance_j2 = float((effects_j**2).sum()) + sum(x**2 for x in lag_j) / 2 + start.shape_var_j2 + end.shape_var_j2
+        variance_j2 = (
+            float((np.array([[0.5], [0.5], [1.0]]) * effects_j**2).sum())
+            + sum(x**2 for x in lag_j) / 2
+            + start.shape_var_j2
+            + end.shape_var_j2
+        )
         return energy_j, sqrt(variance_j2)
 
     def _seconds(self, at_ns: int) -> float:
@@ -191,12 +196,13 @@ class _CounterCurve:
         """The curve at one end of a span, and how far it moves when each tick around it does by its uncertainty."""
         k = self._tick_before(at_s)
         ticks = slice(k - REACH + 1, k + REACH + 1)
-        # Row 0 as recorded, then one row with each tick's instant moved, then one with each tick's value moved.
+        # Row 0 as recorded, then each tick's instant moved later, earlier, then each tick's value moved.
         count = 2 * REACH
-        instants_s = np.tile(self._at_s[ticks], (1 + 2 * count, 1))
-        values_j = np.tile(self._energy_j[ticks], (1 + 2 * count, 1))
+        instants_s = np.tile(self._at_s[ticks], (1 + 3 * count, 1))
+        values_j = np.tile(self._energy_j[ticks], (1 + 3 * count, 1))
         instants_s[1 : 1 + count] += np.diag(self._std_s[ticks])
-        values_j[1 + count :] += np.eye(count) * self._resolution_j / sqrt(12)
+        instants_s[1 + count : 1 + 2 * count] -= np.diag(self._std_s[ticks])
+        values_j[1 + 2 * count :] += np.eye(count) * self._resolution_j / sqrt(12)
         energies_j, shape_std_j = bent_energy(at_s, instants_s, values_j, self._noise_w[k - 1 : k + 3])
         part = (at_s - self._at_s[k]) / (self._at_s[k + 1] - self._at_s[k])
         hidden_j = HIDDEN_STD * float(self._hidden_std_w[k]) * float(self._at_s[k + 1] - self._at_s[k])
@@ -204,7 +210,7 @@ class _CounterCurve:
             energy_j=float(energies_j[0]),
             shape_var_j2=float(shape_std_j[0]) ** 2 + hidden_j**2 * float(part * (1 - part)),
             ticks=ticks,
-            effects_j=(energies_j[1:] - energies_j[0]).reshape(2, count),
+            effects_j=(energies_j[1:] - energies_j[0]).reshape(3, count),
         )
 
     def _hidden(self, power: Series) -> Floats:
@@ -214,7 +220,8 @@ class _CounterCurve:
         account for. Says nothing about when, so it only widens.
         """
         middle_s = (self._at_s[:-1] + self._at_s[1:]) / 2
-        power_w = np.diff(self._energy_j) / np.diff(self._at_s)
+        # A reset's huge drop says nothing about power, and would drown the sums.
+        power_w = np.clip(np.diff(self._energy_j), 0, None) / np.diff(self._at_s)
         first, last = (np.searchsorted(middle_s, middle_s + side * HIDDEN_SPAN_S) for side in (-1, 1))
         sampled_s = (power.at_ns - self._base_ns) / NS_PER_S - POWER_LAG.mean_s
         samples = (np.searchsorted(sampled_s, self._at_s[edge]) for edge in (first, last))
@@ -225,7 +232,14 @@ class _CounterCurve:
 
 @dataclass(frozen=True)
 class _End:
-    """One end of a span: joules, variance of the course inside its interval, and each tick's effect, shape (2, n)."""
+    """One end of a span.
+
+    Attributes:
+        energy_j: Joules since the first tick.
+        shape_var_j2: Variance from the unknown course of power inside the interval, J².
+        ticks: Those that `energy_j` hangs on, n of them.
+        effects_j: What it changes by if each of them came later, came earlier, showed more; shape (3, n).
+    """
 
     energy_j: float
     shape_var_j2: float
@@ -270,9 +284,13 @@ def bent_energy(at_s: float, instants_s: Floats, values_j: Floats, noise_w: Floa
 
 
 def _rampness(left_w: Floats, before_w: Floats, after_w: Floats, right_w: Floats) -> Floats:
-    """1 where power changes next to an interval as it does around it, 0 between two plateaus."""
-    around_w = np.abs(before_w) + np.abs(after_w)
-    return np.minimum(1.0, (np.abs(left_w) + np.abs(right_w)) / np.where(around_w > 0, around_w, 1.0))
+    """1 where power goes on changing on both sides as at an interval's ends, 0 between two plateaus or turns."""
+    return (_goes_on(left_w, before_w) + _goes_on(right_w, after_w)) / 2
+
+
+def _goes_on(beyond_w: Floats, at_end_w: Floats) -> Floats:
+    changes = at_end_w != 0
+    return np.where(changes, np.clip(beyond_w / np.where(changes, at_end_w, 1.0), 0, 1), 0.0)
 
 
 def _without_noise(differences_w: Floats, noise_w: Floats) -> Floats:
@@ -348,40 +366,11 @@ class _PowerCurve:
 def _moving_mean(values: Floats, first: Indices, last: Indices) -> Floats:
     """Mean of values[first:last] for each pair; 0 for none."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
-    return (sums[last] - sums[first]) / np.maximum(last - first, 1)
+    means: Floats = (sums[last] - sums[first]) / np.maximum(last - first, 1)
+    return means
 
 
 def _moving_variance(values: Floats, first: Indices, last: Indices) -> Floats:
     """Variance of values[first:last] for each pair; 0 for none."""
     centred = values - values.mean()
     return np.clip(_moving_mean(centred**2, first, last) - _moving_mean(centred, first, last) ** 2, 0, None)
-
-
-def tick_instants(ticks: Ticks, base_ns: int) -> tuple[Floats, Floats, float]:
-    """Return the estimated instants of counter changes, s since `base_ns`, their standard uncertainties, s, and the period, s.
-
-    A change lies uniformly between two sampling instants, each of them uniform inside its call. Where other changes
-    were missed before it, or where the last one is too close, the bracket's far end is cut off.
-    """
-    before_s = ((ticks.before_start_ns - base_ns) + (ticks.before_end_ns - base_ns)) / 2 / NS_PER_S
-    after_s = ((ticks.after_start_ns - base_ns) + (ticks.after_end_ns - base_ns)) / 2 / NS_PER_S
-    middle_s = (before_s + after_s) / 2
-    period_s = float(np.median(np.diff(after_s))) if len(after_s) > 1 else 0.0
-    spread_before_s = (ticks.before_end_ns - ticks.before_start_ns) / NS_PER_S
-    spread_after_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
-    if period_s:
-        nearest_s = np.concatenate(([-np.inf], middle_s[:-1] + LEAST_INTERVAL_PERIODS * period_s))
-        earliest_s = np.minimum(np.maximum(nearest_s, after_s - period_s), after_s)
-        cut = earliest_s > before_s
-        before_s = np.where(cut, earliest_s, before_s)
-        spread_before_s = np.where(cut, 0.0, spread_before_s)
-    variance_s2 = (after_s - before_s) ** 2 / 12 + (spread_before_s**2 + spread_after_s**2) / 36
-    return (before_s + after_s) / 2, np.sqrt(variance_s2), period_s
-
-
-def resolution_mj(ticks: Ticks) -> float:
-    """Return the counter's step in millijoules: the largest number that divides all of its values.
-
-    Values, not differences: differences of a steady load can all be equal.
-    """
-    return float(np.gcd.reduce(ticks.energy_mj)) if len(ticks.energy_mj) else 0.0

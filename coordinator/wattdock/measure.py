@@ -6,6 +6,7 @@ Knows no launcher and no files: it is given a connected client and a running met
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock import wire
@@ -35,6 +36,7 @@ class Collected:
 
     Attributes:
         stage: What is being done now, for people and for the failure that may come.
+        started_utc: A label, never a duration's end.
     """
 
     config: ExperimentConfig
@@ -45,6 +47,7 @@ class Collected:
     clock_checks: list[ClockCheck] = field(default_factory=list)
     loaded: Loaded | None = None
     failure: Failure | None = None
+    started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def for_experiment(self, config: ExperimentConfig) -> Collected:
         """Return what an experiment served by this runner starts from: its launch and load."""
@@ -134,7 +137,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, *, meas
     cpu_before = cpu_times()
     try:
         generated = session.client.generate(
-            workload, prompts.items, silence_s=config.timeouts.heartbeat_s, heartbeat=heartbeat
+            workload, prompts, silence_s=config.timeouts.heartbeat_s, heartbeat=heartbeat
         )
     finally:
         session.progress.clear()

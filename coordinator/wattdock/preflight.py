@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import PreflightError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.machine import describe_machine
@@ -20,7 +20,7 @@ from wattdock.launch.socket_folder import make_socket_folder
 from wattdock.meter.none import NoMeter
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.models import check_model
-from wattdock.prompts import load_prompts
+from wattdock.prompts import check_prompts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import Launcher
     from wattdock.meter.protocol import Meter
     from wattdock.progress import Progress
-
-# Enough to check a prompt file without knowing the model's vocabulary.
-ANY_VOCABULARY = 256
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
     """
     runner_dir = find_runner(config.backend)
     check_model(config.model)
-    _check_prompts(config)
+    check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
     found = inventory()
     gpus = choose_gpus(config, found.gpus)
     if config.runner_python:
@@ -109,15 +106,6 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         meter_name=meter_name,
         meter_reason=meter_reason,
     )
-
-
-def _check_prompts(config: ExperimentConfig) -> None:
-    if config.model.shape and config.prompts.source == "bundled":
-        raise ConfigError(
-            f"workload.prompts: the shape {config.model.shape} has no tokenizer, so it cannot take text; "
-            "write `prompts: synthetic`"
-        )
-    load_prompts(config.prompts, seed=0, pass_index=0, count=1, vocab_size=ANY_VOCABULARY)
 
 
 def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import contextlib
 import tempfile
 from collections import deque
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,8 @@ class Run:
                 finishing.callback(self._finish, row, progress)
 
     def _finish(self, row: Row, progress: Progress) -> None:
-        result = merge(row.config, row.restarts, row.ready, row.model, started_utc=row.started_utc)
+        started_utc = row.started_utc or datetime.now(UTC)
+        result = merge(row.config, row.restarts, row.ready, row.model, started_utc=started_utc)
         folder = store(result, row.restarts, log=row.log_path, output_dir=self._output_dir)
         self.stored.append(Stored(result, folder))
         progress.say(f"{row.config.label}: {result.status}, stored in {folder}")

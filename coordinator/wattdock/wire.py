@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from wattdock.config.experiment import ExperimentConfig, WorkloadSpec
+    from wattdock.prompts import PromptSet
 
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
@@ -68,12 +69,16 @@ def workload(
     )
 
 
-def generate_requests(load: pb.Workload, prompts: Sequence[str | tuple[int, ...]]) -> Iterator[pb.GenerateRequest]:
+def generate_requests(load: pb.Workload, prompts: PromptSet) -> Iterator[pb.GenerateRequest]:
     """Yield the workload, then the prompts in chunks of about `CHUNK_BYTES`."""
     yield pb.GenerateRequest(workload=load)
     chunk, size = pb.PromptChunk(), 0
-    for prompt in prompts:
-        message = pb.Prompt(text=prompt) if isinstance(prompt, str) else pb.Prompt(token_ids=pb.TokenIds(ids=prompt))
+    for item, limit in zip(prompts.items, prompts.max_output_tokens, strict=True):
+        message = pb.Prompt(max_output_tokens=limit)
+        if isinstance(item, str):
+            message.text = item
+        else:
+            message.token_ids.ids.extend(item)
         if chunk.prompts and size + message.ByteSize() > CHUNK_BYTES:
             yield pb.GenerateRequest(prompts=chunk)
             chunk, size = pb.PromptChunk(), 0

@@ -1,0 +1,1 @@
+"""The wire contract between coordinator and runner, and the code generated from it."""

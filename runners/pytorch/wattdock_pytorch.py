@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Finding
+from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ class PyTorchBackend:
 
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
         """Load or draw the model; with `device_map: auto` over all visible GPUs, else on the first (or the CPU)."""
+        start_ns = now_ns()
         report("importing torch and transformers", None)
         from wattdock_pytorch_load import load_model
 
-        self._model, loaded = load_model(order, report)
+        self._model, loaded = load_model(order, report, start_ns)
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:

@@ -26,8 +26,17 @@ T = TypeVar("T")
 DEFAULT_CPU_THREADS = torch.get_num_threads()
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-# What decides when generation ends, as opposed to how it chooses: not a preference of the checkpoint to be ignored.
-KEPT_GENERATION_KEYS = {"eos_token_id", "bos_token_id", "pad_token_id", "transformers_version", "_from_model_config"}
+# Settings of a checkpoint that a pass keeps, and those that change no output; all others are ignored, and said to be.
+HARMLESS_GENERATION_SETTINGS = {
+    "_from_model_config",
+    "bos_token_id",
+    "eos_token_id",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "transformers_version",
+    "use_cache",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,13 @@ class PyTorchModel:
     pad_id: int
 
 
-def load_model(order: LoadOrder, report: Callable[[str, float | None], None]) -> tuple[PyTorchModel, LoadedModel]:
+def load_model(
+    order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
+) -> tuple[PyTorchModel, LoadedModel]:
     """Load what `order` says, on the GPUs it names or on the CPU when it names none.
+
+    Args:
+        start_ns: When loading began, before this module was imported.
 
     Raises:
         WrongState: Torch sees other GPUs than asked for.
@@ -56,7 +70,6 @@ def load_model(order: LoadOrder, report: Callable[[str, float | None], None]) ->
         OutOfMemory: It does not fit.
     """
     disable_progress_bar()
-    start_ns = now_ns()
     gpus = visible_gpus()
     require_gpus(order.gpu_uuids, gpus)
     torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
@@ -69,7 +82,8 @@ def load_model(order: LoadOrder, report: Callable[[str, float | None], None]) ->
     tokenizer = _tokenizer(order)
     _synchronize_all()
     span = Span("load", start_ns, now_ns(), drained=True)
-    return _as_loaded(model, tokenizer, defaults), _describe(model, order, gpus, defaults, span)
+    loaded = _as_loaded(model, tokenizer, defaults)
+    return loaded, _describe(loaded, order, gpus, defaults, span)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -179,13 +193,15 @@ def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig) -> PyTorc
 
 
 def _describe(
-    model: Any, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
+    loaded: PyTorchModel, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
 ) -> LoadedModel:
+    model = loaded.model
     parameters = list(model.parameters())
     used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
     layers = _layers_per_gpu(model, gpus)
     devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
-    ignored = {key: value for key, value in defaults.to_diff_dict().items() if key not in KEPT_GENERATION_KEYS}
+    settings = defaults.to_diff_dict()
+    ignored = {name: settings[name] for name in settings.keys() - HARMLESS_GENERATION_SETTINGS}
     warnings = (f"the checkpoint's generation_config is not applied: {ignored}",) if ignored else ()
     return LoadedModel(
         visible_gpus=gpus,
@@ -196,6 +212,7 @@ def _describe(
             "device_map": {name: str(device) for name, device in devices_by_name.items()},
             "cpu_threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "eos_token_ids": list(loaded.eos_ids),
             "trust_remote_code": order.trust_remote_code,
         },
         parallelism={"kind": "device_map" if len(used) > 1 else "none", "devices": layers},

@@ -73,9 +73,10 @@ def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
 def _draw(parameter: Any, name: str, device: torch.device, weights: RandomWeights) -> torch.nn.Parameter:
     digest = hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
-    values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+    # Drawn in float32: a CPU draws bfloat16 from 256 values only, and bit patterns decide what arithmetic costs.
+    values = torch.empty(parameter.shape, dtype=torch.float32, device=device)
     values.uniform_(weights.low, weights.high, generator=generator)
-    return torch.nn.Parameter(values, requires_grad=False)
+    return torch.nn.Parameter(values.to(parameter.dtype), requires_grad=False)
 
 
 def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:

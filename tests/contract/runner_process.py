@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -111,21 +112,23 @@ def ids_prompt(length: int, **fields: Any) -> pb.Prompt:
     return pb.Prompt(token_ids=pb.TokenIds(ids=[3 + i % 200 for i in range(length)]), **fields)
 
 
-def runner_environment(folder: Path) -> dict[str, str]:
-    """Return the environment that a launcher gives a runner without GPUs."""
+def runner_environment(folder: Path, gpus: str) -> dict[str, str]:
+    """Return the environment that a launcher gives a runner."""
     path = os.pathsep.join(map(str, (ROOT / "proto", ROOT / "runners/common", folder)))
-    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    devices = {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**os.environ, **devices, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
 @contextmanager
-def running(backend: str, folder: Path, python: Path = Path(sys.executable)) -> Iterator[Runner]:
-    """Start `python -m wattdock_runner`, wait until Describe answers, and end the process afterwards."""
+def running(backend: str, folder: Path, python: Path = Path(sys.executable), *, gpus: str = "") -> Iterator[Runner]:
+    """Start `python -m wattdock_runner` on the GPUs of those indices, wait for Describe, and end it afterwards."""
     home = Path(tempfile.mkdtemp(prefix="wdr"))
     socket, log = home / "r.sock", home / "log"
     command = [str(python), "-m", "wattdock_runner", "--backend", backend, "--socket", str(socket)]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=runner_environment(folder), stdout=out, stderr=subprocess.STDOUT)
-    channel = grpc.insecure_channel(f"unix:{socket}")
+        process = subprocess.Popen(command, env=runner_environment(folder, gpus), stdout=out, stderr=subprocess.STDOUT)
+    # A channel that finds no socket at first waits a second before it tries again.
+    channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.initial_reconnect_backoff_ms", 50)])
     stub = runner_pb2_grpc.RunnerStub(channel)  # type: ignore[no-untyped-call]
     try:
         wait_until_ready(stub, process, log)

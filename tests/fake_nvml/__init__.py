@@ -8,7 +8,6 @@ Power profiles have a closed-form energy; all seconds of a profile count from th
 from __future__ import annotations
 
 import ctypes
-import functools
 import subprocess
 import time
 from contextlib import contextmanager
@@ -84,6 +83,7 @@ class FakeGpu:
         profile: Power over time, W; the last segment goes on for ever.
         unsupported: Words separated by blanks: energy, power_instant, power_average, power, temperature,
             memory_temperature, clocks, violation, utilization, memory, ecc, mig, power_limit, processes, ….
+        failing_from_s: From then on every call fails with NVML's "unknown error".
         transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
     """
 
@@ -111,6 +111,7 @@ class FakeGpu:
     process_cost_s: float = 0.005
     reset_at_s: float = inf
     lost_at_s: float = inf
+    failing_from_s: float = inf
     frozen_at_s: float = inf
     power_limit_w: float = 700.0
     power_limit_default_w: float = 700.0
@@ -184,7 +185,16 @@ def config(
     return path
 
 
-@functools.cache
+# One per process: a second library of the same name would never be found by name.
+_opened: list[ctypes.CDLL] = []
+
+
+def _library(path: Path) -> ctypes.CDLL:
+    if not _opened:
+        _opened.append(_open(path))
+    return _opened[0]
+
+
 def _open(library: Path) -> ctypes.CDLL:
     opened = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     opened.fake_nvml_now_ns.restype = ctypes.c_int64
@@ -238,15 +248,22 @@ class FakeNvml:
 
 
 @contextmanager
-def loaded(folder: Path, *, gpus: Sequence[FakeGpu] = (), virtual_clock: bool = True, init_error: int = 0) -> Iterator[FakeNvml]:
+def loaded(
+    folder: Path, *, gpus: Sequence[FakeGpu] = (), virtual_clock: bool = True, init_error: int = 0
+) -> Iterator[FakeNvml]:
     """Load the library that `build` made into this process, so that pynvml finds it by name, and configure it."""
-    fake = FakeNvml(_open(folder / SONAME), folder)
+    fake = FakeNvml(_library(folder / SONAME), folder)
     fake.configure(config(folder, gpus=gpus, virtual_clock=virtual_clock, init_error=init_error))
-    # Whatever another test made pynvml load or remember must not answer here.
-    pynvml.nvmlLib = None
-    pynvml._nvmlGetFunctionPointer_cache.clear()
+    _forget()
     try:
         yield fake
     finally:
-        pynvml.nvmlLib = None
-        pynvml._nvmlGetFunctionPointer_cache.clear()
+        # It stays in this process: from now on it must look like a machine without a driver.
+        fake.configure(config(folder, init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+        _forget()
+
+
+def _forget() -> None:
+    """Whatever pynvml loaded and remembers of another library must not answer."""
+    pynvml.nvmlLib = None
+    pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -17,13 +17,13 @@ enum {
 typedef struct gpu *device;
 typedef int result;
 
-static int initialized;
+static int initialized, configured;
 
 /* Configuration: FAKE_NVML_CONFIG, else fake_nvml.conf beside this library. */
 static result initialize(void) {
     char path[4096];
     const char *chosen = getenv("FAKE_NVML_CONFIG");
-    if (!machine.gpu_count && !machine.init_error) {
+    if (!configured) {
         Dl_info info;
         if (!chosen && dladdr((void *)initialize, &info)) {
             snprintf(path, sizeof path, "%s", info.dli_fname);
@@ -36,6 +36,7 @@ static result initialize(void) {
             fprintf(stderr, "fake_nvml: %s: line %d\n", chosen ? chosen : "fake_nvml.conf", bad);
             return UNKNOWN;
         }
+        configured = 1;
     }
     if (machine.init_error) return machine.init_error;
     __sync_add_and_fetch(&initialized, 1);
@@ -43,12 +44,16 @@ static result initialize(void) {
 }
 
 /* For tests in the same process. */
-int fake_nvml_configure(const char *path) { return load_config(path); }
+int fake_nvml_configure(const char *path) {
+    initialized = 0;
+    configured = 1;
+    return load_config(path);
+}
 int64_t fake_nvml_now_ns(void) { return now_ns(); }
 void fake_nvml_pass_ns(int64_t ns) { pass_ns(ns); }
-double fake_nvml_power_w(int index, int64_t at_ns) { return power_w(&machine.gpus[index], seconds(at_ns)); }
-double fake_nvml_energy_j(int index, int64_t at_ns) { return energy_j(&machine.gpus[index], seconds(at_ns)); }
-double fake_nvml_counter_mj(int index, int64_t at_ns) { return counter_mj(&machine.gpus[index], seconds(at_ns)); }
+double fake_nvml_power_w(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : power_w(&machine.gpus[index], seconds(at_ns)); }
+double fake_nvml_energy_j(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : energy_j(&machine.gpus[index], seconds(at_ns)); }
+double fake_nvml_counter_mj(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : counter_mj(&machine.gpus[index], seconds(at_ns)); }
 uint64_t fake_nvml_calls(int index) { return machine.gpus[index].calls; }
 
 static int unsupported(device gpu, const char *what) {
@@ -67,6 +72,7 @@ static result call(device gpu, const char *what, double cost_s, double *at_s) {
     *at_s = seconds(now_ns());
     pass_ns((int64_t)(cost_s * (1 - part) * 1e9));
     if (*at_s >= gpu->lost_at_s) return LOST;
+    if (*at_s >= gpu->failing_from_s) return UNKNOWN;
     if (gpu->transient_error_every && gpu->calls % gpu->transient_error_every == 0) return UNKNOWN;
     return unsupported(gpu, what) ? NOT_SUPPORTED : OK;
 }

@@ -51,7 +51,8 @@ def test_pins_hold_hashes_only_if_all_have_one() -> None:
     ("line", "short"),
     [
         ("Downloading https://host.example/x/torch-2.whl (9 MB)", "fetching torch-2.whl (9 MB)"),
-        ("Downloading torch-2.whl.metadata (9 kB)", None),
+        ("Downloading torch-2.whl (1.2 GB)", "fetching torch-2.whl (1.2 GB)"),
+        ("Downloading small-2.whl (9 kB)", None),
         ("Installing collected packages: a, b, c", "installing 3 packages"),
         ("Collecting torch==2", None),
         ("Looking in indexes: https://host.example/simple", None),

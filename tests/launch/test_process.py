@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 import unprivileged
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
+from wattdock_proto.v1.runner_pb2 import DescribeRequest
+from wattdock_proto.v1.runner_pb2_grpc import RunnerStub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,6 +304,19 @@ def test_a_socket_path_too_long_is_refused_before_anything_starts(
     with pytest.raises(PreflightError, match=r"has 1\d\d bytes, 100 are allowed: set XDG_RUNTIME_DIR"):
         launcher.launch(spec("good"))
     assert list(deep.iterdir()) == []
+
+
+def test_the_real_runner_answers_and_stops(tmp_path: Path) -> None:
+    """What is launched is a server that the wire's own stub can ask."""
+    backend = Path(__file__).parents[1] / "runners" / "fake"
+    spec = LaunchSpec(backend="fake", runner_dir=backend, log_path=tmp_path / "runner.log")
+    with ProcessLauncher(Path(sys.executable)).launch(spec) as runner:
+        with grpc.insecure_channel(runner.address) as channel:
+            stub = RunnerStub(channel)  # type: ignore[no-untyped-call]
+            answer = stub.Describe(DescribeRequest(), wait_for_ready=True, timeout=30)
+        assert answer.backend == "fake", runner.log_tail()
+        runner.stop()
+        assert runner.exit_reason() == "stopped", runner.log_tail()
 
 
 def test_an_unprivileged_user_can_launch_and_stop(tmp_path: Path, left: Left) -> None:

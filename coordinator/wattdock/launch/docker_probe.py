@@ -38,8 +38,6 @@ def image_reason(engine: str, image: str) -> str | None:
     # Slow to import, and needed only where there is an engine.
     import docker.errors
 
-    import docker
-
     try:
         client = docker.from_env(timeout=TIMEOUT_S)
     except docker.errors.DockerException:

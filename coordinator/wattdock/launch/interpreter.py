@@ -14,6 +14,8 @@ from wattdock.errors import PreflightError
 
 MIN_PYTHON = (3, 10)
 CHECK_TIMEOUT_S = 60
+# Anything may end with code 0; only a Python that got to the end says this.
+FITS = "wattdock: fits"
 CHECK = f"""
 import sys
 if sys.version_info < {MIN_PYTHON}:
@@ -22,6 +24,7 @@ try:
     import grpc, google.protobuf
 except ImportError as error:
     sys.exit("cannot import what every runner needs: " + str(error))
+print("{FITS}")
 """
 
 
@@ -54,4 +57,6 @@ def check_python(python: str | Path) -> Path:
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"ended with code {run.returncode}"])[-1]
         raise PreflightError(f"runner_python: {path} {reason}")
+    if FITS not in run.stdout:
+        raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
     return path

@@ -199,8 +199,9 @@ def megabytes(size_bytes: int) -> str:
 
 def summarise(line: str) -> str | None:
     """Turn one line of pip's output into one worth showing, without the host it came from; None for the rest."""
-    if found := re.match(r"Downloading (?:\S*/)?(\S+)(?: \((.+)\))?$", line):
-        return None if found[1].endswith(".metadata") else f"fetching {found[1]}" + (f" ({found[2]})" * bool(found[2]))
+    # Dozens of packages are a few kilobytes each; only what takes time is worth a line.
+    if found := re.match(r"Downloading (?:\S*/)?(\S+) \((\S+ [MG]B)\)$", line):
+        return f"fetching {found[1]} ({found[2]})"
     if found := re.match(r"Building wheel for (\S+)", line):
         return f"building {found[1]}"
     if line.startswith("Installing collected packages:"):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Energy at an instant is interpolated from the ticks beside it and the intervals beside theirs.
-NEIGHBOURS = 2
+# A counter may tick so seldom that an interval holds none: energy at an instant needs a few ticks on either side.
+NEIGHBOURS = 4
 
 Intervals = tuple[tuple[int, int], ...]
 

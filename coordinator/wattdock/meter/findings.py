@@ -5,6 +5,7 @@ Pure: arrays in, events out. Reads no hardware.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,7 +75,7 @@ def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: i
         return []
     known_ns = np.concatenate(([start_ns], ticks.after_start_ns, [end_ns]))
     events = []
-    for begin_ns, until_ns in zip(known_ns[:-1], known_ns[1:], strict=True):
+    for begin_ns, until_ns in itertools.pairwise(known_ns):
         inside = (power.at_ns >= begin_ns) & (power.at_ns <= until_ns)
         stood_s = (until_ns - begin_ns) / NS_PER_S
         if stood_s >= FROZEN_S and inside.any() and float(np.median(power.value[inside])) > FROZEN_POWER_W:

@@ -6,7 +6,7 @@ Never opens a CUDA context, which alone would change what it measures. Knows no 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -103,7 +103,9 @@ class NvmlMeter:
                 gpu = nvml.device(index)
                 self._threads.append(_SamplerThread(GpuSampler(nvml.uuid(gpu), gpu, self._clock)))
             except nvml.NvmlError as error:
-                kind = "gpu_lost" if nvml.code_of(error) == nvml.GPU_LOST else "read_error"
+                kind: Literal["gpu_lost", "read_error"] = "read_error"
+                if nvml.code_of(error) == nvml.GPU_LOST:
+                    kind = "gpu_lost"
                 # Without a UUID its place in NVML's order is all there is to name it by.
                 self._unreadable[f"index-{index}"] = MeterEvent(self._clock.now_ns(), kind, f"GPU {index}: {error}")
         if not self._threads and not self._unreadable:

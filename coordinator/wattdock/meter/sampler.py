@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from wattdock.host import nvml
@@ -223,7 +224,7 @@ class GpuSampler:
 
     def _read_processes(self) -> None:
         at_ns = self._clock.now_ns()
-        found = [(kind, self._timed(lambda gpu, kind=kind: nvml.processes(gpu, kind))) for kind in PROCESS_KINDS]
+        found = [(kind, self._timed(partial(nvml.processes, kind=kind))) for kind in PROCESS_KINDS]
         processes = tuple(
             GpuProcess(pid=pid, kind=kind, memory_bytes=memory_bytes)
             for kind, listed in found

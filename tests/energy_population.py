@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 import fake_nvml
+import numpy as np
 from fake_nvml import FakeGpu, Segment
+
 from wattdock.energy import COUNTER_LAG, EnergyCurve
 from wattdock.meter.nvml import NvmlMeter
 
@@ -32,6 +32,7 @@ class Window:
 
     profile: str
     aligned: bool
+    start_s: float
     duration_s: float
     true_j: float
     energy_j: float
@@ -109,27 +110,32 @@ def gpu_of(number: int, kind: str, rng: np.random.Generator) -> tuple[FakeGpu, l
     return gpu, edges
 
 
-def record(folder: Path, gpus: list[FakeGpu]) -> tuple[list[GpuTimeline], fake_nvml.FakeNvml]:
+def record(fake: fake_nvml.FakeNvml) -> list[GpuTimeline]:
     """Run the real meter over simulated GPUs on the virtual clock."""
-    with fake_nvml.loaded(folder, gpus=gpus) as fake:
-        meter = NvmlMeter(fake)
-        meter.start()
-        timeline = meter.stop(fake_nvml.VIRTUAL_ORIGIN_NS + int(RECORDED_S * NS_PER_S))
-        return list(timeline.gpus.values()), fake
+    meter = NvmlMeter(fake)
+    meter.start()
+    return list(meter.stop(fake_nvml.VIRTUAL_ORIGIN_NS + int(RECORDED_S * NS_PER_S)).gpus.values())
 
 
 def windows_of(
-    number: int, kind: str, timeline: GpuTimeline, fake: fake_nvml.FakeNvml, edges: list[float], rng: np.random.Generator, count: int
+    number: int,
+    kind: str,
+    timeline: GpuTimeline,
+    fake: fake_nvml.FakeNvml,
+    edges: list[float],
+    rng: np.random.Generator,
+    count: int,
 ) -> list[Window]:
     """Draw windows of log-uniform length from one recording; a third begin and end where power steps."""
-    curve, found = EnergyCurve(timeline), []
+    curve = EnergyCurve(timeline)
+    found: list[Window] = []
     while len(found) < count:
         length_s = float(np.exp(rng.uniform(np.log(SHORTEST_S), np.log(LONGEST_S))))
         start_s = rng.uniform(1.0, RECORDED_S - 1 - length_s)
         end_s = start_s + length_s
         aligned = bool(edges) and len(found) % 3 == 0
         if aligned:
-            start_s, end_s = (min(edges, key=lambda edge, at=at: abs(edge - at)) for at in (start_s, end_s))
+            start_s, end_s = (edges[int(np.argmin(np.abs(np.array(edges) - at_s)))] for at_s in (start_s, end_s))
             if not SHORTEST_S <= end_s - start_s <= LONGEST_S or start_s < 1 or end_s > RECORDED_S - 0.5:
                 aligned, (start_s, end_s) = False, (rng.uniform(1.0, 2.0), 2.0 + length_s)
         start_ns, end_ns = (fake_nvml.VIRTUAL_ORIGIN_NS + int(at * 1e9) for at in (start_s, end_s))
@@ -140,6 +146,7 @@ def windows_of(
             Window(
                 profile=kind,
                 aligned=aligned,
+                start_s=start_s,
                 duration_s=(end_ns - start_ns) / 1e9,
                 true_j=fake.energy_j(number, start_ns, end_ns),
                 energy_j=got.energy_j,
@@ -157,7 +164,7 @@ def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int) ->
     for first in range(0, gpus, fake_nvml.MAX_GPUS):
         kinds = [PROFILES[number % len(PROFILES)] for number in range(first, min(first + fake_nvml.MAX_GPUS, gpus))]
         drawn = [gpu_of(first + number, kind, rng) for number, kind in enumerate(kinds)]
-        recorded, fake = record(folder, [gpu for gpu, _ in drawn])
-        for number, (kind, timeline, (_, edges)) in enumerate(zip(kinds, recorded, drawn, strict=True)):
-            found += windows_of(number, kind, timeline, fake, edges, rng, windows_per_gpu)
+        with fake_nvml.loaded(folder, gpus=[gpu for gpu, _ in drawn]) as fake:
+            for number, timeline in enumerate(record(fake)):
+                found += windows_of(number, kinds[number], timeline, fake, drawn[number][1], rng, windows_per_gpu)
     return found

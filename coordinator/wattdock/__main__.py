@@ -1,0 +1,5 @@
+"""`python -m wattdock` is the `wattdock` command."""
+
+from wattdock.cli import main
+
+main()

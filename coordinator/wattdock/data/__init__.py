@@ -1,0 +1,1 @@
+"""Files that travel with wattdock: bundled prompts and model shapes. No code."""

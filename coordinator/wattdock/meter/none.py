@@ -1,0 +1,47 @@
+"""The meter that measures nothing, for machines and runs without energy; its timeline says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.errors import MeterError
+from wattdock.meter.protocol import SystemClock
+from wattdock.meter.timeline import Timeline
+
+if TYPE_CHECKING:
+    from wattdock.meter.protocol import Clock
+
+
+class NoMeter:
+    """Satisfies `Meter` and reads nothing.
+
+    Args:
+        reason: Why there is no energy; stands in every result instead of a figure.
+    """
+
+    def __init__(self, reason: str, clock: Clock | None = None) -> None:
+        self._reason = reason
+        self._clock: Clock = clock or SystemClock()
+        self._start_ns: int | None = None
+
+    def start(self) -> None:
+        """Note the time."""
+        self._start_ns = self._clock.now_ns()
+
+    def note_edge(self) -> None:
+        """Do nothing: there is nothing to read."""
+
+    def watts(self) -> dict[str, float | None]:
+        """Return nothing."""
+        return {}
+
+    def stop(self, after_ns: int | None = None) -> Timeline:
+        """Return a timeline without GPUs, at once.
+
+        Raises:
+            MeterError: The meter was not started.
+        """
+        if self._start_ns is None:
+            raise MeterError("the meter was stopped before it was started")
+        end_ns = max(self._clock.now_ns(), after_ns or 0)
+        return Timeline(meter="none", start_ns=self._start_ns, end_ns=end_ns, reason=self._reason)

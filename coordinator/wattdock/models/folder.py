@@ -1,0 +1,177 @@
+"""What is in a model folder on disk, and whether it is whole.
+
+Reads file names, sizes and headers; never a tensor, and nothing outside the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from wattdock.errors import PreflightError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ModelKind = Literal["embedded", "hub", "path", "shape"]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+# The names that transformers and vLLM look for, in that order; other weight files in a folder are not loaded.
+WEIGHT_NAMES = (("model.safetensors", "model*.safetensors"), ("pytorch_model.bin", "pytorch_model*.bin"))
+SAMPLE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model as a runner gets it.
+
+    Attributes:
+        path: Absolute folder with config.json and, unless `random_weights`, weights.
+        kind: Which kind of request it answers.
+        name: For tables and file names.
+        revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
+            model's archive), `sampled` (a local folder, see `sampled_revision`) or `config` (a shape).
+        has_tokenizer: Whether text prompts can be used.
+        random_weights: The runner draws the weights.
+        size_bytes: All files in the folder together.
+    """
+
+    path: Path
+    kind: ModelKind
+    name: str
+    revision: str | None
+    has_tokenizer: bool
+    random_weights: bool
+    size_bytes: int
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of token ids, from config.json; None where it does not tell."""
+        config = read_config(self.path)
+        size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
+        return size if isinstance(size, int) else None
+
+
+def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | None) -> ModelFolder:
+    """Return the ModelFolder for an existing folder; `shape` is the one kind without weights."""
+    return ModelFolder(
+        path=path,
+        kind=kind,
+        name=name,
+        revision=revision,
+        has_tokenizer=any((path / tokenizer).is_file() for tokenizer in TOKENIZER_FILES),
+        random_weights=kind == "shape",
+        size_bytes=sum(file.stat().st_size for file in path.iterdir() if file.is_file()),
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a model folder's config.json.
+
+    Raises:
+        PreflightError: It is not there or is no JSON object.
+    """
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PreflightError(
+            f"no readable config.json in {path} ({error.strerror}); give a folder in Hugging Face format"
+        ) from error
+    except ValueError as error:
+        raise PreflightError(f"{file} is not JSON ({error}); save the model again") from error
+    if not isinstance(config, dict):
+        raise PreflightError(f"{file} holds a {type(config).__name__}, not a JSON object; save the model again")
+    return config
+
+
+def check_folder(path: Path) -> None:
+    """Raise unless the folder holds a config and whole weights.
+
+    Raises:
+        PreflightError: The folder, its config or its weights are missing, or a weight file is cut short.
+    """
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise PreflightError(f"model folder {path} {what}; give a folder with config.json and *.safetensors")
+    read_config(path)
+    for file in weight_files(path):
+        if file.suffix == ".safetensors":
+            _check_safetensors(file)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the weight files that an engine would load from a folder, sorted by name.
+
+    Raises:
+        PreflightError: There are none, or the folder's index lists one that is not there.
+    """
+    for whole, pattern in WEIGHT_NAMES:
+        index = path / f"{whole}.index.json"
+        if index.is_file():
+            return _indexed(index)
+        if files := sorted(path.glob(pattern)):
+            return files
+    raise PreflightError(
+        f"no weights in {path}; it needs model.safetensors, or model.safetensors.index.json with its shards"
+    )
+
+
+def _indexed(index: Path) -> list[Path]:
+    """The files that a weight index names."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise PreflightError(f"{index} is not a weight index ({error!r}); download the model again") from error
+    if missing := [name for name in names if not (index.parent / name).is_file()]:
+        raise PreflightError(
+            f"{len(missing)} of {len(names)} weight files are missing in {index.parent}, the first is {missing[0]}; "
+            "download the model again"
+        )
+    return [index.parent / name for name in names]
+
+
+def _check_safetensors(file: Path) -> None:
+    """Raise when a file is shorter or longer than its own header says.
+
+    Source: safetensors format: 8 bytes little-endian header length, JSON header, tensors.
+    """
+    size_bytes = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            header_bytes = int.from_bytes(stream.read(8), "little")
+            if header_bytes > size_bytes:
+                raise ValueError(f"header of {header_bytes} bytes")
+            header = json.loads(stream.read(header_bytes))
+        data_bytes = max(
+            (entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0
+        )
+    except (ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        raise PreflightError(
+            f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r}); "
+            "a pointer of git-lfs or a broken download looks like this: fetch it again"
+        ) from error
+    expected_bytes = 8 + header_bytes + data_bytes
+    if size_bytes != expected_bytes:
+        raise PreflightError(
+            f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}; download the model again"
+        )
+
+
+def sampled_revision(path: Path) -> str:
+    """Return a fingerprint of a local model: `sampled-sha256:<hex>`.
+
+    Covers config.json, and of each weight file its name, its size and its first and last MiB: enough to tell fine-tunes
+    apart in milliseconds, where hashing 16 GB would take half a minute before every run. Not proof against tampering.
+    """
+    digest = hashlib.sha256((path / "config.json").read_bytes())
+    for file in weight_files(path):
+        size_bytes = file.stat().st_size
+        digest.update(f"\0{file.name}\0{size_bytes}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(SAMPLE_BYTES))
+            stream.seek(max(0, size_bytes - SAMPLE_BYTES))
+            digest.update(stream.read(SAMPLE_BYTES))
+    return f"sampled-sha256:{digest.hexdigest()}"

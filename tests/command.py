@@ -1,0 +1,92 @@
+"""The real command, run as a real unprivileged user, with the fake backend in a real runner process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unprivileged import popen_as_user, run_as_user
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+
+REPO = Path(__file__).resolve().parents[1]
+WATTDOCK = Path(sys.executable).with_name("wattdock")
+# One short pass of the fake engine on an empty model folder.
+SMALL = ("--backend", "fake", "--model", "shape:tiny-llama", "--passes", "1", "--batch-size", "2")
+
+
+@dataclass(frozen=True)
+class Command:
+    """The installed `wattdock`, in a folder and home of its own."""
+
+    home: Path
+    folder: Path
+
+    def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {
+            "HOME": str(self.home),
+            "WATTDOCK_HOME": str(self.home / "wattdock"),
+            "WATTDOCK_RUNNERS": str(REPO / "tests" / "runners"),
+            # How every process of this run, and nothing else, is found again.
+            "WATTDOCK_TEST_MARK": str(self.home),
+            **(more or {}),
+        }
+
+    def words(self, *args: str | Path) -> list[str | Path]:
+        python = ("--runner-python", sys.executable) if args[0] in ("run", "plan") else ()
+        return [WATTDOCK, *args, *python]
+
+    def __call__(
+        self, *args: str | Path, env: Mapping[str, str] | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        return run_as_user(self.words(*args), env=self.env(env), cwd=self.folder, timeout=timeout)
+
+    def start(self, *args: str | Path, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+        process: subprocess.Popen[str] = popen_as_user(
+            self.words(*args), env=self.env(env), cwd=self.folder, text=True, **options
+        )
+        return process
+
+    def results(self) -> list[dict[str, Any]]:
+        files = sorted((self.folder / "results").glob("*/result.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+    def running(self) -> list[str]:
+        """Return the command lines of every process of this run that still lives."""
+        mark = f"WATTDOCK_TEST_MARK={self.home}".encode()
+        alive = []
+        for process in Path("/proc").iterdir():
+            try:
+                if process.name.isdigit() and mark in (process / "environ").read_bytes():
+                    alive.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return alive
+
+    def nothing_runs_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.running()
+
+    def interrupt(self, signal_number: int = signal.SIGINT) -> None:
+        """Send the signal to the coordinator itself, wherever namespaces put it."""
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit() and self._is_coordinator(process):
+                os.kill(int(process.name), signal_number)
+
+    def _is_coordinator(self, process: Path) -> bool:
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            marked = f"WATTDOCK_TEST_MARK={self.home}".encode() in (process / "environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False
+        return marked and str(WATTDOCK).encode() in words[:2]

@@ -1,0 +1,42 @@
+"""One loaded runner per backend for the whole contract test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from contract.runner_process import Runner, running
+from contract.subjects import SMALL_UNIFORM, SUBJECTS, Subject, write_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with config.json only."""
+    return write_config(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda subject: subject.name)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """Return one backend, or skip where its environment has not been made."""
+    chosen: Subject = request.param
+    if not Path(chosen.python).exists():
+        pytest.skip(f"no {chosen.name} environment at {chosen.python}")
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def idle_runner(subject: Subject) -> Iterator[Runner]:
+    """Return a runner that has not loaded anything."""
+    with running(subject.name, subject.folder, Path(subject.python)) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def runner(idle_runner: Runner, subject: Subject, model_path: Path) -> Runner:
+    """Return the same runner with the small model loaded."""
+    idle_runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    return idle_runner

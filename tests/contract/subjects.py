@@ -1,0 +1,87 @@
+"""The backends that the contract test runs on, and the model folders it gives them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from contract.runner_process import FAKE_FOLDER, PYTORCH_FOLDER, PYTORCH_PYTHON
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL_UNIFORM = pb.RandomWeights(low=-0.02, high=0.02, seed=1)
+TINY_LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "vocab_size": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": True,
+}
+CORPUS = ["the quick brown fox jumps over the lazy dog", "a watt is a joule per second", "0123456789"]
+CHAT_TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}[assistant]"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One backend under test.
+
+    Attributes:
+        folder: Holds its module.
+        slow_args: Engine arguments that make a pass long enough to be watched.
+    """
+
+    name: str
+    folder: Path
+    python: Path | str
+    slow_args: dict[str, object] = field(default_factory=dict)
+
+
+SUBJECTS = (
+    Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
+    Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
+)
+
+
+def write_config(folder: Path, **changes: object) -> Path:
+    """Write a model folder that holds config.json only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**TINY_LLAMA, **changes}), encoding="utf-8")
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Add a byte-level BPE tokenizer that puts a BOS before text, and has a chat template that writes its own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -1,0 +1,290 @@
+"""What every backend promises, shown on a real runner process over a real Unix socket.
+
+The tests run in order: those above `test_load_…` need a runner that has loaded nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from contract.runner_process import collect, generate_requests, ids_prompt, load_request, running, workload
+from contract.subjects import SMALL_UNIFORM
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from contract.runner_process import Runner
+    from contract.subjects import Subject
+
+TEN_AND_FIFTY = (ids_prompt(10), ids_prompt(50))
+LONG_PASS = {"min_duration_s": 600.0, "max_output_tokens": 40}
+
+
+def refusal(call: object) -> tuple[grpc.StatusCode, str]:
+    """Return status code and detail of a call that must fail."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)  # type: ignore[call-overload]
+    return caught.value.code(), caught.value.details() or ""
+
+
+def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Runner, subject: Subject) -> None:
+    """A client can plan against a runner before anything is loaded."""
+    described = idle_runner.stub.Describe(pb.DescribeRequest())
+    assert described.protocol_version == 1
+    assert described.backend == subject.name
+    assert described.framework_version
+    assert "grpcio" in described.package_versions
+    assert pb.ARRIVAL_BATCH in described.arrivals
+    assert described.engine_arguments == sorted(described.engine_arguments) != []
+
+
+def test_clock_reading_lies_between_send_and_receive_and_names_this_boot(idle_runner: Runner) -> None:
+    """The coordinator can prove that both read one clock."""
+    before_ns = time.monotonic_ns()
+    clock = idle_runner.stub.Describe(pb.DescribeRequest()).clock
+    assert before_ns < clock.monotonic_ns < time.monotonic_ns()
+    assert clock.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert clock.time_namespace == Path("/proc/self/ns/time").stat().st_ino
+
+
+def test_generate_before_load_is_a_failed_precondition(idle_runner: Runner) -> None:
+    """There is nothing to generate with."""
+    code, detail = refusal(idle_runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "no model is loaded" in detail
+
+
+def test_load_of_a_folder_without_config_names_the_folder(idle_runner: Runner, tmp_path: Path) -> None:
+    """The path that was tried stands in the message."""
+    code, detail = refusal(idle_runner.stub.Load(load_request(tmp_path)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(tmp_path) in detail
+
+
+def test_load_with_a_misspelt_argument_names_the_nearest(idle_runner: Runner, model_path: Path) -> None:
+    """Unknown engine arguments are refused, not dropped."""
+    valid = idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments[0]
+    code, detail = refusal(idle_runner.stub.Load(load_request(model_path, engine_args={f"{valid}x": 1})))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"{valid}x" in detail
+    assert f"did you mean {valid!r}" in detail
+
+
+def test_load_with_a_value_of_the_wrong_type_names_both(idle_runner: Runner, model_path: Path) -> None:
+    """A list is no engine argument of any backend here."""
+    valid = idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments[0]
+    code, detail = refusal(idle_runner.stub.Load(load_request(model_path, engine_args={valid: [1]})))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert valid in detail
+    assert "[1]" in detail
+
+
+def test_load_with_unknown_dtype_lists_the_valid_ones(idle_runner: Runner, model_path: Path) -> None:
+    """The dtype is checked before any engine sees it."""
+    code, detail = refusal(idle_runner.stub.Load(load_request(model_path, dtype="float31")))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "float31" in detail
+    assert "bfloat16" in detail
+
+
+def test_load_reports_progress_and_what_is_in_effect(idle_runner: Runner, subject: Subject, model_path: Path) -> None:
+    """Loading ends with the environment, effective arguments read back, and a span on the shared clock."""
+    before_ns = time.monotonic_ns()
+    loaded, progress = idle_runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    (span,) = [span for span in loaded.spans if span.name == "load"]
+    assert before_ns < span.start_ns < span.end_ns < time.monotonic_ns()
+    assert progress
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert effective["dtype"] == "float32"
+    assert effective.keys() >= set(idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments)
+    assert json.loads(loaded.environment.parallelism_json) == {"kind": "none", "devices": {}}
+    assert loaded.environment.parameter_count > 0
+    assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
+    assert not loaded.environment.visible_gpus
+    idle_runner.stub.Unload(pb.UnloadRequest())
+
+
+def test_second_load_is_refused_until_unload(runner: Runner, model_path: Path) -> None:
+    """A model is never swapped silently."""
+    code, detail = refusal(runner.stub.Load(load_request(model_path)))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "Unload" in detail
+
+
+def test_two_prompts_of_ten_and_fifty_tokens_make_forty_output_tokens(runner: Runner) -> None:
+    """Padding is neither prompt nor output."""
+    result = runner.generate(workload(max_output_tokens=20, return_token_ids=True), TEN_AND_FIFTY)
+    assert result.summary.output_tokens == 40
+    assert result.summary.prompt_tokens == 60
+    assert [record.prompt_tokens for record in result.requests] == [10, 50]
+    assert [record.output_tokens for record in result.requests] == [20, 20]
+    assert [len(record.output_ids.ids) for record in result.requests] == [20, 20]
+    assert {record.finish_reason for record in result.requests} == {"length"}
+    assert result.summary.prompt_repeats == 0
+
+
+def test_all_instants_are_ordered_and_inside_the_drained_span(runner: Runner) -> None:
+    """Submitted, first token and last token of each request follow one another within the pass."""
+    before_ns = time.monotonic_ns()
+    result = runner.generate(workload(max_output_tokens=20), [ids_prompt(5)] * 5)
+    span = result.summary.span
+    assert before_ns < span.start_ns < span.end_ns < time.monotonic_ns()
+    assert span.drained
+    assert [record.index for record in result.requests] == [0, 1, 2, 3, 4]
+    for record in result.requests:
+        assert span.start_ns <= record.submitted_ns < record.first_token_ns < record.finished_ns <= span.end_ns
+
+
+def test_token_series_rises_to_the_total_within_the_span(runner: Runner) -> None:
+    """The cumulative series and the request records count the same tokens."""
+    result = runner.generate(workload(max_output_tokens=20), [ids_prompt(5)] * 5)
+    assert len(result.at_ns) == len(result.output_tokens) >= 20
+    assert all(a < b for a, b in itertools.pairwise(result.at_ns))
+    assert all(a < b for a, b in itertools.pairwise(result.output_tokens))
+    assert result.output_tokens[-1] == result.summary.output_tokens == 100
+    assert result.summary.span.start_ns < result.at_ns[0]
+    assert result.at_ns[-1] <= result.summary.span.end_ns
+    assert result.at_ns[0] == min(record.first_token_ns for record in result.requests)
+
+
+def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
+    """Requests of one batch may have different lengths."""
+    prompts = [ids_prompt(4, max_output_tokens=3), ids_prompt(4)]
+    result = runner.generate(workload(max_output_tokens=9), prompts)
+    assert [record.output_tokens for record in result.requests] == [3, 9]
+    short, long = result.requests
+    assert short.finished_ns < long.finished_ns
+
+
+def test_single_arrival_runs_one_request_at_a_time(runner: Runner) -> None:
+    """The next request is submitted after the last token of the one before."""
+    result = runner.generate(workload(arrival=pb.ARRIVAL_SINGLE, in_flight=4), [ids_prompt(4)] * 3)
+    assert all(a.finished_ns <= b.submitted_ns for a, b in itertools.pairwise(result.requests))
+
+
+def test_batches_follow_one_another_and_the_last_may_be_partial(runner: Runner) -> None:
+    """Five prompts, two in flight: 2 + 2 + 1."""
+    result = runner.generate(workload(), [ids_prompt(4)] * 5)
+    submitted = [record.submitted_ns for record in result.requests]
+    groups = [[i for i, _ in group] for _, group in itertools.groupby(enumerate(submitted), key=lambda item: item[1])]
+    assert result.summary.requests == 5
+    assert all(result.requests[i].finished_ns <= result.requests[i + 2].submitted_ns for i in (0, 2))
+    assert sum(len(group) for group in groups) == 5
+
+
+def test_min_requests_repeats_the_prompts_in_order(runner: Runner) -> None:
+    """Seven requests from three prompts are two and a third rounds."""
+    prompts = [ids_prompt(3), ids_prompt(4), ids_prompt(5)]
+    result = runner.generate(workload(min_requests=7), prompts)
+    assert [record.prompt_tokens for record in result.requests] == [3, 4, 5, 3, 4, 5, 3]
+    assert result.summary.prompt_repeats == 2
+
+
+def test_min_duration_is_reached_and_heartbeats_come_every_second(runner: Runner) -> None:
+    """A pass goes on until it is long enough, and says so while it does."""
+    started_s = time.monotonic()
+    arrivals: list[float] = []
+    events = []
+    for event in runner.stub.Generate(iter(generate_requests(workload(min_duration_s=3.2), TEN_AND_FIFTY))):
+        events.append(event)
+        if event.WhichOneof("event") == "heartbeat":
+            arrivals.append(time.monotonic() - started_s)
+    result = collect(events)
+    assert result.summary.span.end_ns - result.summary.span.start_ns >= 3.2e9
+    assert len(arrivals) >= 4
+    assert max(b - a for a, b in itertools.pairwise(arrivals)) < 2.0
+    tokens = [beat.output_tokens for beat in result.heartbeats]
+    assert tokens == sorted(tokens)
+    assert 0 < tokens[-1] <= result.summary.output_tokens
+
+
+def test_settling_keeps_quiet_after_the_span_with_heartbeats(runner: Runner) -> None:
+    """The summary comes no sooner than settle_s after the span's end, which does not move."""
+    result = runner.generate(workload(settle_s=1.5), TEN_AND_FIFTY)
+    assert time.monotonic_ns() - result.summary.span.end_ns >= 1.5e9
+    assert result.summary.span.end_ns - result.summary.span.start_ns < 1.4e9
+
+
+def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None:
+    """Ten minutes of work stop at once when the client goes away."""
+    call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
+    while not next(call).heartbeat.output_tokens:
+        pass
+    call.cancel()
+    cancelled_s = time.monotonic()
+    result = runner.generate(workload(), TEN_AND_FIFTY)
+    assert time.monotonic() - cancelled_s < 5.0
+    assert result.summary.output_tokens == 10
+
+
+def test_second_pass_while_one_runs_is_refused_and_describe_is_not(runner: Runner) -> None:
+    """One engine does one thing at a time, and still says what it is."""
+    call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
+    next(call)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "Generate is still running" in detail
+    assert runner.stub.Describe(pb.DescribeRequest(), timeout=5).protocol_version == 1
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"arrival": pb.ARRIVAL_UNSPECIFIED}, "arrival 0"),
+        ({"in_flight": 0}, "in_flight"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"arrival": pb.ARRIVAL_POISSON}, "rate_per_s"),
+        ({"sampling": pb.Sampling(temperature=-1)}, "temperature"),
+    ],
+)
+def test_impossible_workload_is_an_invalid_argument(runner: Runner, fields: dict[str, object], named: str) -> None:
+    """The field stands in the message."""
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(**fields), TEN_AND_FIFTY))))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert named in detail
+
+
+def test_pass_without_prompts_or_workload_is_an_invalid_argument(runner: Runner) -> None:
+    """Both parts of a pass are needed."""
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), []))))
+    assert (code, detail) == (grpc.StatusCode.INVALID_ARGUMENT, "a pass needs at least one prompt")
+    prompts_only = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY))
+    assert refusal(runner.stub.Generate(iter([prompts_only])))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_diagnose_finds_the_backends_packages(runner: Runner) -> None:
+    """Every finding has a name, a value and a known status."""
+    findings = runner.stub.Diagnose(pb.DiagnoseRequest()).findings
+    assert findings
+    assert {finding.status for finding in findings} == {"ok"}
+
+
+def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_path: Path) -> None:
+    """Unload frees the engine for another model, and is harmless twice."""
+    runner.stub.Unload(pb.UnloadRequest())
+    runner.stub.Unload(pb.UnloadRequest())
+    code, _ = refusal(runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
+
+
+def test_sigterm_ends_a_running_pass_and_the_process(subject: Subject, model_path: Path) -> None:
+    """A stopped runner leaves with status 0, and its client reads CANCELLED."""
+    with running(subject.name, subject.folder, Path(subject.python)) as runner:
+        runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+        call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
+        next(call)
+        threading.Timer(0.2, runner.process.send_signal, [signal.SIGTERM]).start()
+        assert refusal(call)[0] is grpc.StatusCode.CANCELLED
+        assert runner.process.wait(timeout=10) == 0
+        assert "Traceback" not in runner.log.read_text()

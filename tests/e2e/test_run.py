@@ -1,0 +1,120 @@
+"""`wattdock run`, `plan` and `show` from outside, with everything real but the engine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+from command import SMALL
+
+if TYPE_CHECKING:
+    from command import Command
+
+KEYS = set(
+    "schema_version config status error environment energy performance compute statistics multi_gpu audit spans".split()
+)
+
+
+def test_a_run_stores_one_whole_row_and_shows_it(wattdock: Command) -> None:
+    """Table, folder, every key, right counts."""
+    done = wattdock("run", *SMALL, "--max-output-tokens", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("launcher: process (")
+    [result] = wattdock.results()
+    assert result.keys() >= KEYS
+    assert result["status"] == "ok"
+    assert result["performance"]["requests"] == 4
+    assert result["performance"]["output_tokens"] == 4 * 7
+    assert result["energy"]["total_j"] is None
+    assert result["energy"]["reason"]
+    assert result["environment"]["gpu_count"] == 0
+    assert result["environment"]["launcher_reason"]
+    assert result["audit"]["publishable"] is False
+    [folder] = (wattdock.folder / "results").iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "requests.parquet",
+        "result.json",
+        "runner.log",
+        "timeline.parquet",
+    ]
+    assert pq.read_table(folder / "requests.parquet")["output_tokens"].to_pylist() == [7] * 4
+    tokens = pq.read_table(folder / "timeline.parquet", filters=[("series", "=", "output_tokens")])
+    assert tokens["value"].to_pylist()[-1] == 28
+    assert wattdock("show", folder).stdout.count("output tokens/s") == 1
+
+
+def test_json_on_standard_output_is_the_stored_result_and_nothing_else(wattdock: Command) -> None:
+    """Progress goes to standard error, so that a script can read the rest."""
+    done = wattdock("run", *SMALL, "--json")
+    assert json.loads(done.stdout) == wattdock.results()
+
+
+def test_restarts_and_passes_are_all_measured_on_fresh_prompts(wattdock: Command) -> None:
+    """Two runners, two passes each, a warm-up before them, and no prompt twice within a restart."""
+    done = wattdock("run", *SMALL[:4], "--passes", "2", "--restarts", "2", "--batch-size", "2")
+    assert done.returncode == 0, done.stderr
+    [result] = wattdock.results()
+    spans = [(span["name"], span["restart"], span["pass"]) for span in result["spans"]]
+    for restart in (0, 1):
+        assert [span for span in spans if span[1] == restart and span[0] == "pass"] == [
+            ("pass", restart, 0),
+            ("pass", restart, 1),
+        ]
+        assert ("load", restart, None) in spans
+        assert ("warm-up", restart, None) in spans
+    assert len(result["statistics"]["per_restart"]) == 2
+
+
+def test_experiments_run_in_order_one_row_each_and_a_failure_does_not_stop_the_rest(wattdock: Command) -> None:
+    """Three rows, the middle one failed; the exit code is the failure's."""
+    (wattdock.folder / "x.yaml").write_text(
+        "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
+        "experiments:\n"
+        "- {name: one}\n"
+        "- {name: two, fake: {pass_fault: die}}\n"
+        "- {name: three, workload: {batch_size: 8}}\n"
+    )
+    done = wattdock("run", "x.yaml")
+    assert done.returncode == 5, done.stderr
+    rows = {row["config"]["name"]: row for row in wattdock.results()}
+    assert {name: row["status"] for name, row in rows.items()} == {"one": "ok", "two": "failed", "three": "ok"}
+    assert "died" in rows["two"]["error"]["message"]
+    assert rows["two"]["error"]["kind"] == "RunnerError"
+
+
+def test_on_failure_stop_leaves_the_rest_unmeasured(wattdock: Command) -> None:
+    """What was asked to stop stops."""
+    (wattdock.folder / "x.yaml").write_text(
+        "defaults: {backend: fake, model: 'shape:tiny-llama', on_failure: stop}\n"
+        "experiments: [{name: one, fake: {load_fault: raise}}, {name: two}]\n"
+    )
+    assert wattdock("run", "x.yaml").returncode == 5
+    assert [row["config"]["name"] for row in wattdock.results()] == ["one"]
+
+
+def test_experiments_of_one_load_group_share_a_runner(wattdock: Command) -> None:
+    """One load span, at one instant, serves both rows."""
+    (wattdock.folder / "x.yaml").write_text(
+        "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
+        "experiments: [{workload: {batch_size: 1}}, {workload: {batch_size: 2}}]\n"
+    )
+    assert wattdock("run", "x.yaml").returncode == 0
+    loads = {span["start_ns"] for row in wattdock.results() for span in row["spans"] if span["name"] == "load"}
+    assert len(wattdock.results()) == 2
+    assert len(loads) == 1
+
+
+def test_plan_shows_what_would_run_and_starts_nothing(wattdock: Command) -> None:
+    """No result folder with anything in it appears."""
+    done = wattdock("plan", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "shape:tiny-llama" in done.stdout
+    assert wattdock.results() == []
+
+
+def test_two_runs_in_the_same_second_keep_both_rows(wattdock: Command) -> None:
+    """A row is never overwritten."""
+    first, second = (wattdock.start("run", *SMALL, "--quiet") for _ in range(2))
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert len(wattdock.results()) == 2

@@ -1,0 +1,45 @@
+"""Small made-up passes and timelines, for tests of pure functions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattdock.meter.timeline import GpuTimeline, Ticks, Timeline
+from wattdock.records import NS_PER_S, GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
+
+PERIOD_S = 0.1
+
+
+def constant_power(uuid: str, power_w: float, *, start_s: float, end_s: float) -> GpuTimeline:
+    """A counter that ticks every 100 ms under constant power, each change seen by calls of 1 ms on either side."""
+    at_ns = (np.arange(start_s, end_s, PERIOD_S) * NS_PER_S).astype(np.int64)
+    energy_mj = np.round(at_ns / NS_PER_S * power_w * 1e3).astype(np.int64)
+    ticks = Ticks(at_ns - 2_000_000, at_ns - 1_000_000, at_ns, at_ns + 1_000_000, energy_mj)
+    return GpuTimeline(uuid=uuid, energy_source="counter", ticks=ticks, period_s=PERIOD_S)
+
+
+def timeline(*gpus: GpuTimeline) -> Timeline:
+    return Timeline("nvml", 0, 100 * NS_PER_S, {gpu.uuid: gpu for gpu in gpus})
+
+
+def request(index: int, submitted_s: float, first_s: float, finished_s: float, tokens: int) -> RequestRecord:
+    def ns(at_s: float) -> int:
+        return int(at_s * NS_PER_S)
+
+    return RequestRecord(
+        index=index,
+        submitted_ns=ns(submitted_s),
+        first_token_ns=ns(first_s),
+        finished_ns=ns(finished_s),
+        prompt_tokens=10,
+        output_tokens=tokens,
+        finish_reason="length",
+    )
+
+
+def measured(index: int, start_s: float, end_s: float, requests: tuple[RequestRecord, ...]) -> MeasuredPass:
+    total = sum(one.output_tokens or 0 for one in requests)
+    tokens = TokenSeries(np.array([int(end_s * NS_PER_S)]), np.array([total]))
+    span = Span("pass", int(start_s * NS_PER_S), int(end_s * NS_PER_S), drained=True)
+    generated = GeneratedPass(span, requests, tokens, total, 10 * len(requests), None, 0)
+    return MeasuredPass(index, generated, 0.5, "f" * 64, prompts_reused=False)

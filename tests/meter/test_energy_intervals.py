@@ -1,0 +1,77 @@
+"""Whether 95 % intervals from `timing_j` are worth their name, over thousands of windows with known energy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from energy_population import PROFILES, Window, draw_windows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EDGES_S = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
+
+
+@pytest.fixture(scope="module")
+def windows(library: Path) -> list[Window]:
+    """Windows over 72 independent GPUs metered by the real meter in virtual time."""
+    return draw_windows(library, gpus=72, windows_per_gpu=34, seed=20261101)
+
+
+def coverage(windows: list[Window]) -> float:
+    return float(np.mean([window.covered for window in windows]))
+
+
+def width_over_ideal(windows: list[Window]) -> float:
+    """Mean half width of the intervals over the one that would just hold 95 % of these errors."""
+    half_widths_j = [1.96 * window.timing_j for window in windows]
+    return float(np.mean(half_widths_j) / np.quantile([abs(window.error_j) for window in windows], 0.95))
+
+
+def strata(windows: list[Window]) -> dict[str, list[Window]]:
+    by_length = {
+        f"{low:g} to {high:g} s": [window for window in windows if low <= window.duration_s <= high]
+        for low, high in itertools.pairwise(EDGES_S)
+    }
+    by_profile = {profile: [window for window in windows if window.profile == profile] for profile in PROFILES}
+    return {**by_length, **by_profile, "on power edges": [window for window in windows if window.aligned]}
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say(windows: list[Window]) -> None:
+    """93 to 97 % of at least 2,000 windows, and nowhere less than 85 %."""
+    print(f"\n{'':16s}    n  covered  half width  95% |error|  plain difference 95% |error|")
+    for name, some in {"all": windows, **strata(windows)}.items():
+        error_j, plain_j = (
+            np.quantile(np.abs(errors), 0.95)
+            for errors in ([w.error_j for w in some], [w.difference_j - w.true_j for w in some])
+        )
+        half_j = np.mean([1.96 * w.timing_j for w in some])
+        print(f"{name:16s} {len(some):4d}  {coverage(some):6.1%}  {half_j:7.2f} J  {error_j:8.2f} J  {plain_j:8.1f} J")
+    assert len(windows) >= 2000
+    assert 0.93 <= coverage(windows) <= 0.97
+    for name, some in strata(windows).items():
+        assert coverage(some) >= 0.85, name
+
+
+def test_intervals_are_at_most_twice_as_wide_as_they_need_be(windows: list[Window]) -> None:
+    """Overall, in every stratum of length and for every profile by itself."""
+    for name, some in {"all": windows, **strata(windows)}.items():
+        assert width_over_ideal(some) <= 2, name
+
+
+def test_uncertainty_follows_the_error_from_window_to_window(windows: list[Window]) -> None:
+    """Errors in units of their own uncertainty spread like a normal variable: wide where needed, narrow elsewhere."""
+    scaled = np.array([window.error_j / window.timing_j for window in windows])
+    assert 0.85 < scaled.std() < 1.15
+    assert abs(scaled.mean()) < 0.15
+    assert np.quantile(np.abs(scaled), 0.95) > 1.96 / 2
+
+
+def test_plain_differences_of_the_counter_are_several_times_worse(windows: list[Window]) -> None:
+    """What a begin and an end reading would have given for the same windows."""
+    ours_j = np.quantile([abs(window.error_j) for window in windows], 0.95)
+    plain_j = np.quantile([abs(window.difference_j - window.true_j) for window in windows], 0.95)
+    assert plain_j > 4 * ours_j

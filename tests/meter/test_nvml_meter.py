@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import fake_nvml
+import numpy as np
+import pytest
+from fake_nvml import FakeGpu, FakeProcess, constant
+
+from wattdock.energy import LagModel, span_energy
+from wattdock.errors import MeterError
+from wattdock.meter.nvml import NvmlMeter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from wattdock.meter.protocol import Meter
+    from wattdock.meter.timeline import GpuTimeline, Timeline
+
+ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
+S = 1_000_000_000
+NO_LAG = LagModel(mean_s=0.0, std_s=0.0)
+
+
+def metered(library: Path, gpus: Sequence[FakeGpu], until_s: float) -> Timeline:
+    """Let the real meter watch simulated GPUs in virtual time."""
+    with fake_nvml.loaded(library, gpus=gpus) as fake:
+        meter: Meter = NvmlMeter(fake)
+        meter.start()
+        return meter.stop(ORIGIN_NS + int(until_s * S))
+
+
+def only(timeline: Timeline) -> GpuTimeline:
+    (gpu,) = timeline.gpus.values()
+    return gpu
+
+
+def energy_of(gpu: GpuTimeline, start_s: float, end_s: float) -> tuple[float | None, float | None, str | None]:
+    got = span_energy(gpu, ORIGIN_NS + int(start_s * S), ORIGIN_NS + int(end_s * S), lag=NO_LAG)
+    return got.energy_j, got.timing_j, got.reason
+
+
+def kinds(gpu: GpuTimeline) -> set[str]:
+    return {event.kind for event in gpu.events}
+
+
+def test_every_change_of_the_counter_is_bracketed(library: Path) -> None:
+    """The counter at the old and at the new read must be what was recorded around each change."""
+    with fake_nvml.loaded(library, gpus=[FakeGpu(profile=(constant(650.0),))]) as fake:
+        meter = NvmlMeter(fake)
+        meter.start()
+        ticks = only(meter.stop(ORIGIN_NS + 20 * S)).ticks
+        for n in range(1, len(ticks.energy_mj)):
+            assert fake.counter_mj(0, int(ticks.before_start_ns[n])) <= ticks.energy_mj[n - 1]
+            assert fake.counter_mj(0, int(ticks.after_end_ns[n])) >= ticks.energy_mj[n]
+    assert len(ticks.energy_mj) > 190
+    assert (ticks.before_end_ns <= ticks.after_start_ns).all()
+
+
+def test_period_and_busy_fraction_are_reported_and_reads_stay_below_a_quarter(library: Path) -> None:
+    """Slow reads under load jitter must not turn into polling flat out."""
+    gpu = only(metered(library, [FakeGpu(profile=(constant(690.0),), slow_probability=0.02)], 60))
+    assert gpu.period_s == pytest.approx(0.1, abs=0.003)
+    assert gpu.busy_fraction is not None
+    assert 0.02 < gpu.busy_fraction < 0.25
+
+
+def test_everything_slow_is_read_at_most_once_a_second_and_power_about_twenty_times(library: Path) -> None:
+    """Rates fit the cost of a call."""
+    gpu = only(metered(library, [FakeGpu(throttle_above_w=70.0)], 19))
+    for name, series in gpu.series.items():
+        gaps_s = np.diff(series.at_ns) / S
+        if name == "power_w":
+            assert np.median(gaps_s) == pytest.approx(0.05, abs=0.005)
+        else:
+            assert len(series.at_ns) >= 17, name
+            assert np.median(gaps_s) >= 0.95, name
+    assert gpu.series["temperature_c"].value[0] == 40
+    assert gpu.series["sm_clock_mhz"].value[0] == 1980
+    throttled_ns = gpu.series["violation_power_ns"].value
+    assert throttled_ns[-1] - throttled_ns[0] == pytest.approx(18e9, rel=0.15)
+
+
+def test_gpus_are_kept_apart_by_uuid_in_nvml_order(library: Path) -> None:
+    """Unlike GPUs must not borrow each other's joules."""
+    gpus = [
+        FakeGpu(uuid=fake_nvml.uuid_of(n), seed=n, profile=(constant(power_w),))
+        for n, power_w in ((3, 80.0), (1, 690.0))
+    ]
+    timeline = metered(library, gpus, 10)
+    assert list(timeline.gpus) == [fake_nvml.uuid_of(3), fake_nvml.uuid_of(1)]
+    for gpu, power_w in zip(timeline.gpus.values(), (80.0, 690.0), strict=True):
+        energy_j, timing_j, _ = energy_of(gpu, 2, 8)
+        assert timing_j is not None
+        assert energy_j == pytest.approx(6 * power_w, abs=4 * timing_j)
+        assert timing_j < 0.004 * power_w
+
+
+def test_the_timeline_goes_on_for_a_second_and_a_change_after_the_last_span(library: Path) -> None:
+    """A span that ends when the meter is stopped still gets its energy."""
+    timeline = metered(library, [FakeGpu()], 5)
+    assert timeline.end_ns >= ORIGIN_NS + 6 * S
+    assert energy_of(only(timeline), 2, 5)[0] == pytest.approx(240, rel=0.01)
+
+
+def test_a_lost_gpu_ends_its_timeline_and_the_others_go_on(library: Path) -> None:
+    """One GPU off the bus is an event, not the end of the measurement."""
+    gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=5.0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
+    lost, well = metered(library, gpus, 10).gpus.values()
+    assert "gpu_lost" in kinds(lost)
+    assert energy_of(lost, 1, 4)[0] == pytest.approx(240, rel=0.01)
+    energy_j, timing_j, reason = energy_of(lost, 1, 8)
+    assert (energy_j, timing_j) == (None, None)
+    assert reason is not None
+    assert kinds(well) == set()
+    assert energy_of(well, 1, 8)[0] == pytest.approx(560, rel=0.01)
+
+
+def test_a_gpu_that_is_lost_from_the_start_is_still_listed(library: Path) -> None:
+    """A GPU without a name is still a GPU that was not metered."""
+    gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
+    timeline = metered(library, gpus, 3)
+    assert list(timeline.gpus) == [fake_nvml.uuid_of(2), "index-0"]
+    assert kinds(timeline.gpus["index-0"]) == {"gpu_lost"}
+    assert energy_of(timeline.gpus["index-0"], 1, 2)[0] is None
+
+
+def test_a_counter_reset_is_an_event_and_never_energy(library: Path) -> None:
+    """A driver reload must not produce joules, negative or positive."""
+    gpu = only(metered(library, [FakeGpu(reset_at_s=6.0)], 12))
+    assert "counter_reset" in kinds(gpu)
+    energy_j, _, reason = energy_of(gpu, 3, 9)
+    assert energy_j is None
+    assert reason is not None
+    assert "reset" in reason
+    assert energy_of(gpu, 2, 5)[0] == pytest.approx(240, rel=0.01)
+    assert energy_of(gpu, 7, 11)[0] == pytest.approx(320, rel=0.01)
+
+
+def test_without_a_counter_power_is_integrated_and_marked(library: Path) -> None:
+    """Older GPUs have power only; the result must say so."""
+    profile = (constant(100.0, 5.0), constant(600.0, 5.0), constant(100.0))
+    gpu = only(metered(library, [FakeGpu(unsupported="energy", profile=profile)], 15))
+    assert gpu.energy_source == "integrated_power"
+    assert any(event.kind == "not_supported" and "energy counter" in event.message for event in gpu.events)
+    got = span_energy(gpu, ORIGIN_NS + 4 * S, ORIGIN_NS + 12 * S)
+    assert got.source == "integrated_power"
+    assert got.timing_j is not None
+    assert got.energy_j == pytest.approx(100 + 3000 + 200, abs=4 * got.timing_j)
+    assert 1 < got.timing_j < 60
+
+
+def test_without_instant_power_the_average_is_stored_under_its_own_name(library: Path) -> None:
+    """An average must not pass for an instant figure."""
+    gpu = only(metered(library, [FakeGpu(unsupported="power_instant power_average")], 5))
+    assert "power_w" not in gpu.series
+    assert gpu.series["power_average_w"].value[0] == pytest.approx(80, abs=0.1)
+
+
+def test_without_counter_and_power_there_is_no_energy_and_a_reason(library: Path) -> None:
+    """Not measured is null with a reason, never zero."""
+    unsupported = "energy power power_instant power_average temperature processes"
+    gpu = only(metered(library, [FakeGpu(unsupported=unsupported)], 3))
+    assert gpu.energy_source is None
+    assert "temperature_c" not in gpu.series
+    energy_j, timing_j, reason = energy_of(gpu, 1, 2)
+    assert (energy_j, timing_j) == (None, None)
+    assert reason is not None
+    assert "energy counter" in reason
+
+
+def test_a_frozen_counter_is_an_event_and_no_energy(library: Path) -> None:
+    """A counter that stands still while the GPU draws power has lost joules."""
+    gpu = only(metered(library, [FakeGpu(frozen_at_s=4.0)], 14))
+    assert "counter_frozen" in kinds(gpu)
+    assert energy_of(gpu, 3, 10)[0] is None
+
+
+def test_dropped_changes_are_gaps_and_cost_no_energy(library: Path) -> None:
+    """The counter is cumulative: what one change did not bring the next one does."""
+    gpu = only(metered(library, [FakeGpu(drop_probability=0.1)], 30))
+    assert "gap" in kinds(gpu)
+    energy_j, timing_j, _ = energy_of(gpu, 5, 25)
+    assert timing_j is not None
+    assert energy_j == pytest.approx(1600, abs=4 * timing_j)
+
+
+def test_errors_that_pass_are_recorded_and_the_meter_goes_on(library: Path) -> None:
+    """A driver hiccup costs a reading, not the measurement."""
+    gpu = only(metered(library, [FakeGpu(transient_error_every=97)], 20))
+    assert "read_error" in kinds(gpu)
+    assert energy_of(gpu, 5, 18)[0] == pytest.approx(13 * 80, rel=0.01)
+
+
+def test_a_gpu_that_answers_only_errors_ends_its_timeline_and_says_so(library: Path) -> None:
+    """Endless errors must end, and must not look like silence."""
+    gpu = only(metered(library, [FakeGpu(failing_from_s=4.0)], 60))
+    assert any("errors in a row" in event.message for event in gpu.events)
+    assert len(gpu.events) < 200
+    assert energy_of(gpu, 1, 3)[0] == pytest.approx(160, rel=0.01)
+
+
+def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(library: Path) -> None:
+    """Process lists are dear: seldom, but when something changes."""
+    gpu = only(metered(library, [FakeGpu(processes=(FakeProcess(4242, "c", 123), FakeProcess(7, "g", 5)))], 70))
+    assert len(gpu.processes) == 4
+    (compute, graphics) = gpu.processes[0].processes
+    assert (compute.pid, compute.kind, compute.memory_bytes) == (4242, "compute", 123)
+    assert (graphics.pid, graphics.kind) == (7, "graphics")
+
+
+@pytest.mark.parametrize(("init_error", "said"), [(12, "was not found"), (9, "no NVIDIA driver"), (0, "no GPU")])
+def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, init_error: int, said: str) -> None:
+    """A laptop is a normal machine."""
+    with fake_nvml.loaded(library, init_error=init_error) as fake:
+        meter = NvmlMeter(fake)
+        meter.start()
+        meter.note_edge()
+        assert meter.watts() == {}
+        timeline = meter.stop()
+    assert timeline.gpus == {}
+    assert timeline.reason is not None
+    assert said in timeline.reason
+
+
+def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> None:
+    """A mismatched driver must not pass for a machine without GPUs."""
+    with fake_nvml.loaded(library, init_error=18) as fake, pytest.raises(MeterError, match="cannot be read"):
+        NvmlMeter(fake).start()
+
+
+def test_a_meter_serves_one_timeline(library: Path) -> None:
+    """Starting twice or stopping first is a mistake of ours and is named."""
+    with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
+        meter = NvmlMeter(fake)
+        with pytest.raises(MeterError, match="before it was started"):
+            meter.stop()
+        meter.start()
+        with pytest.raises(MeterError, match="started before"):
+            meter.start()
+        meter.stop()
+
+
+def test_two_gpus_in_real_time_give_the_energy_of_a_window_within_its_interval(library: Path) -> None:
+    """The same code on the real clock, with real threads and real sleeps."""
+    gpus = [
+        FakeGpu(uuid=fake_nvml.uuid_of(1), seed=1, profile=(constant(80.0, 1.7), constant(500.0, 1.2), constant(80.0))),
+        FakeGpu(uuid=fake_nvml.uuid_of(2), seed=2, profile=(constant(690.0),), processes=(FakeProcess(1),)),
+    ]
+    with fake_nvml.loaded(library, gpus=gpus, virtual_clock=False) as fake:
+        before = threading.active_count()
+        meter = NvmlMeter()
+        meter.start()
+        time.sleep(1.4)
+        start_ns = time.monotonic_ns()
+        meter.note_edge()
+        time.sleep(2.1)
+        end_ns = time.monotonic_ns()
+        meter.note_edge()
+        assert meter.watts()[fake_nvml.uuid_of(2)] == pytest.approx(690)
+        timeline = meter.stop(end_ns)
+        assert threading.active_count() == before
+        assert timeline.end_ns >= end_ns + S
+        for index, gpu in enumerate(timeline.gpus.values()):
+            got = span_energy(gpu, start_ns, end_ns, lag=NO_LAG)
+            true_j = fake.energy_j(index, start_ns, end_ns)
+            assert got.energy_j is not None, got.reason
+            assert got.timing_j is not None
+            print(f"{got.energy_j:.2f} J, true {true_j:.2f} J, timing {got.timing_j:.2f} J, busy {gpu.busy_fraction}")
+            assert abs(got.energy_j - true_j) < 4 * got.timing_j
+            assert got.timing_j < 0.01 * true_j
+            assert gpu.busy_fraction is not None
+            assert 0.02 < gpu.busy_fraction < 0.4
+            assert len(gpu.processes) >= 3

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+
+from wattdock.meter.schedule import TickSchedule
+
+COST_NS = 3_200_000
+
+
+def watch(ticks_ns: list[int], cost_ns: int = COST_NS) -> tuple[list[int], list[int], TickSchedule]:
+    """Follow a schedule over known changes; return where it read and how wide each change was bracketed."""
+    schedule, now_ns, reads_ns, widths_ns, seen = TickSchedule(0), 0, [], [], 0
+    previous_ns = 0
+    while now_ns < ticks_ns[-1]:
+        sampled_ns = now_ns + cost_ns // 2
+        reads_ns.append(now_ns)
+        schedule.note_cost(cost_ns)
+        passed = sum(tick <= sampled_ns for tick in ticks_ns)
+        if passed > seen and previous_ns:
+            widths_ns.append(sampled_ns - previous_ns)
+            schedule.note_change(previous_ns, sampled_ns)
+        seen, previous_ns = passed, sampled_ns
+        now_ns += cost_ns
+        due_ns = schedule.next_read_ns(now_ns)
+        assert due_ns > now_ns, "a read with no pause before it is busy polling"
+        now_ns = due_ns
+    return reads_ns, widths_ns, schedule
+
+
+def jittered(count: int, jitter_ns: int, seed: int = 1) -> list[int]:
+    rng = np.random.default_rng(seed)
+    return [int(n * 100_000_000 + rng.uniform(-jitter_ns, jitter_ns)) for n in range(1, count)]
+
+
+def test_a_steady_counter_is_bracketed_by_neighbouring_reads_with_few_of_them() -> None:
+    """Once the period is known, almost all reads fall where they tell something."""
+    reads_ns, widths_ns, schedule = watch(jittered(300, 1_500_000))
+    assert schedule.period_ns is not None
+    assert abs(schedule.period_ns - 100_000_000) < 1_000_000
+    assert np.quantile(widths_ns[20:], 0.95) < 6_000_000
+    assert len(reads_ns) * COST_NS / 30e9 < 0.2
+
+
+def test_load_jitter_keeps_reads_below_a_quarter_of_the_time() -> None:
+    """Intervals of 74 to 126 ms, as on an H200 under load, must not lead to flat-out polling."""
+    reads_ns, widths_ns, _ = watch(jittered(300, 13_000_000))
+    assert len(reads_ns) * COST_NS / 30e9 < 0.25
+    assert np.quantile(widths_ns[20:], 0.95) < 13_000_000
+
+
+def test_a_dropped_change_is_found_at_the_next_one() -> None:
+    """One missing change must not throw the prediction off."""
+    ticks_ns = [tick for n, tick in enumerate(jittered(200, 1_500_000)) if n % 17]
+    _, widths_ns, schedule = watch(ticks_ns)
+    assert schedule.period_ns is not None
+    assert abs(schedule.period_ns - 100_000_000) < 1_000_000
+    assert np.quantile(widths_ns[20:], 0.9) < 16_000_000
+
+
+def test_a_counter_that_never_changes_is_read_sparsely() -> None:
+    """Nothing to learn is no reason to poll."""
+    schedule = TickSchedule(0)
+    now_ns = 5_000_000_000
+    assert schedule.next_read_ns(now_ns) - now_ns >= 20_000_000
+
+
+def test_a_period_shorter_than_a_few_reads_does_not_lead_to_flat_out_polling() -> None:
+    """A counter may step faster than it can be followed."""
+    reads_ns, _, _ = watch([n * 8_000_000 for n in range(1, 2000)])
+    learned = [at_ns for at_ns in reads_ns if at_ns > 1_000_000_000]
+    assert len(learned) * COST_NS / (learned[-1] - learned[0]) < 0.3

@@ -1,0 +1,170 @@
+"""Models from a hub: the real huggingface_hub against a real server on loopback, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from models import tiny
+from models.hub_server import COMMIT, Hub, serve
+
+from wattdock.config.experiment import ModelSpec
+from wattdock.errors import ConfigError
+from wattdock.models import check_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MODEL = "owner/tiny"
+RESOLVE = """
+import dataclasses, json, sys
+from pathlib import Path
+from wattdock.config.experiment import ModelSpec
+from wattdock.errors import WattdockError
+from wattdock.models import resolve_model
+said = []
+try:
+    folder = resolve_model(ModelSpec.model_validate_json(sys.argv[1]), home=Path(sys.argv[2]), progress=said.append)
+    print(json.dumps({"folder": {**dataclasses.asdict(folder), "path": str(folder.path)}, "said": said}))
+except WattdockError as error:
+    print(json.dumps({"error": type(error).__name__, "message": str(error), "said": said}))
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as hub:
+        hub.files[MODEL] = tiny.files()
+        yield hub
+
+
+def resolve(hub: Hub, home: Path, *, model: dict[str, Any] | None = None, **env: str) -> dict[str, Any]:
+    """Resolve a model in a fresh process that knows no hub but this one."""
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS"))
+    }
+    process = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RESOLVE, json.dumps(model or {"id": MODEL}), str(home)],
+        env=clean | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home / "hf"), "no_proxy": "127.0.0.1"} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    answer: dict[str, Any] = json.loads(process.stdout)
+    assert "hf_" not in process.stdout + process.stderr.replace("hf_hub", "")
+    return answer
+
+
+def test_a_model_comes_down_once_with_its_commit_and_its_size_said_first(hub: Hub, tmp_path: Path) -> None:
+    """The branch that was asked for becomes the commit that is recorded."""
+    answer = resolve(hub, tmp_path)
+    folder = answer["folder"]
+    assert folder["revision"] == COMMIT
+    assert (folder["kind"], folder["name"], folder["has_tokenizer"]) == ("hub", MODEL, True)
+    assert folder["size_bytes"] == sum(map(len, tiny.files().values()))
+    assert answer["said"] == [f"downloading {MODEL} at 01234567 (0.0 MB)"]
+    assert resolve(hub, tmp_path)["said"] == []
+
+
+def test_a_cached_commit_is_used_without_a_request(hub: Hub, tmp_path: Path) -> None:
+    """A pinned model must load on a machine that has lost its network."""
+    first = resolve(hub, tmp_path)
+    hub.requests.clear()
+    assert resolve(hub, tmp_path, model={"id": MODEL, "revision": COMMIT})["folder"] == first["folder"]
+    assert hub.requests == []
+
+
+def test_a_cached_commit_with_a_file_gone_is_completed(hub: Hub, tmp_path: Path) -> None:
+    """An interrupted download must not pass for a model."""
+    folder = resolve(hub, tmp_path)["folder"]
+    (tmp_path / "models/hub/models--owner--tiny/snapshots" / COMMIT / "model.safetensors").unlink()
+    assert resolve(hub, tmp_path, model={"id": MODEL, "revision": COMMIT})["folder"] == folder
+
+
+def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> None:
+    """Second copies of the weights, other formats and foreign code stay where they are."""
+    extra = {"consolidated.safetensors": b"x", "onnx/model.json": b"{}", "pytorch_model.bin": b"x", "modeling.py": b"x"}
+    hub.files[MODEL] |= extra
+    asked = resolve(hub, tmp_path)
+    assert asked["folder"]["size_bytes"] == sum(map(len, tiny.files().values()))
+    assert not [path for _, path, _ in hub.requests if any(name in path for name in extra)]
+
+
+def test_code_comes_along_where_it_is_trusted(hub: Hub, tmp_path: Path) -> None:
+    """`trust_remote_code` is of no use without the code."""
+    hub.files[MODEL]["modeling.py"] = b"x = 1\n"
+    folder = resolve(hub, tmp_path, model={"id": MODEL, "trust_remote_code": True})["folder"]
+    assert folder["size_bytes"] == sum(map(len, hub.files[MODEL].values()))
+
+
+@pytest.mark.parametrize(
+    ("model", "env", "message"),
+    [
+        ({"id": MODEL, "revision": "v9"}, {}, "has no revision 'v9'"),
+        ({"id": "owner/absent"}, {}, "model owner/absent is not on http://127.0.0.1"),
+        ({"id": "owner/gated"}, {}, "owner/gated is gated; accept its terms on its page and set HF_TOKEN"),
+        ({"id": "owner/gated"}, {"HF_TOKEN": "hf_other"}, "owner/gated is gated"),
+        ({"id": "owner/bin"}, {}, "has no *.safetensors files"),
+        ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+        ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "does not answer (ConnectError)"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
+    hub: Hub, tmp_path: Path, model: dict[str, Any], env: dict[str, str], message: str
+) -> None:
+    """Wrong revision, unknown, gated, no usable weights, offline, unreachable."""
+    hub.files |= {"owner/gated": tiny.files(), "owner/bin": {"config.json": b"{}", "pytorch_model.bin": b"x"}}
+    hub.gated.add("owner/gated")
+    answer = resolve(hub, tmp_path, model=model, **env)
+    assert answer["error"] == "PreflightError"
+    assert message in answer["message"]
+    assert "\n" not in answer["message"]
+
+
+def test_a_failing_hub_is_named_with_its_status(hub: Hub, tmp_path: Path) -> None:
+    """Server trouble is not the user's mistake, and must not look like one."""
+    hub.broken = 403
+    assert "refused by http://127.0.0.1" in (message := resolve(hub, tmp_path)["message"])
+    assert "status 403" in message
+
+
+def test_the_token_opens_a_gated_model_and_appears_nowhere(hub: Hub, tmp_path: Path) -> None:
+    """huggingface_hub reads the token; nothing of ours ever shows it."""
+    hub.files["owner/gated"] = tiny.files()
+    hub.gated.add("owner/gated")
+    assert resolve(hub, tmp_path, model={"id": "owner/gated"}, HF_TOKEN="hf_valid")["folder"]["revision"] == COMMIT
+    assert {token for _, path, token in hub.requests if "resolve" in path} == {"Bearer hf_valid"}
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert written
+    assert not [file for file in written if b"hf_valid" in file.read_bytes()]
+
+
+def test_offline_mode_uses_the_branch_as_last_seen(hub: Hub, tmp_path: Path) -> None:
+    """HF_HUB_OFFLINE asks for exactly that, so it is no silent fallback."""
+    folder = resolve(hub, tmp_path)["folder"]
+    hub.requests.clear()
+    assert resolve(hub, tmp_path, HF_HUB_OFFLINE="1")["folder"] == folder
+    assert hub.requests == []
+
+
+def test_without_network_an_unpinned_model_is_refused_though_it_is_cached(hub: Hub, tmp_path: Path) -> None:
+    """Which commit `main` is today cannot be known, so nothing is guessed."""
+    resolve(hub, tmp_path)
+    assert (
+        "set `revision` to a commit that is cached"
+        in resolve(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["message"]
+    )
+
+
+@pytest.mark.parametrize("model_id", ["a/b/c", "owner/na me", "-x/y", ""])
+def test_an_impossible_id_is_refused_before_anyone_is_asked(model_id: str) -> None:
+    """Needs no network, so it comes first."""
+    with pytest.raises(ConfigError, match="is no model id; write OWNER/NAME"):
+        check_model(ModelSpec(id=model_id))

@@ -1,0 +1,70 @@
+"""Synthetic shapes: their figures, and the folder that a runner gets."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wattdock.config.experiment import ModelSpec
+from wattdock.errors import ConfigError
+from wattdock.models import check_model, resolve_model
+from wattdock.models.shapes import shape_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def parameter_count(name: str) -> int:
+    """Parameters of a decoder with grouped-query attention, SwiGLU and untied embeddings."""
+    c = shape_config(name)
+    hidden, head, queries, pairs = (
+        c["hidden_size"],
+        c["head_dim"],
+        c["num_attention_heads"],
+        c["num_key_value_heads"],
+    )
+    attention = 2 * hidden * head * (queries + pairs)
+    norms = 2 * hidden + (2 * head if c["model_type"] == "qwen3" else 0)
+    layer = attention + 3 * hidden * c["intermediate_size"] + norms
+    return int(c["num_hidden_layers"] * layer + 2 * c["vocab_size"] * hidden + hidden)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("llama-3.1-8b", 8_030_261_248), ("qwen3-8b", 8_190_735_360), ("tiny-llama", 4_999_424)],
+)
+def test_a_shape_has_the_parameters_that_its_model_is_published_with(name: str, published: int) -> None:
+    """One wrong figure in the shape would show here."""
+    assert parameter_count(name) == published
+
+
+def test_a_shape_is_a_folder_with_nothing_but_a_config(tmp_path: Path) -> None:
+    """Weights are the runner's to draw, and there is nothing to download."""
+    folder = resolve_model(ModelSpec(shape="tiny-llama"), home=tmp_path, progress=pytest.fail)
+    assert [file.name for file in folder.path.iterdir()] == ["config.json"]
+    assert json.loads((folder.path / "config.json").read_text()) == shape_config("tiny-llama")
+    assert (folder.kind, folder.name, folder.vocab_size) == ("shape", "shape:tiny-llama", 4096)
+    assert (folder.random_weights, folder.has_tokenizer) == (True, False)
+    assert folder.revision is not None
+    assert folder.path.name == f"tiny-llama-{folder.revision.removeprefix('config-sha256:')[:8]}"
+
+
+def test_a_shape_is_written_once(tmp_path: Path) -> None:
+    """A second run finds the first one's folder, with every time stamp as it was."""
+    spec = ModelSpec(shape="tiny-llama")
+    first = resolve_model(spec, home=tmp_path, progress=print)
+    written_ns = (first.path / "config.json").stat().st_mtime_ns
+    assert resolve_model(spec, home=tmp_path, progress=print) == first
+    assert (first.path / "config.json").stat().st_mtime_ns == written_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("llama3.1-8b", "did you mean llama-3.1-8b?"), ("zzz", "'zzz'; known are llama-3.1-8b, ")]
+)
+def test_an_unknown_shape_is_refused_with_the_nearest_known(name: str, hint: str) -> None:
+    """Needs neither network nor writing."""
+    with pytest.raises(ConfigError, match="unknown shape") as caught:
+        check_model(ModelSpec(shape=name))
+    assert hint in str(caught.value)

@@ -1,0 +1,47 @@
+"""Engine arguments are refused by name, never dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from wattdock_runner.arguments import Argument, check_engine_args, parse_engine_args
+from wattdock_runner.errors import InvalidRequest
+
+KNOWN = {
+    "device_map": Argument((str, type(None)), ("auto", None)),
+    "threads": Argument((int,)),
+    "share": Argument((float,)),
+    "eager": Argument((bool,)),
+}
+
+
+def test_valid_arguments_pass() -> None:
+    """A whole number is a number, and null is a value where it is declared."""
+    check_engine_args({"device_map": None, "threads": 2, "share": 1, "eager": False}, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"device_mop": "auto"}, "unknown engine argument 'device_mop'; did you mean 'device_map'?"),
+        ({"zzz": 1}, "unknown engine argument 'zzz'; valid: device_map, eager, share, threads"),
+        ({"threads": "2"}, "engine argument 'threads' must be a whole number, not text ('2')"),
+        ({"threads": True}, "engine argument 'threads' must be a whole number, not true or false (True)"),
+        ({"share": False}, "engine argument 'share' must be a number, not true or false (False)"),
+        ({"eager": 1}, "engine argument 'eager' must be true or false, not a whole number (1)"),
+        ({"device_map": "cpu"}, "engine argument 'device_map' must be one of \"auto\", null, not 'cpu'"),
+        ({"device_map": 3}, "engine argument 'device_map' must be null or text, not a whole number (3)"),
+    ],
+)
+def test_bad_argument_is_named_with_value_and_way_out(given: dict[str, object], message: str) -> None:
+    """The whole line is what a user reads."""
+    with pytest.raises(InvalidRequest) as caught:
+        check_engine_args(given, KNOWN)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "{", "null"])
+def test_anything_but_an_object_is_refused(text: str) -> None:
+    """Engine arguments are names with values."""
+    with pytest.raises(InvalidRequest, match="engine arguments"):
+        parse_engine_args(text)

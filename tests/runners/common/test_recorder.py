@@ -1,0 +1,75 @@
+"""The record of a pass adds up."""
+
+from __future__ import annotations
+
+import pytest
+
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_runner.errors import PassCancelled
+from wattdock_runner.messages import chunked, pass_events
+from wattdock_runner.recorder import PassRecorder
+
+
+def two_requests() -> PassRecorder:
+    """Return a pass of two requests that shared the step at 30."""
+    recorder = PassRecorder()
+    recorder.open()
+    recorder.submitted(1, at_ns=11, prompt_tokens=5)
+    recorder.submitted(0, at_ns=10, prompt_tokens=4, cached_prompt_tokens=1)
+    recorder.emitted(0, 1, 20)
+    recorder.emitted(1, 2, 30)
+    recorder.emitted(0, 1, 30)
+    recorder.finished(0, "stop")
+    recorder.finished(1, "length", text="x")
+    recorder.close(drained=True)
+    return recorder
+
+
+def test_first_and_last_token_and_counts_come_from_emissions() -> None:
+    """Order of submission decides the order of the record."""
+    first, second = two_requests().requests()
+    assert (first.index, first.first_token_ns, first.finished_ns, first.output_tokens) == (0, 20, 30, 2)
+    assert (second.index, second.first_token_ns, second.finished_ns, second.output_tokens) == (1, 30, 30, 2)
+
+
+def test_series_merges_equal_instants_and_ends_at_the_total() -> None:
+    """Two requests served by one step make one point."""
+    assert two_requests().token_series() == ([20, 30], [1, 4])
+
+
+def test_summary_leaves_a_sum_unknown_when_a_part_is() -> None:
+    """One request that does not know its cached tokens makes the sum unknown, not small."""
+    summary = list(pass_events(two_requests(), prompts=2))[-1].summary
+    assert summary.prompt_tokens == 9
+    assert not summary.HasField("cached_prompt_tokens")
+    assert summary.output_tokens == 4
+    assert summary.prompt_repeats == 0
+
+
+def test_pass_that_was_never_closed_has_no_span() -> None:
+    """A backend's slip is an error, not a span of zero."""
+    recorder = PassRecorder()
+    with pytest.raises(RuntimeError, match="without closing"):
+        _ = recorder.span
+    with pytest.raises(RuntimeError, match="never opened"):
+        recorder.close(drained=True)
+
+
+def test_cancellation_is_seen_by_the_engine() -> None:
+    """The servicer sets, the engine's loop raises."""
+    recorder = PassRecorder()
+    recorder.check_cancelled()
+    recorder.cancelled.set()
+    with pytest.raises(PassCancelled):
+        recorder.check_cancelled()
+
+
+def test_chunks_keep_order_and_limit_and_an_oversized_message_travels_alone() -> None:
+    """Nothing is lost, whatever the sizes."""
+    sizes = [10, 400, 990, 5000, 1, 1]
+    prompts = [pb.Prompt(text="a" * size) for size in sizes]
+    chunks = list(chunked(prompts, limit_bytes=1000))
+    assert [prompt for chunk in chunks for prompt in chunk] == prompts
+    assert [[len(prompt.text) for prompt in chunk] for chunk in chunks] == [[10, 400], [990], [5000], [1, 1]]
+    encoded = [pb.PromptChunk(prompts=chunk).ByteSize() for chunk in chunks]
+    assert all(size <= 1000 for size in encoded if size < 5000)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.energy import EnergyCurve, LagModel, span_energy
+from wattdock.meter.instants import resolution_mj, tick_instants
+from wattdock.meter.timeline import EnergySource, GpuTimeline, Series, Ticks
+
+MS = 1_000_000
+BASE_NS = 10_000_000_000_000
+NO_LAG = LagModel(mean_s=0.0, std_s=0.0)
+
+
+def timeline(intervals: list[tuple[int, int]], *, base_ns: int = BASE_NS, first_mj: int = 5_000_001) -> GpuTimeline:
+    """A counter whose changes are `intervals` apart: (milliseconds, millijoules)."""
+    at_ns = base_ns + np.cumsum([0, *(length for length, _ in intervals)]) * MS
+    energy_mj = first_mj + np.cumsum([0, *(energy for _, energy in intervals)])
+    ticks = Ticks(at_ns - MS, at_ns - MS, at_ns + MS, at_ns + MS, energy_mj)
+    return GpuTimeline(uuid="GPU-a", energy_source="counter", ticks=ticks)
+
+
+def joules(gpu: GpuTimeline, start_ns: int, end_ns: int) -> float:
+    got = span_energy(gpu, start_ns, end_ns, lag=NO_LAG)
+    assert got.energy_j is not None, got.reason
+    return got.energy_j
+
+
+intervals = st.lists(st.tuples(st.integers(60, 140), st.integers(0, 90_000)), min_size=12, max_size=40)
+parts = st.floats(0, 1)
+
+
+def inside(gpu: GpuTimeline, part: float) -> int:
+    """An instant among those that have enough changes on either side."""
+    first_ns, last_ns = (int(gpu.ticks.after_end_ns[k]) for k in (3, -4))
+    return first_ns + int((last_ns - first_ns) * part)
+
+
+@given(intervals, parts, parts, parts)
+def test_adjacent_spans_add_up(drawn: list[tuple[int, int]], a: float, b: float, c: float) -> None:
+    """What is prefill's is not decode's, and nothing is lost between them."""
+    gpu = timeline(drawn)
+    first, middle, last = sorted(inside(gpu, part) for part in (a, b, c))
+    assert joules(gpu, first, middle) + joules(gpu, middle, last) == pytest.approx(joules(gpu, first, last), abs=1e-6)
+
+
+@given(intervals, parts, parts)
+def test_energy_is_never_negative(drawn: list[tuple[int, int]], a: float, b: float) -> None:
+    """However power is taken to have run between two changes, it was not below zero."""
+    gpu = timeline(drawn)
+    first, last = sorted(inside(gpu, part) for part in (a, b))
+    assert joules(gpu, first, last) >= -1e-6
+
+
+@given(intervals, parts, parts, parts)
+def test_a_longer_span_never_holds_less(drawn: list[tuple[int, int]], a: float, b: float, c: float) -> None:
+    """Cumulative energy is monotone."""
+    gpu = timeline(drawn)
+    first, middle, last = sorted(inside(gpu, part) for part in (a, b, c))
+    assert joules(gpu, first, last) >= joules(gpu, first, middle) - 1e-6
+
+
+@given(st.integers(0, 700), st.lists(st.integers(60, 140), min_size=12, max_size=40), parts, parts)
+def test_constant_power_is_exact(power_w: int, lengths_ms: list[int], a: float, b: float) -> None:
+    """Where nothing changes there is nothing to guess."""
+    gpu = timeline([(length_ms, length_ms * power_w) for length_ms in lengths_ms])
+    first, last = sorted(inside(gpu, part) for part in (a, b))
+    assert joules(gpu, first, last) == pytest.approx(power_w * (last - first) / 1e9, abs=1e-6)
+
+
+@given(intervals, parts, parts, st.integers(-9_000_000, 9_000_000))
+def test_shifting_all_instants_changes_nothing(drawn: list[tuple[int, int]], a: float, b: float, shift_ms: int) -> None:
+    """Uptime must not matter."""
+    gpu, moved = timeline(drawn), timeline(drawn, base_ns=BASE_NS + shift_ms * MS)
+    first, last = sorted(inside(gpu, part) for part in (a, b))
+    here = span_energy(gpu, first, last)
+    there = span_energy(moved, first + shift_ms * MS, last + shift_ms * MS)
+    assert here.energy_j == pytest.approx(there.energy_j, abs=1e-6)
+    assert here.timing_j == pytest.approx(there.timing_j, abs=1e-6)
+
+
+@given(intervals, parts, parts, st.integers(1, 10**12))
+def test_a_reset_never_gives_energy(drawn: list[tuple[int, int]], a: float, b: float, offset_mj: int) -> None:
+    """A span that covers a counter that went down has no energy, whatever stands on either side."""
+    gpu = timeline(drawn, first_mj=10**13)
+    first, last = sorted(inside(gpu, part) for part in (a, b))
+    reset = int(np.searchsorted(gpu.ticks.after_end_ns, (first + last) // 2))
+    energy_mj = gpu.ticks.energy_mj.copy()
+    energy_mj[reset:] -= energy_mj[reset] - energy_mj[0] + offset_mj
+    got = span_energy(replace(gpu, ticks=replace(gpu.ticks, energy_mj=energy_mj)), first, last)
+    assert (got.energy_j, got.timing_j) == (None, None)
+    assert got.reason is not None
+    assert "reset" in got.reason
+
+
+def test_a_step_inside_an_interval_is_put_where_its_neighbours_say() -> None:
+    """With plateaus on both sides its place follows from the interval's energy; a straight line would be 10 J off."""
+    steps = [(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6
+    gpu = timeline(steps)
+    middle_ns = BASE_NS + 650 * MS
+    got = span_energy(gpu, BASE_NS + 400 * MS, middle_ns, lag=NO_LAG)
+    assert got.energy_j is not None
+    assert got.timing_j is not None
+    assert abs(got.energy_j - 25.0) < min(1.0, 2 * got.timing_j)
+
+
+def test_uncertainty_grows_where_power_changes_and_shrinks_when_both_ends_share_their_ticks() -> None:
+    """The budget knows what a span hangs on."""
+    steady, stepping = (
+        timeline([(100, 50_000)] * 13),
+        timeline([(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6),
+    )
+    long = span_energy(steady, BASE_NS + 450 * MS, BASE_NS + 850 * MS, lag=NO_LAG).timing_j
+    short = span_energy(steady, BASE_NS + 610 * MS, BASE_NS + 640 * MS, lag=NO_LAG).timing_j
+    edge = span_energy(stepping, BASE_NS + 350 * MS, BASE_NS + 650 * MS, lag=NO_LAG).timing_j
+    assert long is not None
+    assert short is not None
+    assert edge is not None
+    assert short < long / 2
+    assert edge > 1.5 * long
+
+
+def test_lag_costs_nothing_between_equal_powers_and_something_between_unequal_ones() -> None:
+    """A counter that trails by the same time at both ends moves the window, which matters only if power differs."""
+    lag = LagModel(mean_s=0.0, std_s=0.010)
+    steady, stepping = timeline([(100, 50_000)] * 13), timeline([(100, 10_000)] * 6 + [(100, 50_000)] * 7)
+    for gpu, expected_j in ((steady, 0.0), (stepping, 0.010 * 400)):
+        with_lag, without = (
+            span_energy(gpu, BASE_NS + 350 * MS, BASE_NS + 850 * MS, lag=each).timing_j for each in (lag, NO_LAG)
+        )
+        assert with_lag is not None
+        assert without is not None
+        assert (with_lag**2 - without**2) ** 0.5 == pytest.approx(expected_j, abs=0.05)
+
+
+def test_a_span_outside_the_changes_has_no_energy_and_a_reason() -> None:
+    """Nothing is extrapolated."""
+    gpu = timeline([(100, 50_000)] * 13)
+    for start_ms, end_ms in ((-50, 500), (500, 1290), (2000, 3000)):
+        got = span_energy(gpu, BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
+        assert got.energy_j is None
+        assert got.reason is not None
+        assert "not inside" in got.reason
+        assert got.mean_power_w is None
+
+
+def test_a_long_standstill_has_no_energy() -> None:
+    """After seconds without a change nobody knows whether joules were lost."""
+    gpu = timeline([(100, 50_000)] * 8 + [(4000, 2_000_000)] + [(100, 50_000)] * 8)
+    got = span_energy(gpu, BASE_NS + 500 * MS, BASE_NS + 5200 * MS)
+    assert got.energy_j is None
+    assert got.reason is not None
+    assert "did not change for 4.0 s" in got.reason
+
+
+def test_a_span_that_ends_before_it_begins_is_refused() -> None:
+    """A swapped pair of instants must not become a figure."""
+    with pytest.raises(ValueError, match="before it begins"):
+        span_energy(timeline([(100, 50_000)] * 13), BASE_NS + 2, BASE_NS + 1)
+
+
+def test_mean_power_is_energy_over_duration() -> None:
+    """And a span of no length has none."""
+    curve = EnergyCurve(timeline([(100, 50_000)] * 13))
+    assert curve.between(BASE_NS + 500 * MS, BASE_NS + 800 * MS).mean_power_w == pytest.approx(500)
+    assert curve.between(BASE_NS + 500 * MS, BASE_NS + 500 * MS).mean_power_w is None
+
+
+def test_resolution_is_read_from_values_not_from_equal_steps() -> None:
+    """A steady load makes all differences equal, which says nothing about the counter's step."""
+    assert resolution_mj(timeline([(100, 50_000)] * 5, first_mj=1_234_567).ticks) == 1
+    assert resolution_mj(timeline([(100, 50_000), (100, 48_000)], first_mj=6_000).ticks) == 2_000
+
+
+def test_a_bracket_that_hides_other_changes_is_cut_to_the_last_one() -> None:
+    """After a long pause between reads the change seen is the latest, so it lies within one period of the read."""
+    ticks = timeline([(100, 50_000)] * 9).ticks
+    late = replace(ticks, before_start_ns=ticks.before_start_ns.copy(), before_end_ns=ticks.before_end_ns.copy())
+    late.before_start_ns[5:6] = late.before_end_ns[5:6] = ticks.after_end_ns[5] - 350 * MS
+    at_s, std_s, period_s = tick_instants(late, BASE_NS)
+    assert period_s == pytest.approx(0.1)
+    assert 0.4 < at_s[5] < 0.501
+    assert std_s[5] < period_s / 12**0.5 + 1e-6
+
+
+def power_timeline(
+    values_w: list[float], name: str = "power_w", source: EnergySource = "integrated_power"
+) -> GpuTimeline:
+    empty = np.array([], dtype=np.int64)
+    at_ns = BASE_NS + np.arange(len(values_w)) * 50 * MS
+    series = {name: Series(at_ns=at_ns, value=np.array(values_w))}
+    return GpuTimeline(
+        uuid="GPU-a", energy_source=source, ticks=Ticks(empty, empty, empty, empty, empty), series=series
+    )
+
+
+def test_integrated_power_is_the_area_under_the_samples() -> None:
+    """Exact for a ramp, which the trapezoid rule follows."""
+    gpu = power_timeline([100.0 + n for n in range(100)])
+    got = span_energy(gpu, BASE_NS + 1000 * MS, BASE_NS + 3000 * MS, lag=NO_LAG)
+    assert got.source == "integrated_power"
+    assert got.energy_j == pytest.approx((120 + 160) / 2 * 2)
+
+
+def test_averaged_power_is_less_certain_than_instant_power() -> None:
+    """A one-second average says little about when."""
+    steps = [100.0] * 60 + [600.0] * 60
+    instant, averaged = (
+        span_energy(power_timeline(steps, name), BASE_NS + 1000 * MS, BASE_NS + 4000 * MS).timing_j
+        for name in ("power_w", "power_average_w")
+    )
+    assert instant is not None
+    assert averaged is not None
+    assert averaged > 3 * instant
+
+
+def test_power_samples_that_are_missing_give_no_energy() -> None:
+    """A hole in the samples is not a straight line."""
+    gpu = power_timeline([100.0] * 100)
+    series = gpu.series["power_w"]
+    kept = (series.at_ns < BASE_NS + 1500 * MS) | (series.at_ns > BASE_NS + 3000 * MS)
+    holed = replace(gpu, series={"power_w": Series(at_ns=series.at_ns[kept], value=series.value[kept])})
+    got = span_energy(holed, BASE_NS + 1000 * MS, BASE_NS + 4000 * MS)
+    assert got.energy_j is None
+    assert got.reason is not None
+    assert "no power sample" in got.reason
+
+
+def test_without_any_source_there_is_none() -> None:
+    """Null with a reason, never zero."""
+    gpu = replace(power_timeline([]), energy_source=None)
+    got = span_energy(gpu, BASE_NS, BASE_NS + MS)
+    assert (got.energy_j, got.timing_j, got.source) == (None, None, None)
+    assert got.reason is not None
+    assert "no energy source" in got.reason

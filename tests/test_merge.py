@@ -1,0 +1,101 @@
+"""From made-up passes and timelines to the figures of a result."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from merge_samples import constant_power, measured, request, timeline
+
+from wattdock.attempt import MARGIN_NS
+from wattdock.merge.energy import Gpus, measured_energy, multi_gpu
+from wattdock.merge.performance import performance, tpot_s, ttft_s
+from wattdock.merge.statistics import statistics
+from wattdock.meter.excerpt import excerpt
+from wattdock.records import NS_PER_S, RestartRecord, Span
+
+PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
+BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)
+RESTART = RestartRecord(
+    0, spans=(Span("load", 2 * NS_PER_S, 4 * NS_PER_S),), passes=(PASS,), timeline=timeline(BUSY, IDLE)
+)
+ONE_OF_TWO = Gpus(used=("GPU-busy",), leased=("GPU-busy",), bystanders=("GPU-idle",))
+
+
+def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart() -> None:
+    """20 s at 600 W for 200 tokens are 60 J/token; the idle neighbour's 1,600 J are told, not added."""
+    energy = measured_energy([RESTART], ONE_OF_TWO, performance([PASS], offered_rate_per_s=None), cpu_tdp_w=50)
+    assert energy.total_j == pytest.approx(12_000, rel=1e-3)
+    assert energy.energy_per_output_token_j == pytest.approx(60, rel=1e-3)
+    assert energy.bystander_j["GPU-idle"] == pytest.approx(1_600, rel=1e-3)
+    assert energy.load_j == pytest.approx(1_200, rel=5e-3)
+    assert energy.source == "counter"
+
+
+def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
+    """680 W over both; the larger share is 600 ÷ 340 of the mean."""
+    both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
+    done = performance([PASS], offered_rate_per_s=None)
+    energy = measured_energy([RESTART], both, done, cpu_tdp_w=50)
+    shared = multi_gpu(energy, done)
+    assert shared is not None
+    assert shared.gpu_count == 2
+    assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)
+    assert shared.energy_per_output_token_j == pytest.approx(68, rel=1e-3)
+    assert "NVSwitch" in shared.boundary_statement
+
+
+def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None:
+    """A missing part must not look like efficiency."""
+    both = Gpus(used=("GPU-busy", "GPU-gone"), leased=(), bystanders=())
+    energy = measured_energy([RESTART], both, performance([PASS], offered_rate_per_s=None), cpu_tdp_w=50)
+    assert energy.total_j is None
+    assert energy.energy_per_output_token_j is None
+    assert "GPU-gone" in (energy.reason or "")
+    assert energy.per_gpu_j["GPU-busy"] == pytest.approx(12_000, rel=1e-3)
+
+
+def test_without_a_gpu_energy_is_null_with_a_reason_and_the_cpu_estimate_stands_apart() -> None:
+    """Half the CPUs busy for 20 s at an assumed 50 W are 500 J, in a field of their own."""
+    restart = dataclasses.replace(RESTART, timeline=None)
+    energy = measured_energy([restart], Gpus((), (), ()), performance([PASS], offered_rate_per_s=None), cpu_tdp_w=50)
+    assert energy.total_j is None
+    assert energy.reason == "no GPU was used"
+    assert energy.cpu_estimate is not None
+    assert energy.cpu_estimate.energy_j == pytest.approx(500)
+
+
+def test_latencies_count_from_the_intended_arrival() -> None:
+    """A request that had to queue outside the engine waited all the same."""
+    late = dataclasses.replace(request(0, 12, 13, 15, 3), intended_ns=10 * NS_PER_S)
+    assert ttft_s(late) == pytest.approx(3)
+    assert tpot_s(late) == pytest.approx(1)
+
+
+def test_one_token_has_no_time_per_further_token() -> None:
+    """There is no interval to divide."""
+    assert tpot_s(request(0, 0, 1, 1, 1)) is None
+
+
+def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
+    """A long pass weighs more than a short one."""
+    energy = measured_energy(
+        [dataclasses.replace(RESTART, passes=(PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),))))],
+        ONE_OF_TWO,
+        performance([PASS], offered_rate_per_s=None),
+        cpu_tdp_w=50,
+    )
+    spread = statistics(energy.passes)
+    assert spread is not None
+    assert spread.per_restart == [pytest.approx(15_000 / 210, rel=1e-3)]
+    assert spread.ci95 is None
+
+
+def test_an_excerpt_of_a_timeline_gives_the_same_joules() -> None:
+    """Cutting away what is far from a span must not change the span's energy."""
+    whole = measured_energy([RESTART], ONE_OF_TWO, None, cpu_tdp_w=50).total_j
+    around = PASS.generated.span
+    part = excerpt(timeline(BUSY, IDLE), [(around.start_ns - MARGIN_NS, around.end_ns + MARGIN_NS)])
+    cut = measured_energy([dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, None, cpu_tdp_w=50)
+    assert len(part.gpus["GPU-busy"].ticks.energy_mj) < len(BUSY.ticks.energy_mj)
+    assert cut.total_j == pytest.approx(whole, rel=1e-9)

@@ -1,0 +1,173 @@
+"""Prompts: the bundled set, JSONL files, synthetic ids, and that passes do not share them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.config.experiment import PromptSpec
+from wattdock.errors import ConfigError
+from wattdock.prompts import PromptSet, check_prompts, load_prompts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUNDLED_COUNT = 200
+
+
+def load(source: str, pass_index: int = 0, count: int = 8, *, seed: int = 0, vocab_size: int = 1000) -> PromptSet:
+    spec = PromptSpec(source=source, input_tokens=16)
+    return load_prompts(spec, seed=seed, pass_index=pass_index, count=count, vocab_size=vocab_size)
+
+
+def jsonl(tmp_path: Path, *lines: object) -> str:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+def test_the_bundled_set_is_200_different_short_english_prompts() -> None:
+    """8 to 120 words each, so that a prompt is small beside its answer."""
+    prompts = load("bundled", count=BUNDLED_COUNT)
+    texts = [item for item in prompts.items if isinstance(item, str)]
+    assert len(set(texts)) == BUNDLED_COUNT
+    assert all(8 <= len(text.split()) <= 120 for text in texts)
+    assert not prompts.reused
+
+
+@given(seed=st.integers(0, 2**63), count=st.integers(7, 120))
+def test_passes_share_no_prompt_while_the_source_has_unused_ones(seed: int, count: int) -> None:
+    """A prefix cache would otherwise answer a pass that warm-up, or an earlier pass, has paid for."""
+    seen: set[object] = set()
+    for pass_index in range(BUNDLED_COUNT // count):
+        prompts = load("bundled", pass_index, count, seed=seed)
+        assert not prompts.reused
+        assert len(prompts.items) == count
+        assert seen.isdisjoint(prompts.items)
+        seen.update(prompts.items)
+    assert load("bundled", BUNDLED_COUNT // count, count, seed=seed).reused
+
+
+def test_a_source_that_is_too_small_is_gone_through_again_and_says_so(tmp_path: Path) -> None:
+    """Two passes of two from three prompts: the fourth is a repetition."""
+    source = jsonl(tmp_path, *({"prompt": name} for name in "abc"))
+    first, second = load(source, 0, 2), load(source, 1, 2)
+    assert (first.reused, second.reused) == (False, True)
+    assert {*first.items, *second.items} == {"a", "b", "c"}
+    assert load(source, 0, 7).reused
+
+
+def test_equal_seeds_give_equal_prompts_and_other_seeds_others() -> None:
+    """A result names its seed, so that the prompts can be had again."""
+    for source in ("bundled", "synthetic"):
+        assert load(source, 3, seed=5) == load(source, 3, seed=5)
+        assert load(source, 3, seed=5).items != load(source, 3, seed=6).items
+
+
+def test_the_order_of_the_bundled_set_is_pinned() -> None:
+    """A numpy that permutes differently must not change what a seed means unnoticed."""
+    items = load("bundled", count=3, seed=0).items
+    assert [str(item)[:40] for item in items] == [
+        "Write a Makefile with targets build, tes",
+        "What is inflation, how is it measured, a",
+        "Rewrite this sentence in plain English: ",
+    ]
+
+
+def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> None:
+    """And differ from pass to pass."""
+    prompts = load("synthetic", 0, 500, vocab_size=50)
+    ids = np.array(prompts.items)
+    assert ids.shape == (500, 16)
+    assert (ids.min(), ids.max()) == (0, 49)
+    assert (prompts.name, prompts.reused, prompts.max_output_tokens) == ("synthetic-16", False, (None,) * 500)
+    assert set(prompts.items).isdisjoint(load("synthetic", 1, 500, vocab_size=50).items)
+
+
+def test_synthetic_ids_are_pinned_to_their_seed() -> None:
+    """Equal results on any machine and version of numpy, or this fails."""
+    assert load("synthetic", 2, 1, seed=7).items[0][:4] == (281, 277, 152, 445)
+
+
+def test_synthetic_prompts_without_a_vocabulary_are_refused() -> None:
+    """Guessing one could send ids that the model does not have."""
+    with pytest.raises(ConfigError, match="need the model's vocabulary size"):
+        load_prompts(PromptSpec(source="synthetic"), seed=0, pass_index=0, count=1)
+
+
+def test_the_hash_is_of_the_whole_source_whichever_part_of_it_a_pass_gets(tmp_path: Path) -> None:
+    """Two results with one hash drew from one set."""
+    source = jsonl(tmp_path, {"prompt": "a"}, {"prompt": "b"})
+    with open(source, "rb") as file:  # noqa: PTH123
+        expected = hashlib.sha256(file.read()).hexdigest()
+    assert load(source, 0, 1).sha256 == load(source, 1, 1, seed=9).sha256 == expected
+    assert load("synthetic", 0).sha256 == load("synthetic", 1).sha256 != load("synthetic", 0, seed=1).sha256
+
+
+def test_a_file_may_mix_text_and_ids_with_limits_of_their_own(tmp_path: Path) -> None:
+    """Blank lines and a byte order mark do no harm; a line separator inside a text does not end it."""
+    lines = ['\ufeff{"prompt": "a\u2028b"}', "", {"token_ids": [3, 1], "max_output_tokens": 5}]
+    source = jsonl(tmp_path, *lines)
+    prompts = load(source, 0, 2)
+    assert sorted(zip(map(str, prompts.items), prompts.max_output_tokens, strict=True)) == [
+        ("(3, 1)", 5),
+        ("a\u2028b", None),
+    ]
+    assert prompts.name == "prompts.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{prompt: x}", "not JSON"),
+        ('"hello"', '"hello" is no object'),
+        ({"text": "x"}, "unknown key 'text'; known are max_output_tokens, prompt, token_ids"),
+        ({}, r"give exactly one of prompt and token_ids, not \[\]"),
+        ({"prompt": "x", "token_ids": [1]}, "give exactly one of"),
+        ({"prompt": 5}, "prompt is 5; it must be a text"),
+        ({"prompt": "  "}, "it must be a text that is not blank"),
+        ({"token_ids": []}, r"token_ids is \[\]; it must be a list"),
+        ({"token_ids": [1, -2]}, r"token_ids is \[1, -2\]"),
+        ({"token_ids": [True]}, r"token_ids is \[true\]"),
+        ({"token_ids": [1, 1000]}, "token id 1000 is not below the model's vocabulary size 1000"),
+        ({"prompt": "x", "max_output_tokens": 0}, "max_output_tokens is 0; it must be a whole number from 1"),
+        ({"prompt": "x", "max_output_tokens": 1.5}, r"max_output_tokens is 1\.5"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number_and_what_it_holds(tmp_path: Path, line: object, message: str) -> None:
+    """In one line, though it stands third in the file."""
+    source = jsonl(tmp_path, {"prompt": "fine"}, "", line)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(source)
+    assert str(caught.value).startswith(f"{source}:3: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp_path: Path) -> None:
+    """Each for its own reason."""
+    with pytest.raises(ConfigError, match="holds no prompts"):
+        load(jsonl(tmp_path, "", "  "))
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes('{"prompt": "ok"}\n{"prompt": "für"}\n'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin\.jsonl:2: byte 0xfc is not UTF-8"):
+        load(str(latin))
+    with pytest.raises(ConfigError, match="cannot read prompts from 'bundeld'"):
+        load("bundeld")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load(str(tmp_path))
+
+
+def test_text_for_a_model_without_tokenizer_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Shapes take token ids only, from whichever source."""
+    ids = jsonl(tmp_path, {"token_ids": [1]})
+    check_prompts(PromptSpec(source=ids), has_tokenizer=False)
+    check_prompts(PromptSpec(source="synthetic"), has_tokenizer=False)
+    check_prompts(PromptSpec(source="bundled"), has_tokenizer=True)
+    with pytest.raises(ConfigError, match="'bundled' are text and the model has no tokenizer; set workload"):
+        check_prompts(PromptSpec(source="bundled"), has_tokenizer=False)
