@@ -52,10 +52,10 @@ class LagModel:
     std_s: float
 
 
-# Source: docs/decisions/0002; 8 load steps on an H200: apparent starts 0 to 20 ms before the true ones, ends
-# 14 ms before to 5 ms after. Taken as uniform over those 25 ms.
-COUNTER_LAG = LagModel(mean_s=-0.0075, std_s=0.0072)
-# Source: same steps; the instant power passed the half-way mark 23 to 138 ms late.
+# Source: docs/measurements/h200-counter-lag.md: load and meter in two processes, 105 steps without a power overshoot,
+# +6.6 to +10.1 ms per kind of step. One H200: the spread leaves room for others.
+COUNTER_LAG = LagModel(mean_s=0.008, std_s=0.005)
+# Source: 8 load steps on an H200; the instant power passed the half-way mark 23 to 138 ms late.
 POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
 # Source: NVML API, nvmlDeviceGetPowerUsage: averaged over one second on recent GPUs.
 POWER_AVERAGE_LAG = LagModel(mean_s=0.5, std_s=0.29)

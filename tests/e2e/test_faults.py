@@ -201,7 +201,7 @@ def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> Non
     elsewhere = wattdock.home / "python"
     elsewhere.write_text(f'#!/bin/sh\nexec unshare --user --time --monotonic 3600 --fork {sys.executable} "$@"\n')
     elsewhere.chmod(0o755)
-    done = wattdock("run", *SMALL, "--set", f"runner_python={elsewhere}")
+    done = wattdock("run", *SMALL, "--set", f"runner_python={elsewhere}", "--set", "timeouts.stop_s=1")
     assert_one_clear_line(done, METER, "time namespace")
     [row] = wattdock.results()
     assert row["energy"]["total_j"] is None
