@@ -77,7 +77,7 @@ class FakeProcess:
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """One simulated GPU; the defaults are an idle H200 as FACTS describes it.
+    """One simulated GPU; the defaults are an idle H200, as measured.
 
     Attributes:
         profile: Power over time, W; the last segment goes on for ever.

@@ -1,0 +1,100 @@
+"""What may import what, and what the packages declare."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+REPO = Path(__file__).resolve().parents[1]
+ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm"}
+HOST_ONLY = {"pydantic", "docker", "zeus", "pynvml", "wattdock"}
+RUNNER_COMMON = {"grpc", "google", "wattdock_proto", "wattdock_runner"}
+
+
+def imported(file: Path) -> set[str]:
+    """Return the top-level names that a file imports anywhere, inside functions too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def sources(*folders: str) -> list[Path]:
+    files = [file for folder in folders for file in (REPO / folder).rglob("*.py") if ".venv" not in file.parts]
+    assert files
+    return files
+
+
+@pytest.mark.parametrize("file", sources("coordinator"), ids=lambda file: str(file.relative_to(REPO)))
+def test_the_coordinator_imports_no_engine(file: Path) -> None:
+    """Its environment must never need what a backend needs."""
+    assert imported(file) & ENGINES == set()
+
+
+@pytest.mark.parametrize("file", sources("runners"), ids=lambda file: str(file.relative_to(REPO)))
+def test_runners_import_nothing_of_the_host(file: Path) -> None:
+    """An engine's image need not hold, nor clash with, what the coordinator uses."""
+    assert imported(file) & HOST_ONLY == set()
+
+
+@pytest.mark.parametrize("file", sources("runners/common"), ids=lambda file: file.name)
+def test_what_every_runner_shares_needs_grpcio_protobuf_and_the_standard_library_only(file: Path) -> None:
+    """Whatever engine it stands beside."""
+    assert imported(file) - RUNNER_COMMON <= sys.stdlib_module_names
+
+
+def test_importing_the_command_loads_no_engine_and_nothing_slow() -> None:
+    """`--help` must be quick, also where engines are installed beside it."""
+    code = "import sys, wattdock.cli; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert loaded & (ENGINES | {"grpc", "numpy", "pyarrow", "pydantic", "docker", "pynvml"}) == set()
+
+
+def declared(file: str, *keys: str) -> set[str]:
+    """Return the distribution names in one list of a pyproject file."""
+    entries = tomllib.loads((REPO / file).read_text())["project"]
+    for key in keys:
+        entries = entries[key]
+    return {re.split(r"[\s<>=!~\[;]", entry, maxsplit=1)[0] for entry in entries}
+
+
+def test_what_was_asked_for_is_declared_and_really_imported() -> None:
+    """A dependency that nothing uses is as wrong as a use that nothing declares."""
+    coordinator = {"docker": "docker", "pydantic": "pydantic", "nvidia-ml-py": "pynvml"}
+    coordinator |= {"grpcio": "grpc", "protobuf": "google"}
+    runner = {"torch": "torch", "transformers": "transformers", "accelerate": "accelerate"}
+    assert coordinator.keys() <= declared("pyproject.toml", "dependencies")
+    assert "pytest" in declared("pyproject.toml", "optional-dependencies", "dev")
+    assert runner.keys() <= declared("runners/pytorch/pyproject.toml", "dependencies")
+    used = set().union(*map(imported, sources("coordinator", "proto")))
+    assert set(coordinator.values()) <= used
+    assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))
+
+
+def test_the_coordinator_declares_everything_it_imports() -> None:
+    """A fresh environment has what pyproject names, and no more can be relied on."""
+    names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf"}
+    names |= {"huggingface_hub": "huggingface-hub"}
+    used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
+    third_party = used - {"wattdock", "wattdock_proto"}
+    undeclared = {names.get(one, one) for one in third_party} - declared("pyproject.toml", "dependencies")
+    # pydantic brings its own core; pip is run, not imported.
+    assert undeclared - {"pydantic_core"} == set()
+
+
+def test_no_folder_shadows_a_real_package() -> None:
+    """An `__init__.py` there would hide docker, vllm or proto from everything that starts in the repository."""
+    shadowing = [REPO / folder / "__init__.py" for folder in ("docker", "proto", "runners")]
+    shadowing += [backend / "__init__.py" for backend in (REPO / "runners").iterdir() if backend.is_dir()]
+    assert [path for path in shadowing if path.exists()] == []

@@ -1,0 +1,73 @@
+"""Rows on disk: whole, never overwritten, and read back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from merge_samples import constant_power, measured, request, timeline
+
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.errors import StoreError
+from wattdock.merge.energy import Gpus, measured_energy
+from wattdock.records import RestartRecord
+from wattdock.results.result import ExperimentResult
+from wattdock.results.store import load_result, store
+from wattdock.results.tables import timeline_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
+RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU-a", 600, start_s=0, end_s=40)))
+
+
+def result() -> ExperimentResult:
+    config = ExperimentConfig()
+    return ExperimentResult(
+        experiment_id=config.experiment_id,
+        started_utc="2026-01-02T03:04:05.678+00:00",
+        config=config.model_dump(mode="json"),
+        status="ok",
+        error=None,
+        environment=None,
+        energy=measured_energy([RESTART], Gpus(("GPU-a",), (), ()), None, cpu_tdp_w=65),
+        performance=None,
+        compute=None,
+        statistics=None,
+        multi_gpu=None,
+        audit=None,
+        spans=[],
+    )
+
+
+def test_a_row_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    """Every figure, to the last bit."""
+    folder = store(result(), [RESTART], log=tmp_path / "none", output_dir=tmp_path / "out")
+    assert folder.name == f"20260102T030405-pytorch-{result().experiment_id[:8]}"
+    assert load_result(folder) == result()
+
+
+def test_the_same_row_twice_is_two_folders(tmp_path: Path) -> None:
+    """Two runs of one experiment can end in the same second."""
+    folders = {store(result(), [RESTART], log=tmp_path / "none", output_dir=tmp_path / "out") for _ in range(3)}
+    assert len(folders) == 3
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path: Path) -> None:
+    """Any span can be computed again from the file."""
+    rows = timeline_table([RESTART]).to_pylist()
+    counter = [row for row in rows if row["series"] == "energy_counter_mj"]
+    assert len(counter) == 400
+    assert all(row["before_start_ns"] < row["before_end_ns"] <= row["after_start_ns"] for row in counter)
+    inside = [row for row in counter if 10e9 <= row["at_ns"] <= 30e9]
+    assert {row["pass"] for row in inside} == {0}
+    assert {row["pass"] for row in counter if row not in inside} == {None}
+
+
+def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
+    """What was seen, and where."""
+    (tmp_path / "result.json").write_text('{"schema_version": 99}')
+    with pytest.raises(StoreError, match=r"result\.json: not a result of schema version 1"):
+        load_result(tmp_path)
