@@ -170,7 +170,8 @@ def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json
 
 def main() -> NoReturn:
     """Run the command; every error a user can meet is one line and a documented exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         # Outside its standalone mode, typer hands the code of an Exit back instead of leaving with it.
         sys.exit(app(standalone_mode=False) or ExitCode.OK)
