@@ -12,7 +12,7 @@ PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
 
-.PHONY: help setup run test lint format proto bench clean
+.PHONY: help setup install run test lint format proto bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -20,24 +20,29 @@ help: ## Show this list
 
 setup: $(SETUP) ## Make .venv with the wattdock command
 
-$(VENV)/bin/python:
+# One at a time: a second make waits for the first, and an environment that was left half made is made anew.
+LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock", "w"); \
+  fcntl.flock(lock, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))' $(MAKE) --no-print-directory
+
+$(SETUP): pyproject.toml
+	@$(LOCKED) install WHAT=. MEGABYTES=100 STAMPS='$@'
+
+$(SETUP_DEV): pyproject.toml
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=130 STAMPS='$(SETUP) $@'
+
+install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattdock needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=…" >&2; exit 3; }
-	@$(PYTHON) -m venv $(VENV) || \
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
+	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
+	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && $(PIP) install --quiet --editable '$(WHAT)' && touch $(STAMPS); }
 
-$(SETUP): pyproject.toml | $(VENV)/bin/python
-	@echo "setting up $(VENV) (about 100 MB to download)"
-	@$(PIP) install --quiet --editable .
-	@touch $@
-
-$(SETUP_DEV): pyproject.toml | $(VENV)/bin/python
-	@echo "setting up $(VENV) with the developers' tools (about 130 MB to download)"
-	@$(PIP) install --quiet --editable '.[dev]'
-	@touch $(SETUP) $@
+# A file says which backend it is for, unless BACKEND was given by hand.
+BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEND))),--backend '$(BACKEND)')
 
 run: $(SETUP) ## Measure: make run BACKEND=pytorch ARGS='--batch-size 8'
-	@$(BIN)/wattdock run $(FILE) $(if $(FILE),,--backend $(BACKEND)) $(ARGS)
+	@$(BIN)/wattdock run $(if $(FILE),'$(FILE)') $(BACKEND_FLAG) $(ARGS)
 
 test: $(SETUP_DEV) ## Run every test that this machine can run
 	@$(BIN)/python -m wattdock.launch pytorch
@@ -62,5 +67,5 @@ bench: $(SETUP_DEV) ## Measure what wattdock itself costs; figures go to docs/me
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean: ## Remove environments and caches, not results
-	rm -rf $(VENV) build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info
+	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

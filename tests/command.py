@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unprivileged import popen_as_user, run_as_user
+import fake_nvml
+from unprivileged import give_to_user, popen_as_user, run_as_user
 
 if TYPE_CHECKING:
     import subprocess
@@ -90,3 +91,12 @@ class Command:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             return False
         return marked and str(WATTDOCK).encode() in words[:2]
+
+
+def on_gpus(wattdock: Command, *gpus: fake_nvml.FakeGpu) -> dict[str, str]:
+    """Return the variable that gives the run these GPUs."""
+    folder = fake_nvml.build(wattdock.home)
+    fake_nvml.config(folder, gpus=list(gpus))
+    for file in (folder, *folder.iterdir()):
+        give_to_user(file)
+    return {"LD_LIBRARY_PATH": str(folder)}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattdock.clock import ClockIdentity, check_clock, host_clock
-from wattdock.errors import MeterError
+from wattdock.errors import ClockError
 
 HOST = ClockIdentity("boot-a", 4026531834)
 
@@ -25,7 +25,7 @@ def test_an_instant_outside_the_call_is_refused_by_however_little(offset_ns: int
     if 0 <= offset_ns <= 10:
         assert check_clock(HOST, HOST, sent_ns=0, runner_ns=offset_ns, received_ns=10).round_trip_ns == 10
     else:
-        with pytest.raises(MeterError, match="off the host's"):
+        with pytest.raises(ClockError, match="off the host's"):
             check_clock(HOST, HOST, sent_ns=0, runner_ns=offset_ns, received_ns=10)
 
 
@@ -33,14 +33,16 @@ def test_an_instant_outside_the_call_is_refused_by_however_little(offset_ns: int
 def test_another_boot_or_time_namespace_is_refused_though_the_instants_fit(other: dict[str, object]) -> None:
     """Clocks that happen to agree now need not agree later."""
     runner = dataclasses.replace(HOST, **other)  # type: ignore[arg-type]
-    with pytest.raises(MeterError, match="one timeline"):
+    with pytest.raises(ClockError, match="one timeline"):
         check_clock(HOST, runner, sent_ns=0, runner_ns=5, received_ns=10)
 
 
 def test_a_kernel_without_time_namespaces_is_judged_by_boot_and_instants() -> None:
-    """Unknown on both sides, or on one, is not a difference."""
+    """Unknown on both sides is no difference; on one side only it is."""
     old = dataclasses.replace(HOST, time_namespace=None)
-    assert check_clock(HOST, old, sent_ns=0, runner_ns=5, received_ns=10).boot_id == "boot-a"
+    assert check_clock(old, old, sent_ns=0, runner_ns=5, received_ns=10).boot_id == "boot-a"
+    with pytest.raises(ClockError, match="time namespace"):
+        check_clock(HOST, old, sent_ns=0, runner_ns=5, received_ns=10)
 
 
 def test_this_host_knows_its_own_clock() -> None:

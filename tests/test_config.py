@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         ("experiments: []\n", r"x\.yaml:1: .*at least one experiment"),
         ("name: a\nexperiments: [{name: a}]\n", r"x\.yaml:1: 'name' stands beside"),
         ("1: a\n", r"x\.yaml:1: the key 1 is not a word"),
+        ("repeats: 3\n", r"x\.yaml:1: repeats: holds settings of its own, .*not 3"),
+        ("model: {id: a, revision: 0123456}\n", r"revision: must be text, not 42798; quote it"),
         ("gpus: {count: 0}\n", r"x\.yaml:1: gpus\.count: .*not 0"),
         ("workload: {arrival: poisson}\n", r"rate_per_s and arrival: poisson go together"),
         ("workload: {arrival: single, batch_size: 2}\n", r"one request in flight; batch_size is 2"),
@@ -70,7 +72,9 @@ def test_a_wrong_flag_is_named_as_a_flag_even_beside_a_file(tmp_path: Path) -> N
     """Whoever typed a flag is not sent to the file."""
     (tmp_path / "x.yaml").write_text("workload: {batch_size: 2}\n")
     with pytest.raises(ConfigError, match=r"^--batch-size: "):
-        load_experiments(tmp_path / "x.yaml", {"workload.batch_size": 0})
+        load_experiments(
+            tmp_path / "x.yaml", {"workload.batch_size": 0}, written_as={"workload.batch_size": "--batch-size"}
+        )
 
 
 def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> None:
@@ -82,6 +86,30 @@ def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> N
     first, second = load_experiments(tmp_path / "x.yaml", {"workload.seed": 7})
     assert (first.workload.batch_size, first.workload.max_output_tokens, first.workload.seed) == (3, 9, 7)
     assert (second.workload.batch_size, second.name) == (2, "b")
+
+
+def test_a_setting_inside_a_short_form_is_laid_over_it_not_instead_of_it(tmp_path: Path) -> None:
+    """`prompts: synthetic` with another length is still synthetic; a revision belongs to the model named before it."""
+    (tmp_path / "x.yaml").write_text("model: org/name\nworkload: {prompts: synthetic}\n")
+    flags = {"workload.prompts.input_tokens": 256, "model.revision": "abc"}
+    [config] = load_experiments(tmp_path / "x.yaml", flags)
+    assert (config.prompts.source, config.prompts.input_tokens) == ("synthetic", 256)
+    assert (config.model.id, config.model.revision) == ("org/name", "abc")
+
+
+def test_another_model_replaces_the_first_with_its_revision(tmp_path: Path) -> None:
+    """A commit of one repository means nothing in another."""
+    (tmp_path / "x.yaml").write_text(
+        "defaults: {model: {id: a/b, revision: abc}}\nexperiments: [{model: 'shape:tiny'}]\n"
+    )
+    [config] = load_experiments(tmp_path / "x.yaml", {})
+    assert (config.model.shape, config.model.id, config.model.revision) == ("tiny", None, None)
+
+
+def test_flags_as_readme_has_them_name_one_model() -> None:
+    """A model and its revision come by two flags."""
+    [config] = load_experiments(None, {"model": "Qwen/Qwen3-8B", "gpus": [0, 1], "model.revision": "abc"})
+    assert (config.model.id, config.model.revision) == ("Qwen/Qwen3-8B", "abc")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_experiments_that_differ_only_in_workload_share_a_runner() -> None:
 def test_another_engine_argument_model_or_gpu_needs_another_runner() -> None:
     """Whatever the engine was loaded with cannot be changed under it."""
     different = experiments({}, {"pytorch": {"dtype": "float16"}}, {"model": "shape:tiny"}, {"gpus": [1]}, {})
-    assert load_groups(different) == ((0, 4), (1,), (2,), (3,))
+    assert load_groups(different) == ((0,), (1,), (2,), (3,), (4,))
 
 
 def test_isolation_by_experiment_shares_nothing() -> None:

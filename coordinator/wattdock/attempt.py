@@ -5,6 +5,7 @@ Turns whatever goes wrong into a failure on a row; what was measured before stay
 
 from __future__ import annotations
 
+import time
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,21 +13,24 @@ from typing import TYPE_CHECKING
 from wattdock import wire
 from wattdock.client import RunnerClient
 from wattdock.clock import now_ns
-from wattdock.errors import ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
 from wattdock.meter.excerpt import excerpt
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
-from wattdock.records import NS_PER_S, Span
+from wattdock.records import INTERRUPTED, NS_PER_S, Span
 from wattdock.results.result import Failure
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
+    from wattdock.interrupts import Interrupts
+    from wattdock.launch.protocol import Launcher
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
     from wattdock.models import ModelFolder
@@ -34,10 +38,11 @@ if TYPE_CHECKING:
     from wattdock.progress import Progress
     from wattdock.records import RestartRecord
 
-INTERRUPTED = "Interrupted"
-LOG_TAIL_LINES = 20
+LOG_TAIL_LINES, LOG_TAIL_BYTES = 20, 64_000
 # Kept of the timeline on either side of a span: idle enough to see its edges.
 MARGIN_NS = 2 * NS_PER_S
+# A span has energy only with a few counter changes before it; the launch comes first.
+METER_LEAD_S = 1.0
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Row:
 
     Attributes:
         log_path: Where its runners' logs are gathered.
+        started_utc: When its first restart began; None before.
     """
 
     ready: Ready
@@ -69,136 +75,162 @@ class Row:
         return restart < self.config.repeats.restarts and not self.failed
 
 
-def attempt(pending: deque[Row], restart: int, *, home: Path, log: Path, progress: Progress) -> None:
-    """Take rows from `pending` and add one restart to each that was served.
-
-    Where the runner cannot be started or loaded, all of them are served by the same failure.
+class Attempt:
+    """Takes rows from `pending` and adds one restart to each that was served.
 
     Args:
+        pending: Rows of one load group; those left afterwards want a fresh runner.
         log: Where this runner's output goes; it is added to each served row's log.
-
-    Raises:
-        KeyboardInterrupt: The run was interrupted; noted as the current row's failure.
     """
-    opening = Collected(pending[0].config, restart, stage="environment")
-    served: list[tuple[Row, Collected]] = []
-    meter = pending[0].ready.new_meter()
-    failure: Failure | None = None
-    timeline: Timeline | None = None
-    meter.start()
-    try:
-        _serve(pending, served, opening, meter, home=home, log=log, progress=progress)
-    except KeyboardInterrupt:
-        failure = _failure(INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED, log)
-        raise
-    except WattdockError as error:
-        failure = _failure(type(error).__name__, str(error), error.exit_code, log)
-    except Exception as error:  # noqa: BLE001  (a bug in one experiment must not cost the others)
-        progress.say(traceback.format_exc())
-        failure = _failure(type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG, log)
-    finally:
+
+    def __init__(self, pending: deque[Row], restart: int, *, home: Path, log: Path, progress: Progress) -> None:
+        self._pending, self._home, self._log, self._progress = pending, home, log, progress
+        self._ready = pending[0].ready
+        self._opening = Collected(pending[0].config, restart, stage="model")
+        self._served: list[tuple[Row, Collected]] = []
+        self._current: Collected | None = None
+
+    def run(self, interrupts: Interrupts) -> None:
+        """Serve the rows; every error ends on a row, none leaves here but an interruption.
+
+        Raises:
+            KeyboardInterrupt: The run was interrupted; noted as the current row's failure.
+        """
+        meter = self._ready.new_meter()
+        try:
+            with interrupts.allowed():
+                self._serve(meter)
+        except KeyboardInterrupt:
+            self._note(INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED)
+            raise
+        except WattdockError as error:
+            self._note(type(error).__name__, str(error), error.exit_code)
+        except Exception as error:  # noqa: BLE001  (a bug in one experiment must not cost the others)
+            self._progress.say(traceback.format_exc())
+            self._note(type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG)
+        finally:
+            self._hand_over(meter)
+
+    def _serve(self, meter: Meter) -> None:
+        meter.start()
+        model = resolve_model(self._ready.config.model, home=self._home, progress=self._progress.say)
+        for row in self._pending:
+            row.model = model
+        self._reject_each(
+            lambda config: check_prompts(config.prompts, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
+        )
+        if not self._pending:
+            return
+        self._opening.stage = "environment"
+        with self._ready.launcher(self._progress) as launcher:
+            self._opening.stage = "launch"
+            self._serve_with(launcher, model, meter)
+
+    def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter) -> None:
+        metered = bool(self._ready.inventory.gpus)
+        time.sleep(METER_LEAD_S if metered else 0)
+        began_ns = now_ns()
+        runner = launcher.launch(self._launch_spec(model))
+        try:
+            with RunnerClient(runner) as client:
+                self._open(client, began_ns, model)
+                session = Session(client, model, meter, self._progress, metered=metered)
+                while self._pending:
+                    self._current = self._opening.for_experiment(self._pending[0].config)
+                    self._served.append((self._pending.popleft(), self._current))
+                    self._progress.say(f"{self._current.config.label}: restart {self._current.restart + 1}")
+                    measure(session, self._current)
+                    self._current = None
+                client.unload()
+        finally:
+            runner.stop(self._ready.config.timeouts.stop_s)
+
+    def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
+        gpus = self._ready.gpus
+        return LaunchSpec(
+            backend=self._ready.config.backend,
+            runner_dir=self._ready.runner_dir,
+            log_path=self._log,
+            gpu_indices=tuple(gpu.index for gpu in gpus),
+            gpu_uuids=tuple(gpu.uuid for gpu in gpus),
+            model_path=model.path,
+            labels={"experiment": self._ready.config.experiment_id},
+        )
+
+    def _open(self, client: RunnerClient, began_ns: int, model: ModelFolder) -> None:
+        """Wait for the runner, hold its clock against ours, load the model, and compare the GPUs it sees."""
+        config, opening, say = self._ready.config, self._opening, self._progress.say
+        described = client.wait_ready(config.timeouts.launch_s)
+        opening.spans.append(Span("launch", began_ns, now_ns()))
+        say(f"runner: {described.framework} {described.framework_version}, Python {described.python_version}")
+        opening.clock_checks.append(client.check_clock())
+        self._reject_each(lambda one: wire.check_arrival(one.workload, described))
+        opening.stage = "load"
+        say(f"loading {model.name}")
+        asked = [gpu.uuid for gpu in self._ready.gpus]
+        request = wire.load_request(config, model_path=model.path, random_weights=model.random_weights, gpu_uuids=asked)
+        opening.loaded = client.load(
+            request, timeout_s=config.timeouts.load_s, progress=lambda stage: say(f"  {stage}")
+        )
+        opening.spans.extend(opening.loaded.spans)
+        seen = [gpu.uuid for gpu in opening.loaded.environment.visible_gpus]
+        if sorted(seen) != sorted(asked):
+            raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
+
+    def _reject_each(self, check: Callable[[ExperimentConfig], None]) -> None:
+        """Fail the pending rows that `check` refuses; the others go on."""
+        for row in tuple(self._pending):
+            try:
+                check(row.config)
+            except ConfigError as error:
+                self._pending.remove(row)
+                self._fail(row, self._failure(type(error).__name__, str(error), error.exit_code, self._opening.stage))
+
+    def _note(self, kind: str, message: str, exit_code: ExitCode) -> None:
+        """Put a failure where it belongs: on the row being served, or on all that the runner was to serve."""
+        if self._current:
+            self._current.failure = self._failure(kind, message, exit_code, self._current.stage)
+        elif self._pending:
+            failure = self._failure(kind, message, exit_code, self._opening.stage)
+            for row in [self._pending[0]] if kind == INTERRUPTED else tuple(self._pending):
+                self._pending.remove(row)
+                self._fail(row, failure)
+        elif kind != INTERRUPTED:
+            # All rows are complete: an end that was not clean takes nothing from them.
+            self._progress.say(f"after the last pass: {message}")
+
+    def _fail(self, row: Row, failure: Failure) -> None:
+        collected = self._opening.for_experiment(row.config)
+        collected.failure = failure
+        self._served.append((row, collected))
+
+    def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
+        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=_tail(self._log))
+
+    def _hand_over(self, meter: Meter) -> None:
+        """Stop the meter and give every served row what was seen of it."""
+        timeline: Timeline | None = None
         try:
             timeline = meter.stop()
         except MeterError as error:
-            failure = failure or _failure(type(error).__name__, str(error), error.exit_code, log)
-        if failure:
-            _note(failure, pending, served, opening)
-        for row, collected in served:
+            self._progress.say(f"the meter: {error}")
+        for row, collected in self._served:
             row.started_utc = row.started_utc or collected.started_utc
             row.restarts.append(collected.record(timeline and excerpt(timeline, _intervals(collected))))
-            _append(log, row.log_path)
+            if self._log.exists():
+                with row.log_path.open("ab") as gathered:
+                    gathered.write(self._log.read_bytes())
 
 
-def _serve(
-    pending: deque[Row],
-    served: list[tuple[Row, Collected]],
-    opening: Collected,
-    meter: Meter,
-    *,
-    home: Path,
-    log: Path,
-    progress: Progress,
-) -> None:
-    ready = pending[0].ready
-    launcher = ready.launcher(progress)
-    opening.stage = "model"
-    model = resolve_model(ready.config.model, home=home, progress=progress.say)
-    for row in pending:
-        row.model = model
-        check_prompts(row.config.prompts, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
-    opening.stage = "launch"
-    began_ns = now_ns()
-    spec = LaunchSpec(
-        backend=ready.config.backend,
-        runner_dir=ready.runner_dir,
-        log_path=log,
-        gpu_indices=tuple(gpu.index for gpu in ready.gpus),
-        gpu_uuids=tuple(gpu.uuid for gpu in ready.gpus),
-        model_path=model.path,
-        labels={"experiment": ready.config.experiment_id},
-    )
-    runner = launcher.launch(spec)
-    try:
-        with RunnerClient(runner) as client:
-            _open(client, opening, began_ns, ready, model, progress)
-            session = Session(client, model, meter, progress, metered=bool(ready.inventory.gpus))
-            while pending:
-                collected = opening.for_experiment(pending[0].config)
-                served.append((pending.popleft(), collected))
-                progress.say(f"{collected.config.label}: restart {opening.restart + 1}")
-                measure(session, collected)
-            client.unload()
-    finally:
-        runner.stop(ready.config.timeouts.stop_s)
-
-
-def _open(
-    client: RunnerClient, opening: Collected, began_ns: int, ready: Ready, model: ModelFolder, progress: Progress
-) -> None:
-    """Wait for the runner, hold its clock against ours, load the model, and compare the GPUs it sees."""
-    config = ready.config
-    described = client.wait_ready(config.timeouts.launch_s)
-    opening.spans.append(Span("launch", began_ns, now_ns()))
-    progress.say(f"runner: {described.framework} {described.framework_version}, Python {described.python_version}")
-    opening.clock_checks.append(client.check_clock())
-    opening.stage = "load"
-    progress.say(f"loading {model.name}")
-    asked = [gpu.uuid for gpu in ready.gpus]
-    request = wire.load_request(config, model_path=model.path, random_weights=model.random_weights, gpu_uuids=asked)
-    opening.loaded = client.load(
-        request, timeout_s=config.timeouts.load_s, progress=lambda stage: progress.say(f"  {stage}")
-    )
-    opening.spans.extend(opening.loaded.spans)
-    seen = [gpu.uuid for gpu in opening.loaded.environment.visible_gpus]
-    if sorted(seen) != sorted(asked):
-        raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
-
-
-def _note(failure: Failure, pending: deque[Row], served: list[tuple[Row, Collected]], opening: Collected) -> None:
-    """Put the failure where it belongs: on the row being served, or on all that the runner was to serve."""
-    if not served:
-        stop = 1 if failure.kind == INTERRUPTED else len(pending)
-        served.extend((row, opening.for_experiment(row.config)) for row in [pending.popleft() for _ in range(stop)])
-        for _, collected in served:
-            collected.failure = failure.model_copy(update={"stage": opening.stage})
-    else:
-        collected = served[-1][1]
-        collected.failure = failure.model_copy(update={"stage": collected.stage})
-
-
-def _failure(kind: str, message: str, exit_code: ExitCode, log: Path) -> Failure:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    tail = "\n".join(lines[-LOG_TAIL_LINES:])
-    return Failure(kind=kind, message=message, stage="", exit_code=int(exit_code), log_tail=tail)
+def _tail(log: Path) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
 
 def _intervals(collected: Collected) -> tuple[tuple[int, int], ...]:
     """Return what of the timeline this experiment keeps: around its spans, which may be far from the load's."""
     spans = (*collected.spans, *(one.generated.span for one in collected.passes))
     return tuple((span.start_ns - MARGIN_NS, span.end_ns + MARGIN_NS) for span in spans)
-
-
-def _append(log: Path, gathered: Path) -> None:
-    if log.exists():
-        with gathered.open("ab") as target:
-            target.write(log.read_bytes())

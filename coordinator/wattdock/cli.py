@@ -2,22 +2,22 @@
 
 import functools
 import inspect
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
+    from io import TextIOWrapper
+
     from wattdock.run import Run
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
@@ -39,9 +39,7 @@ Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
 MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml or none.")]
 RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Any other setting: workload.seed=7, pytorch.dtype=float16.")
-]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
 OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
@@ -121,10 +119,16 @@ def run(
     from wattdock.progress import progress_for
 
     prepared = _prepare(file, settings, output_dir)
+    interrupted = False
     try:
         prepared.measure(progress_for(quiet=quiet))
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
         _show(prepared, as_json=as_json)
+    if interrupted:
+        # Typer would turn a KeyboardInterrupt into a silent exit.
+        _fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
     results = [stored.result for stored in prepared.stored]
     errors = [one.error for one in results if one.error]
     for error in errors:
@@ -155,6 +159,23 @@ def plan(
         print_plan(prepared.ready)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from wattdock import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Measure what LLM inference costs in energy."""
+
+
 @app.command()
 def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json: Json = False) -> None:
     """Show a stored result."""
@@ -170,8 +191,11 @@ def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json
 
 def main() -> NoReturn:
     """Run the command; every error a user can meet is one line and a documented exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character must not cost the result.
+        cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
         # Outside its standalone mode, typer hands the code of an Exit back instead of leaving with it.
         sys.exit(app(standalone_mode=False) or ExitCode.OK)
@@ -181,7 +205,7 @@ def main() -> NoReturn:
         sys.exit(exit_.exit_code)
     except UsageError as error:
         _fail(f"{error.format_message()}; see `wattdock --help`", ExitCode.CONFIG)  # type: ignore[attr-defined]
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         _fail("interrupted", ExitCode.INTERRUPTED)
 
 
@@ -196,6 +220,7 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
     from wattdock.run import Run
 
     flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
+    written_as = {FLAGS[name]: "--" + name.replace("_", "-") for name in given if name in FLAGS}
     if "gpus" in flags:
         flags["gpus"] = _gpus(flags["gpus"])
     for assignment in given["set_"] or ():
@@ -203,7 +228,8 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
         if not equals:
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         flags[name] = _yaml_value(value)
-    return Run(load_experiments(file, flags), output_dir=output_dir, home=wattdock_home())
+        written_as.pop(name, None)
+    return Run(load_experiments(file, flags, written_as=written_as), output_dir=output_dir, home=wattdock_home())
 
 
 def _gpus(text: str) -> Any:

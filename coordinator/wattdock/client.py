@@ -14,7 +14,7 @@ import grpc
 
 from wattdock import wire
 from wattdock.clock import check_clock, host_clock, now_ns
-from wattdock.errors import ConfigError, LaunchError, PreflightError, RunnerError, WattdockError
+from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -39,10 +39,8 @@ CHANNEL_OPTIONS = [
 # How long a dying process may take to become known as dead, once its socket has closed.
 DEATH_NOTICE_S = 3.0
 
-ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
-    grpc.StatusCode.FAILED_PRECONDITION: PreflightError,
-}
+ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
+NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class RunnerClient:
@@ -71,6 +69,8 @@ class RunnerClient:
                 described: pb.DescribeResponse = self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
                 break
             except grpc.RpcError as error:
+                if error.code() not in NOT_THERE_YET:
+                    raise LaunchError(f"the runner cannot describe itself: {error.details()}; see its log") from error
                 if not self._runner.alive():
                     raise LaunchError(f"the runner ended before it answered: {self._runner.exit_reason()}") from error
                 if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ class RunnerClient:
         """Return the tightest of a few readings that show runner and host on one clock.
 
         Raises:
-            MeterError: They are not, so that spans and energy cannot be merged.
+            ClockError: They are not, so that spans and energy cannot be merged.
         """
         host = host_clock()
         checks = []
@@ -126,12 +126,14 @@ class RunnerClient:
         prompts: PromptSet,
         *,
         silence_s: float,
+        stall_s: float,
         heartbeat: Callable[[pb.Heartbeat], None],
     ) -> GeneratedPass:
         """Run one pass.
 
         Args:
             silence_s: Longest time without any event before the runner counts as hung.
+            stall_s: The same without a new token or a finished request: a runner can live while its engine hangs.
             heartbeat: Called with each sign of life.
 
         Raises:
@@ -140,9 +142,11 @@ class RunnerClient:
         requests: list[RequestRecord] = []
         tokens: list[pb.TokenSeries] = []
         summary: pb.PassSummary | None = None
+        stall = _Stall(stall_s)
         call = self._stub.Generate(wire.generate_requests(workload, prompts))
         for event in self._events(call, "a pass", silence_s=silence_s):
             if event.HasField("heartbeat"):
+                stall.see(event.heartbeat)
                 heartbeat(event.heartbeat)
             elif event.HasField("requests"):
                 requests.extend(map(wire.request_record, event.requests.requests))
@@ -206,6 +210,30 @@ class RunnerClient:
         while self._runner.alive() and time.monotonic() < deadline:
             time.sleep(READY_POLL_S)
         return None if self._runner.alive() else (self._runner.exit_reason() or "for an unknown reason")
+
+
+class _Stall:
+    """Notices that heartbeats go on while nothing is produced."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._produced: tuple[int, int] = (0, 0)
+        self._since_s = time.monotonic()
+
+    def see(self, beat: pb.Heartbeat) -> None:
+        """Look at one heartbeat.
+
+        Raises:
+            RunnerError: Nothing has been produced for too long.
+        """
+        produced = (beat.output_tokens, beat.requests_finished)
+        if produced != self._produced:
+            self._produced, self._since_s = produced, time.monotonic()
+        elif time.monotonic() - self._since_s > self._limit_s:
+            raise RunnerError(
+                f"the engine produced nothing for {self._limit_s:g} s though its runner lives; it was stopped "
+                "(see timeouts.stall_s)"
+            )
 
 
 def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattdock.errors import MeterError
+from wattdock.errors import ClockError
 from wattdock.records import ClockCheck
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,15 +44,15 @@ def check_clock(
         runner_ns: The runner's instant, stamped inside the call.
 
     Raises:
-        MeterError: Another boot, another time namespace, or an instant that cannot lie inside the call.
+        ClockError: Another boot, another time namespace, or an instant that cannot lie inside the call.
     """
     if host.boot_id != runner.boot_id:
-        raise MeterError(f"the runner's boot id is {runner.boot_id!r}, the host's {host.boot_id!r}: {CONSEQUENCE}")
-    if None not in (host.time_namespace, runner.time_namespace) and host.time_namespace != runner.time_namespace:
-        raise MeterError(
+        raise ClockError(f"the runner's boot id is {runner.boot_id!r}, the host's {host.boot_id!r}: {CONSEQUENCE}")
+    if host.time_namespace != runner.time_namespace:
+        raise ClockError(
             f"the runner is in time namespace {runner.time_namespace}, the host in {host.time_namespace}: {CONSEQUENCE}"
         )
     if not sent_ns <= runner_ns <= received_ns:
         off_by_s = (runner_ns - (sent_ns + received_ns) // 2) / 1e9
-        raise MeterError(f"the runner's clock is {off_by_s:+.6f} s off the host's: {CONSEQUENCE}")
+        raise ClockError(f"the runner's clock is {off_by_s:+.6f} s off the host's: {CONSEQUENCE}")
     return ClockCheck(host.boot_id, received_ns - sent_ns)

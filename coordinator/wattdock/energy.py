@@ -8,7 +8,7 @@ The model and its limits: docs/decisions/0002-energy-uncertainty.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import copysign, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +68,8 @@ class SpanEnergy:
     Attributes:
         energy_j: Joules of the GPU board, or None; `reason` then says why.
         timing_j: Standard uncertainty of `energy_j` that comes from timing, J; the sensor's gain is not in it.
+        lag_j: The lag's part in it, J, signed: a GPU's lag is the same in all its spans, so these parts add up, while
+            the rest of several spans adds in quadrature.
         source: What it was computed from.
         duration_s: Length of the span.
     """
@@ -77,6 +79,7 @@ class SpanEnergy:
     source: EnergySource | None
     reason: str | None
     duration_s: float
+    lag_j: float | None = None
 
     @property
     def mean_power_w(self) -> float | None:
@@ -131,8 +134,8 @@ class EnergyCurve:
             return SpanEnergy(None, None, None, reason, duration_s)
         if why_not := self._curve.why_not(start_ns, end_ns):
             return SpanEnergy(None, None, self.source, why_not, duration_s)
-        energy_j, timing_j = self._curve.between(start_ns, end_ns)
-        return SpanEnergy(energy_j, timing_j, self.source, None, duration_s)
+        energy_j, timing_j, lag_j = self._curve.between(start_ns, end_ns)
+        return SpanEnergy(energy_j, timing_j, self.source, None, duration_s, lag_j)
 
 
 class _CounterCurve:
@@ -163,15 +166,17 @@ class _CounterCurve:
             return f"the energy counter did not change for {longest_s:.1f} s within the span or next to it"
         return None
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Joules and their standard uncertainty."""
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float]:
+        """Joules, their standard uncertainty, and the lag's part in it."""
         start_s, end_s = (self._seconds(at_ns) + self._lag.mean_s for at_ns in (start_ns, end_ns))
         start, end = self._end(start_s), self._end(end_s)
         energy_j = end.energy_j - start.energy_j
-        lag_j = [
-            self._end(end_s + s).energy_j - self._end(start_s + s).energy_j - energy_j
-            for s in (self._lag.std_s, -self._lag.std_s)
-        ]
+        lag_j = _lag_part(
+            *(
+                self._end(end_s + s).energy_j - self._end(start_s + s).energy_j - energy_j
+                for s in (self._lag.std_s, -self._lag.std_s)
+            )
+        )
         # A tick that both ends lean on moves both: its effects are summed before they are squared.
         effects_j = np.zeros((3, max(end.ticks.stop, start.ticks.stop) - start.ticks.start))
         for sign, point in ((-1, start), (1, end)):
@@ -180,11 +185,11 @@ class _CounterCurve:
             )
         variance_j2 = (
             float((np.array([[0.5], [0.5], [1.0]]) * effects_j**2).sum())
-            + sum(x**2 for x in lag_j) / 2
+            + lag_j**2
             + start.shape_var_j2
             + end.shape_var_j2
         )
-        return energy_j, sqrt(variance_j2)
+        return energy_j, sqrt(variance_j2), lag_j
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._base_ns) / NS_PER_S
@@ -347,13 +352,13 @@ class _PowerCurve:
             return f"no power sample for {longest_s:.1f} s within the span"
         return None
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Joules and their standard uncertainty."""
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float]:
+        """Joules, their standard uncertainty, and the lag's part in it."""
         ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
         energy_j = self._energy(ends_s)
-        later, earlier = (self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s))
+        lag_j = _lag_part(*(self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s)))
         start_var_j2, end_var_j2 = np.interp(ends_s, self._at_s, self._var_j2)
-        return energy_j, sqrt(float(end_var_j2 - start_var_j2) + (later**2 + earlier**2) / 2)
+        return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2), lag_j
 
     def _energy(self, ends_s: Floats) -> float:
         k = np.clip(np.searchsorted(self._at_s, ends_s, side="right") - 1, 0, len(self._length_s) - 1)
@@ -361,6 +366,11 @@ class _PowerCurve:
         slope = (self._power_w[k + 1] - self._power_w[k]) / self._length_s[k]
         start_j, end_j = self._energy_j[k] + into_s * (self._power_w[k] + slope * into_s / 2)
         return float(end_j - start_j)
+
+
+def _lag_part(later_j: float, earlier_j: float) -> float:
+    """Root mean square of what shifting a span either way changes, with the sign of shifting it later."""
+    return copysign(sqrt((later_j**2 + earlier_j**2) / 2), later_j - earlier_j)
 
 
 def _moving_mean(values: Floats, first: Indices, last: Indices) -> Floats:

@@ -6,6 +6,7 @@
     ├── LaunchError      4  the runner did not start
     ├── RunnerError      5  the runner started and failed
     ├── MeterError       6  energy could not be read, or cannot be trusted
+    │   └── ClockError      runner and host do not share a clock
     └── StoreError       7  the result could not be written or read
 
 A message holds the value that was seen and what to do next, in one line.
@@ -66,6 +67,10 @@ class MeterError(WattdockError):
     """Energy could not be read, or what was read cannot be trusted."""
 
     exit_code = ExitCode.METER
+
+
+class ClockError(MeterError):
+    """Runner and host do not share a clock, so that spans and energy cannot be merged."""
 
 
 class StoreError(WattdockError):

@@ -120,7 +120,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, *, meas
     workload = wire.workload(
         spec,
         ignore_eos=ignores_eos(config, session.model),
-        min_requests=spec.min_requests or spec.prompts_per_pass,
+        min_requests=spec.requests_per_pass if measured else spec.requests_per_warm_up,
         seed=spec.seed + prompt_index,
         settle_s=SETTLE_S if measured and session.metered else 0.0,
         limited=not measured,
@@ -137,7 +137,11 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, *, meas
     cpu_before = cpu_times()
     try:
         generated = session.client.generate(
-            workload, prompts, silence_s=config.timeouts.heartbeat_s, heartbeat=heartbeat
+            workload,
+            prompts,
+            silence_s=config.timeouts.heartbeat_s,
+            stall_s=config.timeouts.stall_s,
+            heartbeat=heartbeat,
         )
     finally:
         session.progress.clear()

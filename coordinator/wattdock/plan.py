@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,17 +14,21 @@ LOAD_KEYS = ("backend", "model", "accelerator", "gpus", "launcher", "meter", "ru
 
 
 def load_groups(experiments: Sequence[ExperimentConfig]) -> tuple[tuple[int, ...], ...]:
-    """Group experiments that one runner with one loaded model can serve.
+    """Group neighbours that one runner with one loaded model can serve; the order written is the order run.
 
     One with `isolation: experiment` shares its runner with no other.
 
     Returns:
-        Positions in `experiments`, in order of first appearance.
+        Positions in `experiments`.
     """
-    groups: dict[str, list[int]] = {}
+    groups: list[list[int]] = []
+    last = None
     for position, experiment in enumerate(experiments):
         config = experiment.model_dump(mode="json")
-        identity = {key: config[key] for key in (*LOAD_KEYS, experiment.backend)}
         alone = position if experiment.isolation == "experiment" else None
-        groups.setdefault(json.dumps([identity, alone], sort_keys=True), []).append(position)
-    return tuple(map(tuple, groups.values()))
+        identity = ([config[key] for key in (*LOAD_KEYS, experiment.backend)], alone)
+        if identity != last:
+            groups.append([])
+        groups[-1].append(position)
+        last = identity
+    return tuple(map(tuple, groups))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from wattdock.host.gpus import inventory
 from wattdock.host.machine import describe_machine
 from wattdock.host.selection import choose_gpus
 from wattdock.launch.docker_probe import docker_reason
-from wattdock.launch.environment import ensure_environment
+from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
@@ -23,6 +24,7 @@ from wattdock.models import check_model
 from wattdock.prompts import check_prompts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
@@ -41,6 +43,7 @@ class Ready:
     Attributes:
         inventory: Every GPU of the host, and the driver's versions.
         gpus: The GPUs it is to run on; empty for the CPU.
+        python: The interpreter that the user named; None for an environment of our own.
         launcher_reason, meter_reason: Why this launcher and this meter.
     """
 
@@ -49,27 +52,32 @@ class Ready:
     machine: Machine
     inventory: GpuInventory
     gpus: tuple[GpuInfo, ...]
+    python: Path | None
     launcher_name: str
     launcher_reason: str
     meter_name: str
     meter_reason: str
 
     @property
-    def launch_line(self) -> str:
-        """Which launcher, why, and what would change it."""
+    def decisions(self) -> str:
+        """Which launcher and meter, why, and what would change the launcher."""
         change = "--launcher docker" if self.launcher_name == "process" else "--launcher process"
-        return f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
+        launcher = f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
+        return f"{launcher}; meter: {self.meter_name} ({self.meter_reason})"
 
     @property
     def variant(self) -> Variant:
         """Which of the backend's requirement files fits: "cuda" or "cpu"."""
         return "cuda" if self.gpus else "cpu"
 
-    def launcher(self, progress: Progress) -> Launcher:
-        """Return the launcher, its environment made where it has none."""
-        named = self.config.runner_python
-        python = named or ensure_environment(self.runner_dir, variant=self.variant, progress=progress.say)
-        return ProcessLauncher(python, keep_pythonpath=named is not None)
+    @contextmanager
+    def launcher(self, progress: Progress) -> Iterator[Launcher]:
+        """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
+        if self.python:
+            yield ProcessLauncher(self.python, keep_pythonpath=True)
+            return
+        with environment_in_use(self.runner_dir, variant=self.variant, progress=progress.say) as python:
+            yield ProcessLauncher(python)
 
     def new_meter(self) -> Meter:
         """Return a meter that has not been started."""
@@ -87,9 +95,8 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
     check_model(config.model)
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
     found = inventory()
-    gpus = choose_gpus(config, found.gpus)
-    if config.runner_python:
-        check_python(config.runner_python)
+    gpus = choose_gpus(config, found, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    python = check_python(config.runner_python) if config.runner_python else None
     make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
@@ -101,6 +108,7 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         machine=describe_machine(),
         inventory=found,
         gpus=gpus,
+        python=python,
         launcher_name=launcher_name,
         launcher_reason=launcher_reason,
         meter_name=meter_name,

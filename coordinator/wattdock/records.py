@@ -5,12 +5,10 @@ Plain values: no protobuf, no pydantic, no hardware. All instants are CLOCK_MONO
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
     from wattdock.results.result import Failure
 
 NS_PER_S = 1_000_000_000
+# Kind of the failure that Ctrl-C leaves on a row.
+INTERRUPTED = "Interrupted"
 
 
 @dataclass(frozen=True)
@@ -118,4 +118,3 @@ class RestartRecord:
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
     failure: Failure | None = None
-    packages: Mapping[str, str] = field(default_factory=dict)

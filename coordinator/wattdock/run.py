@@ -5,22 +5,25 @@ With `attempt`, the only place that makes attempts. A row is stored as soon as i
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
+import traceback
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.attempt import Row, attempt
-from wattdock.merge.result import merge
+from wattdock.attempt import Attempt, Row
+from wattdock.errors import ExitCode, StoreError
+from wattdock.host.folders import scratch_folder
+from wattdock.interrupts import Interrupts
+from wattdock.merge.result import merge, unmerged
 from wattdock.plan import load_groups
 from wattdock.preflight import preflight
+from wattdock.results.result import Failure
 from wattdock.results.store import store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.progress import Progress
@@ -39,6 +42,7 @@ class Run:
     """Measures experiments and stores a row for each.
 
     Attributes:
+        ready: What was decided about each experiment, in the order given.
         stored: The rows so far, in the order in which they were finished; readable at any time, and after any error.
     """
 
@@ -51,27 +55,29 @@ class Run:
         self._output_dir, self._home = output_dir, home
         self.ready = [preflight(one, output_dir=output_dir, home=home) for one in experiments]
         self.stored: list[Stored] = []
+        self._unstored: list[Row] = []
+        self._store_errors: list[StoreError] = []
 
     def measure(self, progress: Progress) -> None:
         """Measure until all is done, or one has failed under `on_failure: stop`.
 
         Raises:
-            StoreError: A row could not be written; the message says where it is instead.
+            StoreError: A row could not be written; the message says where it is instead. The others are stored.
             KeyboardInterrupt: As soon as everything measured so far is stored.
         """
-        for line in dict.fromkeys(
-            f"{one.launch_line}; meter: {one.meter_name} ({one.meter_reason})" for one in self.ready
-        ):
+        for line in dict.fromkeys(one.decisions for one in self.ready):
             progress.say(line)
-        with tempfile.TemporaryDirectory(prefix="wattdock-run-") as scratch:
-            rows = [Row(one, Path(scratch) / f"row-{number}.log") for number, one in enumerate(self.ready)]
-            unstored = list(rows)
+        with scratch_folder() as scratch, Interrupts() as interrupts:
+            rows = [Row(one, scratch / f"row-{number}.log") for number, one in enumerate(self.ready)]
+            self._unstored = list(rows)
             try:
-                self._attempts(rows, unstored, Path(scratch), progress)
+                self._attempts(rows, scratch, progress, interrupts)
             finally:
-                self._finish_all([row for row in unstored if row.restarts], progress)
+                self._store([row for row in self._unstored if row.restarts], progress)
+        if self._store_errors:
+            raise self._store_errors[0]
 
-    def _attempts(self, rows: list[Row], unstored: list[Row], scratch: Path, progress: Progress) -> None:
+    def _attempts(self, rows: list[Row], scratch: Path, progress: Progress, interrupts: Interrupts) -> None:
         groups = load_groups([row.config for row in rows])
         number = 0
         for restart in range(max(row.config.repeats.restarts for row in rows)):
@@ -79,23 +85,34 @@ class Run:
                 pending = deque(rows[position] for position in group if rows[position].wants(restart))
                 while pending:
                     number += 1
-                    attempt(pending, restart, home=self._home, log=scratch / f"{number}.log", progress=progress)
-                    finished = [row for row in unstored if row.restarts and not row.wants(len(row.restarts))]
-                    for row in finished:
-                        unstored.remove(row)
-                    self._finish_all(finished, progress)
+                    log = scratch / f"{number}.log"
+                    Attempt(pending, restart, home=self._home, log=log, progress=progress).run(interrupts)
+                    finished = [row for row in self._unstored if row.restarts and not row.wants(len(row.restarts))]
+                    self._store(finished, progress)
                     if any(row.failed and row.config.on_failure == "stop" for row in rows):
                         return
 
-    def _finish_all(self, rows: Sequence[Row], progress: Progress) -> None:
+    def _store(self, rows: list[Row], progress: Progress) -> None:
         """Merge and store every row, even where one of them cannot be stored."""
-        with contextlib.ExitStack() as finishing:
-            for row in reversed(rows):
-                finishing.callback(self._finish, row, progress)
+        for row in rows:
+            self._unstored.remove(row)
+            result = _merged(row, progress)
+            try:
+                folder = store(result, row.restarts, log=row.log_path, output_dir=self._output_dir)
+            except StoreError as error:
+                progress.say(str(error))
+                self._store_errors.append(error)
+                continue
+            self.stored.append(Stored(result, folder))
+            progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
 
-    def _finish(self, row: Row, progress: Progress) -> None:
-        started_utc = row.started_utc or datetime.now(UTC)
-        result = merge(row.config, row.restarts, row.ready, row.model, started_utc=started_utc)
-        folder = store(result, row.restarts, log=row.log_path, output_dir=self._output_dir)
-        self.stored.append(Stored(result, folder))
-        progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
+
+def _merged(row: Row, progress: Progress) -> ExperimentResult:
+    started_utc = row.started_utc or datetime.now(UTC)
+    try:
+        return merge(row.config, row.restarts, row.ready, row.model, started_utc=started_utc)
+    except Exception as error:  # noqa: BLE001  (the raw timeline and requests are still worth storing)
+        progress.say(traceback.format_exc())
+        message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
+        failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
+        return unmerged(row.config, failure, started_utc=started_utc)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.clock import ClockIdentity
+from wattdock.config.experiment import RANDOM_WEIGHTS
+from wattdock.errors import ConfigError
 from wattdock.records import GeneratedPass, Loaded, RequestRecord, Span, TokenSeries
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -23,13 +25,24 @@ if TYPE_CHECKING:
 
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
-# Both backends draw random weights from this range; it is the one that vLLM's dummy loader uses.
-RANDOM_WEIGHTS = (-1e-3, 1e-3)
 
 
 def optional(message: Message, field: str) -> Any:
     """Return `message.field`, or None where it was not set: unknown is not zero."""
     return getattr(message, field) if message.HasField(field) else None
+
+
+def check_arrival(spec: WorkloadSpec, described: pb.DescribeResponse) -> None:
+    """Refuse a kind of arrival that the runner cannot serve.
+
+    Raises:
+        ConfigError: It cannot; names those it can.
+    """
+    known = [pb.Arrival.Name(arrival).removeprefix("ARRIVAL_").lower() for arrival in described.arrivals]
+    if spec.arrival not in known:
+        raise ConfigError(
+            f"workload.arrival: {spec.arrival} is not among what {described.backend} can serve: {', '.join(known)}"
+        )
 
 
 def load_request(

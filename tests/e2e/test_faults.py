@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from command import SMALL
+from command import SMALL, on_gpus
+from fake_nvml import FakeGpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +136,13 @@ def test_a_runner_that_hangs_is_killed_after_its_timeout(wattdock: Command, faul
     assert wattdock.nothing_runs_within(5)
 
 
+def test_an_engine_that_produces_nothing_is_stopped_though_its_runner_lives(wattdock: Command) -> None:
+    """Heartbeats come from another thread than the engine's and would go on for ever."""
+    done = wattdock("run", *SMALL, "--set", "fake.step_s=1000", "--set", "timeouts.stall_s=2")
+    assert_one_clear_line(done, RUNNER, "produced nothing", "stall_s")
+    assert wattdock.nothing_runs_within(5)
+
+
 def test_a_child_that_left_its_session_ends_with_the_runner(wattdock: Command) -> None:
     """Engines start workers; killing the process group alone would leave this one."""
     done = wattdock("run", *SMALL, "--set", "fake.pass_fault=orphan")
@@ -142,7 +150,22 @@ def test_a_child_that_left_its_session_ends_with_the_runner(wattdock: Command) -
     assert wattdock.nothing_runs_within(5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_meter_stops_costs_nothing(wattdock: Command) -> None:
+    """The last pass is over and its row is whole: nothing was left to interrupt."""
+    env = on_gpus(wattdock, FakeGpu())
+    running = wattdock.start("run", *SMALL, env=env, stderr=subprocess.PIPE)
+    _wait_for_line(running, "tokens in")
+    time.sleep(0.5)
+    wattdock.interrupt()
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 0, err
+    [row] = wattdock.results()
+    assert row["status"] == "ok"
+    assert len(row["energy"]["passes"]) == 1
+    assert row["energy"]["total_j"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_keeps_the_passes_it_had(wattdock: Command, number: int) -> None:
     """Ctrl-C in the second pass stores the first, and exits with 130."""
     running = wattdock.start(
@@ -170,6 +193,9 @@ def test_nothing_outlives_a_coordinator_that_was_killed(wattdock: Command, fault
     assert running.stderr is not None
     running.stderr.close()
     assert wattdock.nothing_runs_within(15), wattdock.running()
+    assert list((wattdock.home / "tmp").glob("wattdock-run-*"))
+    assert wattdock("run", *SMALL).returncode == 0
+    assert list((wattdock.home / "tmp").iterdir()) == [], "the next run sweeps what the killed one left"
 
 
 def test_a_full_disk_loses_nothing_that_was_measured(wattdock: Command, tmp_path: Path) -> None:

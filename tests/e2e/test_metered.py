@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import fake_nvml
 import pytest
-from command import SMALL
+from command import SMALL, on_gpus
 from fake_nvml import FakeGpu, constant
-from unprivileged import give_to_user
 
 if TYPE_CHECKING:
     from command import Command
@@ -16,15 +15,6 @@ if TYPE_CHECKING:
 BUSY, IDLE = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 # Two seconds of the fake engine per pass: 40 steps of 50 ms, twice.
 TWO_SECONDS = ("--set", "fake.step_s=0.05", "--max-output-tokens", "20")
-
-
-def on_gpus(wattdock: Command, *gpus: FakeGpu) -> dict[str, str]:
-    """Return the variable that gives the run these GPUs."""
-    folder = fake_nvml.build(wattdock.home)
-    fake_nvml.config(folder, gpus=list(gpus))
-    for file in (folder, *folder.iterdir()):
-        give_to_user(file)
-    return {"LD_LIBRARY_PATH": str(folder)}
 
 
 def test_joules_of_a_pass_are_the_simulated_watts_times_its_seconds(wattdock: Command) -> None:

@@ -50,8 +50,8 @@ def test_json_on_standard_output_is_the_stored_result_and_nothing_else(wattdock:
     assert json.loads(done.stdout) == wattdock.results()
 
 
-def test_restarts_and_passes_are_all_measured_on_fresh_prompts(wattdock: Command) -> None:
-    """Two runners, two passes each, a warm-up before them, and no prompt twice within a restart."""
+def test_every_pass_of_every_restart_is_measured_after_a_warm_up(wattdock: Command) -> None:
+    """Two runners, two passes each, a warm-up before them."""
     done = wattdock("run", *SMALL[:4], "--passes", "2", "--restarts", "2", "--batch-size", "2")
     assert done.returncode == 0, done.stderr
     [result] = wattdock.results()
@@ -77,8 +77,10 @@ def test_experiments_run_in_order_one_row_each_and_a_failure_does_not_stop_the_r
     )
     done = wattdock("run", "x.yaml")
     assert done.returncode == 5, done.stderr
-    rows = {row["config"]["name"]: row for row in wattdock.results()}
-    assert {name: row["status"] for name, row in rows.items()} == {"one": "ok", "two": "failed", "three": "ok"}
+    in_order = sorted(wattdock.results(), key=lambda row: row["started_utc"])
+    assert [row["config"]["name"] for row in in_order] == ["one", "two", "three"]
+    assert [row["status"] for row in in_order] == ["ok", "failed", "ok"]
+    rows = {row["config"]["name"]: row for row in in_order}
     assert "died" in rows["two"]["error"]["message"]
     assert rows["two"]["error"]["kind"] == "RunnerError"
 
@@ -106,15 +108,48 @@ def test_experiments_of_one_load_group_share_a_runner(wattdock: Command) -> None
 
 
 def test_plan_shows_what_would_run_and_starts_nothing(wattdock: Command) -> None:
-    """No result folder with anything in it appears."""
+    """Not even a folder is made."""
     done = wattdock("plan", *SMALL)
     assert done.returncode == 0, done.stderr
     assert "shape:tiny-llama" in done.stdout
-    assert wattdock.results() == []
+    assert list(wattdock.folder.iterdir()) == []
 
 
-def test_two_runs_in_the_same_second_keep_both_rows(wattdock: Command) -> None:
-    """A row is never overwritten."""
+def test_prompts_that_do_not_fit_fail_their_own_row_only(wattdock: Command) -> None:
+    """The others of the load group are measured."""
+    (wattdock.folder / "large.jsonl").write_text('{"token_ids": [1, 99999999]}\n')
+    (wattdock.folder / "x.yaml").write_text(
+        "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
+        "experiments:\n"
+        "- {name: one}\n"
+        "- {name: two, workload: {prompts: large.jsonl}}\n"
+        "- {name: three, workload: {seed: 1}}\n"
+    )
+    assert wattdock("run", "x.yaml").returncode == 2
+    rows = {row["config"]["name"]: row for row in wattdock.results()}
+    assert {name: row["status"] for name, row in rows.items()} == {"one": "ok", "two": "failed", "three": "ok"}
+    assert "99999999" in rows["two"]["error"]["message"]
+
+
+def test_prompts_that_came_again_are_told_and_audited(wattdock: Command) -> None:
+    """An engine's cache could have served them."""
+    done = wattdock("run", *SMALL, "--min-duration-s", "0.5", "--set", "workload.prompts.count=2")
+    assert done.returncode == 0, done.stderr
+    [row] = wattdock.results()
+    assert row["energy"]["passes"][0]["prompt_repeats"] > 0
+    assert [check["status"] for check in row["audit"]["checks"] if check["name"] == "prompts fresh"] == ["fail"]
+
+
+def test_a_name_with_brackets_is_shown_as_it_is(wattdock: Command) -> None:
+    """A person's text is no markup."""
+    done = wattdock("run", *SMALL, "--set", "name='[/x] [bold]'")
+    assert done.returncode == 0, done.stderr
+    assert "[/x] [bold]" in done.stdout
+    assert "[/x] [bold]" in wattdock("plan", *SMALL, "--set", "name='[/x] [bold]'").stdout
+
+
+def test_two_runs_at_once_keep_both_rows(wattdock: Command) -> None:
+    """Each has its own socket, log and folder."""
     first, second = (wattdock.start("run", *SMALL, "--quiet") for _ in range(2))
     assert (first.wait(60), second.wait(60)) == (0, 0)
     assert len(wattdock.results()) == 2

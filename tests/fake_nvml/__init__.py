@@ -83,7 +83,8 @@ class FakeGpu:
         profile: Power over time, W; the last segment goes on for ever.
         unsupported: Words separated by blanks: energy, power_instant, power_average, power, temperature,
             memory_temperature, clocks, violation, utilization, memory, ecc, mig, power_limit, processes, ….
-        failing_from_s: From then on every call fails with NVML's "unknown error".
+        failing_from_s, failing_until_s: In between, calls fail with NVML's "unknown error".
+        failing: Which ones, in the words of `unsupported`; all where it is empty.
         transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
     """
 
@@ -112,6 +113,8 @@ class FakeGpu:
     reset_at_s: float = inf
     lost_at_s: float = inf
     failing_from_s: float = inf
+    failing_until_s: float = inf
+    failing: str = ""
     frozen_at_s: float = inf
     power_limit_w: float = 700.0
     power_limit_default_w: float = 700.0

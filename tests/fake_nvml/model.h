@@ -26,7 +26,7 @@ struct process {
 };
 
 struct gpu {
-    char uuid[TEXT], name[TEXT], unsupported[256];
+    char uuid[TEXT], name[TEXT], unsupported[256], failing[256];
     struct segment segments[MAX_SEGMENTS];
     int segment_count;
     struct process processes[MAX_PROCESSES];
@@ -35,7 +35,7 @@ struct gpu {
     double counter_offset_mj, counter_step_mj, period_s, phase_s, jitter_idle_s, jitter_load_s, load_w;
     double drop_probability, lag_s, power_lag_s;
     double read_cost_s, slow_cost_s, slow_probability, process_cost_s;
-    double reset_at_s, lost_at_s, frozen_at_s, failing_from_s, power_limit_w, power_limit_default_w;
+    double reset_at_s, lost_at_s, frozen_at_s, failing_from_s, failing_until_s, power_limit_w, power_limit_default_w;
     double throttle_above_w, temperature_c, memory_temperature_c;
     unsigned sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz, ecc, mig, persistence;
     unsigned compute_major, compute_minor, architecture, transient_error_every;

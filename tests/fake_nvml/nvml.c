@@ -56,11 +56,18 @@ double fake_nvml_energy_j(int index, int64_t at_ns) { return index >= machine.gp
 double fake_nvml_counter_mj(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : counter_mj(&machine.gpus[index], seconds(at_ns)); }
 uint64_t fake_nvml_calls(int index) { return machine.gpus[index].calls; }
 
-static int unsupported(device gpu, const char *what) {
+static int is_among(const char *words, const char *what) {
     size_t n = strlen(what);
-    for (const char *at = gpu->unsupported; (at = strstr(at, what)); at += n)
-        if ((at == gpu->unsupported || at[-1] == ' ') && (at[n] == 0 || at[n] == ' ')) return 1;
+    for (const char *at = words; (at = strstr(at, what)); at += n)
+        if ((at == words || at[-1] == ' ') && (at[n] == 0 || at[n] == ' ')) return 1;
     return 0;
+}
+
+static int unsupported(device gpu, const char *what) { return is_among(gpu->unsupported, what); }
+
+static int failing(device gpu, const char *what, double at_s) {
+    if (at_s < gpu->failing_from_s || at_s >= gpu->failing_until_s) return 0;
+    return !*gpu->failing || is_among(gpu->failing, what);
 }
 
 /* One call: it takes `cost`, and what it returns was true at a random instant inside it. */
@@ -72,7 +79,7 @@ static result call(device gpu, const char *what, double cost_s, double *at_s) {
     *at_s = seconds(now_ns());
     pass_ns((int64_t)(cost_s * (1 - part) * 1e9));
     if (*at_s >= gpu->lost_at_s) return LOST;
-    if (*at_s >= gpu->failing_from_s) return UNKNOWN;
+    if (failing(gpu, what, *at_s)) return UNKNOWN;
     if (gpu->transient_error_every && gpu->calls % gpu->transient_error_every == 0) return UNKNOWN;
     return unsupported(gpu, what) ? NOT_SUPPORTED : OK;
 }

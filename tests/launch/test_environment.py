@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +19,19 @@ from launch.local_index import LocalIndex, make_wheel
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch import environment
-from wattdock.launch.environment import check_disk, ensure_environment
+from wattdock.launch.environment import (
+    check_disk,
+    ensure_environment,
+    environment_in_use,
+    fitting_stamps,
+    is_whole,
+    stamp_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from wattdock.launch.environment import Variant
 
     Until = Callable[..., None]
 
@@ -28,6 +40,14 @@ import sys
 from pathlib import Path
 from wattdock.launch.environment import ensure_environment
 print("python", ensure_environment(Path(sys.argv[1]), variant="cpu", progress=lambda line: print(line, flush=True)))
+"""
+
+USE = """
+import sys
+from pathlib import Path
+from wattdock.launch.environment import environment_in_use
+with environment_in_use(Path(sys.argv[1]), variant="cpu", progress=print) as python:
+    print("python", python)
 """
 
 
@@ -55,6 +75,17 @@ def runner_dir(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "requirements-cpu.txt").write_text("stem\n")
     return folder
+
+
+def pretend_whole(runner_dir: Path, variant: Variant = "cpu") -> Path:
+    """Let a folder look as if its environment had been made, without the seconds that takes; return its Python."""
+    python = runner_dir / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.unlink(missing_ok=True)
+    python.symlink_to(sys.executable)
+    stamp_file(runner_dir / ".venv").parent.mkdir(exist_ok=True)
+    stamp_file(runner_dir / ".venv").write_text(fitting_stamps(runner_dir, variant)[0])
+    return python
 
 
 def version_in(python: Path, module: str) -> str:
@@ -106,24 +137,149 @@ def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: 
     assert waited[0].splitlines()[-1] == made[0].splitlines()[-1] == f"python {runner_dir}/.venv/bin/python"
 
 
-def test_what_a_killed_process_began_is_not_used(index: LocalIndex, runner_dir: Path, until: Until) -> None:
-    """Its pip may live on for a while: nobody builds before that has ended, and then it is built anew."""
+def processes_of(runner_dir: Path) -> list[bytes]:
+    """Return the command lines of all processes that make this folder's environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                if str(runner_dir).encode() in command:
+                    found.append(command)
+    return found
+
+
+def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(
+    index: LocalIndex, runner_dir: Path, until: Until
+) -> None:
+    """Its pip ends with it, though the index never answered; the next one builds anew."""
     index.gate.clear()
     process = subprocess.Popen([sys.executable, "-c", MAKE, str(runner_dir)], stdout=subprocess.DEVNULL)
     until(lambda: index.asked)
+    assert any(b"pip" in command for command in processes_of(runner_dir))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    lines: list[str] = []
-    second = threading.Thread(
-        target=ensure_environment, args=(runner_dir,), kwargs={"variant": "cpu", "progress": lines.append}
-    )
-    second.start()
-    until(lambda: lines)
-    assert "another process is making" in lines[0]
+    until(lambda: not processes_of(runner_dir), within_s=5)
+    assert not (runner_dir / ".venv" / "wattdock" / "tmp").exists()
     index.gate.set()
-    second.join(60)
+    lines: list[str] = []
+    python = ensure_environment(runner_dir, variant="cpu", progress=lines.append)
     assert any("is ready after" in line for line in lines)
-    assert version_in(runner_dir / ".venv" / "bin" / "python", "stem") == "1.5"
+    assert version_in(python, "stem") == "1.5"
+
+
+def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(
+    index: LocalIndex, runner_dir: Path, until: Until
+) -> None:
+    """A runner must not lose its packages to another command that wants different ones."""
+    lines: list[str] = []
+    pretend_whole(runner_dir)
+    with environment_in_use(runner_dir, variant="cpu", progress=lambda _: None) as python:
+        (runner_dir / "requirements-cpu.txt").write_text("leaf==1.0\n")
+        other = threading.Thread(
+            target=ensure_environment, args=(runner_dir,), kwargs={"variant": "cpu", "progress": lines.append}
+        )
+        other.start()
+        until(lambda: lines)
+        other.join(0.5)
+        assert python.exists()
+        assert len(lines) == 1
+    other.join(60)
+    assert lines[0] == (
+        f"another command is measuring with {runner_dir}/.venv: waiting for it, "
+        "or name an interpreter that has the packages with runner_python"
+    )
+    assert sum("waiting" in line for line in lines) == 1
+    assert version_in(python, "leaf") == "1.0"
+
+
+def test_two_runners_use_one_environment_at_the_same_time(runner_dir: Path) -> None:
+    """Only who makes it must be alone, and a use that ends leaves the other's."""
+    pretend_whole(runner_dir)
+    lines: list[str] = []
+    with environment_in_use(runner_dir, variant="cpu", progress=lambda _: None) as first:
+        with environment_in_use(runner_dir, variant="cpu", progress=lines.append) as second:
+            assert first == second
+        assert lines == []
+        with (runner_dir / ".venv.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (runner_dir / ".venv.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_an_environment_that_was_taken_apart_before_its_use_began_is_made_again(
+    index: LocalIndex, runner_dir: Path, until: Until
+) -> None:
+    """Found whole and locked are two instants; another command may come between them."""
+    pretend_whole(runner_dir)
+    (runner_dir / ".venv.lock").touch()
+    lines: list[str] = []
+    versions: list[str] = []
+
+    def use() -> None:
+        with environment_in_use(runner_dir, variant="cpu", progress=lines.append) as python:
+            versions.append(version_in(python, "stem"))
+
+    with (runner_dir / ".venv.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        user = threading.Thread(target=use)
+        user.start()
+        until(lambda: lines)
+        assert "another process is making" in lines[0]
+        shutil.rmtree(runner_dir / ".venv")
+    user.join(60)
+    assert any("is ready after" in line for line in lines)
+    assert versions == ["1.5"]
+
+
+def test_another_users_environment_can_be_used(tmp_path: Path) -> None:
+    """A shared installation need not be writable to be run."""
+    home = unprivileged.user_home(tmp_path)
+    shared = home / "shared"
+    shared.mkdir()
+    (shared / "requirements-cpu.txt").write_text("stem\n")
+    pretend_whole(shared)
+    (shared / ".venv.lock").touch()
+    run = unprivileged.run_as_user([sys.executable, "-c", USE, shared], env={"HOME": str(home)}, cwd=home)
+    assert (run.stdout, run.stderr) == (f"python {shared}/.venv/bin/python\n", "")
+
+
+def test_a_removal_that_was_interrupted_leaves_no_whole_environment(
+    runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its packages may be gone already, while its Python still stands."""
+    pretend_whole(runner_dir)
+    before = fitting_stamps(runner_dir, "cpu")
+    (runner_dir / "requirements-cpu.txt").write_text("leaf\n")
+
+    def interrupted(_: Path) -> None:
+        raise OSError("interrupted")
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    assert is_whole(runner_dir / ".venv", before)
+    with pytest.raises(PreflightError, match="interrupted"):
+        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert not is_whole(runner_dir / ".venv", before)
+
+
+@pytest.mark.parametrize(
+    ("made_for", "wanted_for", "requirements", "fits"),
+    [
+        ("cuda", "cpu", "stem\n", True),
+        ("cpu", "cuda", "stem\n", False),
+        ("cuda", "cpu", "leaf\n", False),
+        ("cpu", "cpu", "stem\n", True),
+        ("cuda", "cuda", "stem\n", True),
+    ],
+)
+def test_a_cuda_environment_serves_a_cpu_too_if_made_from_the_same_requirements(
+    runner_dir: Path, made_for: Variant, wanted_for: Variant, requirements: str, fits: bool
+) -> None:
+    """Changing between CPU and GPU must not build a gigabyte each time; a CPU build cannot use a GPU."""
+    (runner_dir / f"requirements-{made_for}.txt").write_text("stem\n")
+    pretend_whole(runner_dir, made_for)
+    (runner_dir / f"requirements-{wanted_for}.txt").write_text(requirements)
+    assert is_whole(runner_dir / ".venv", fitting_stamps(runner_dir, wanted_for)) is fits
 
 
 def test_cuda_torch_is_replaced_by_the_cpu_index_build(
@@ -180,9 +336,11 @@ def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir
 
 
 def test_too_little_disk_names_both_figures(tmp_path: Path) -> None:
-    """A download that cannot fit is not begun."""
-    with pytest.raises(PreflightError, match=r"needs about 5000000\.0 GB and .* GB are free"):
-        check_disk(tmp_path, 10**15)
+    """A download that cannot fit, with what it unpacks to, is not begun; CUDA's is larger and unpacks to less."""
+    with pytest.raises(PreflightError, match=r"needs about 6000000\.0 GB and .* GB are free"):
+        check_disk(tmp_path, 10**15, "cpu")
+    with pytest.raises(PreflightError, match=r"needs about 3000000\.0 GB and .* GB are free"):
+        check_disk(tmp_path, 10**15, "cuda")
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir: Path, tmp_path: Path) -> None:

@@ -1,16 +1,31 @@
-"""What is made of pip's words; pure."""
+"""What is made of pip's words, and how it is run."""
 
 from __future__ import annotations
 
+import os
 import ssl
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.launch.pip import Package, describe_sizes, failure, file_bytes, is_cpu_build, pin_lines, summarise
+from wattdock.errors import LaunchError
+from wattdock.launch.pip import (
+    Package,
+    describe_sizes,
+    failure,
+    file_bytes,
+    is_cpu_build,
+    pin_lines,
+    run_logged,
+    summarise,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+    Until = Callable[..., None]
 
 
 def package(name: str, version: str = "1", sha256: str | None = "ab") -> Package:
@@ -77,3 +92,50 @@ def test_a_size_that_cannot_be_told_is_unknown(tmp_path: Path) -> None:
     assert file_bytes((tmp_path / "a b.whl").as_uri(), context) == 5
     assert file_bytes((tmp_path / "absent.whl").as_uri(), context) is None
     assert file_bytes("http://127.0.0.1:9/x.whl", context) is None
+
+
+def run(code: str, tmp_path: Path, on_line: Callable[[str], None] = lambda _: None) -> None:
+    """Run a piece of Python as pip is run."""
+    lock_fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        run_logged([sys.executable, "-c", code], log_path=tmp_path / "log", lock_fd=lock_fd, on_line=on_line)
+    finally:
+        os.close(lock_fd)
+
+
+def test_its_temporary_files_go_with_it(tmp_path: Path) -> None:
+    """A pip that is killed leaves gigabytes of them otherwise."""
+    lines: list[str] = []
+    run("import tempfile; print(tempfile.mkdtemp())", tmp_path, lines.append)
+    assert Path(lines[0]).parent == tmp_path / "tmp"
+    assert not (tmp_path / "tmp").exists()
+
+
+def test_what_it_started_does_not_outlive_a_call_that_breaks_off(tmp_path: Path, until: Until) -> None:
+    """pip starts compilers and other pips."""
+    child = (
+        "import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+    )
+    code = f"{child} start_new_session=True).pid, flush=True); time.sleep(60)"
+    pids: list[int] = []
+
+    def break_off(line: str) -> None:
+        pids.append(int(line))
+        raise KeyError(line)
+
+    with pytest.raises(KeyError):
+        run(code, tmp_path, break_off)
+    until(lambda: not Path(f"/proc/{pids[0]}").exists(), within_s=5)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print('at work'); exit(3)", r"^at work \(all of it: \S+/log\)$"),
+        ("import os; os.kill(os.getpid(), 9)", r"^it said nothing \(ended killed by SIGKILL.*; all of it: \S+/log\)$"),
+    ],
+)
+def test_a_failure_says_more_where_it_did_not_end_by_itself(tmp_path: Path, code: str, said: str) -> None:
+    """A pip that the kernel killed cannot say so itself."""
+    with pytest.raises(LaunchError, match=said):
+        run(code, tmp_path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -201,6 +202,46 @@ def test_a_gpu_that_answers_only_errors_ends_its_timeline_and_says_so(library: P
     assert any("errors in a row" in event.message for event in gpu.events)
     assert len(gpu.events) < 200
     assert energy_of(gpu, 1, 3)[0] == pytest.approx(160, rel=0.01)
+
+
+def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(library: Path) -> None:
+    """Power that is read well must neither hide its errors nor suffer from them."""
+    gpu = only(metered(library, [FakeGpu(failing_from_s=4.0, failing="energy")], 60))
+    (told,) = (event for event in gpu.events if event.kind == "read_error")
+    assert told.at_ns == pytest.approx(ORIGIN_NS + 4 * S, abs=0.2 * S)
+    pattern = r"energy counter: Unknown Error \((\d+) times, the last (\S+) s after the first\)"
+    said = re.fullmatch(pattern, told.message)
+    assert said is not None, told.message
+    assert 50 < int(said[1]) < 80
+    assert float(said[2]) == pytest.approx(58, abs=2)
+    assert np.median(np.diff(gpu.series["power_w"].at_ns)) / S == pytest.approx(0.05, abs=0.005)
+    assert gpu.series["power_w"].at_ns[-1] > ORIGIN_NS + 60 * S
+    assert energy_of(gpu, 10, 50)[0] is None
+
+
+def test_a_counter_that_answers_again_is_used_again(library: Path) -> None:
+    """However long it failed: the spans after it can be measured."""
+    gpu = only(metered(library, [FakeGpu(failing_from_s=10.0, failing_until_s=30.0, failing="energy")], 50))
+    assert sum(event.kind == "read_error" for event in gpu.events) == 1
+    assert energy_of(gpu, 32, 45)[0] == pytest.approx(13 * 80, rel=0.01)
+
+
+def test_two_reads_that_fail_are_told_apart(library: Path) -> None:
+    """One event per read, however their errors alternate."""
+    gpu = only(metered(library, [FakeGpu(failing_from_s=4.0, failing="energy temperature")], 30))
+    told = sorted(event.message.partition(":")[0] for event in gpu.events if event.kind == "read_error")
+    assert told == ["energy counter", "temperature_c"]
+
+
+def test_the_same_error_minutes_later_is_another_event(library: Path) -> None:
+    """Hiccups far apart must not look like one long failure."""
+    unsupported = (
+        "energy power power_instant power_average memory_temperature clocks memory utilization pstate violation"
+    )
+    gpu = only(metered(library, [FakeGpu(unsupported=unsupported, transient_error_every=101)], 500))
+    told = [event for event in gpu.events if event.message.startswith("temperature_c: Unknown Error")]
+    assert len(told) > 2
+    assert not [event.message for event in told if "times" in event.message]
 
 
 def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(library: Path) -> None:

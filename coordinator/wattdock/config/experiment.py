@@ -23,11 +23,27 @@ from pydantic import (
 from wattdock.config.sections.base import BackendSection, section_class
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
+# Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
+RANDOM_WEIGHTS = (-1e-3, 1e-3)
 # Say where or under which label something runs, not what is measured.
 NOT_IDENTITY = {"name", "runner_python"}
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def model_mapping(value: Any) -> Any:
+    """Return the mapping that a plain string stands for under `model:`; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("shape:"):
+        return {"shape": value.removeprefix("shape:")}
+    return {"path": value} if value.startswith(("/", "./", "../", "~")) else {"id": value}
+
+
+def prompts_mapping(value: Any) -> Any:
+    """Return the mapping that a plain string stands for under `prompts:`; anything else as it is."""
+    return {"source": value} if isinstance(value, str) else value
 
 
 class _Written(BaseModel):
@@ -51,11 +67,7 @@ class ModelSpec(_Written):
     @model_validator(mode="before")
     @classmethod
     def _from_string(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.startswith("shape:"):
-            return {"shape": value.removeprefix("shape:")}
-        return {"path": value} if value.startswith(("/", "./", "../", "~")) else {"id": value}
+        return model_mapping(value)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -89,7 +101,7 @@ class PromptSpec(_Written):
     @model_validator(mode="before")
     @classmethod
     def _from_string(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
+        return prompts_mapping(value)
 
 
 class WorkloadSpec(_Written):
@@ -127,8 +139,19 @@ class WorkloadSpec(_Written):
 
     @property
     def prompts_per_pass(self) -> int:
-        """How many prompts are sent for one pass."""
-        return self.prompts.count or max(self.min_requests or 0, 2 * self.batch_size)
+        """How many prompts are sent for one pass; many where only time ends it, so that they need not come again."""
+        batches = 32 if self.min_duration_s else 2
+        return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
+
+    @property
+    def requests_per_pass(self) -> int:
+        """How many requests a pass has at least."""
+        return self.min_requests or (self.batch_size if self.min_duration_s else self.prompts_per_pass)
+
+    @property
+    def requests_per_warm_up(self) -> int:
+        """Two rounds with the passes' own sizes: the first pays for what is made once per size."""
+        return min(2 * self.batch_size, self.prompts_per_pass)
 
 
 class RepeatsSpec(_Written):
@@ -156,13 +179,15 @@ class TimeoutsSpec(_Written):
     Attributes:
         launch_s: From the start of a runner to its first answer.
         load_s: For loading, compiling and capturing.
-        heartbeat_s: Longest silence in a pass.
+        heartbeat_s: Longest silence of the runner in a pass.
+        stall_s: Longest time in a pass without a new token or a finished request.
         stop_s: From being asked to stop to being killed.
     """
 
     launch_s: Seconds = 120
     load_s: Seconds = 1800
     heartbeat_s: Seconds = 60
+    stall_s: Seconds = 600
     stop_s: Seconds = 20
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from wattdock.config import experiment as settings
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config.experiment import ExperimentConfig, model_mapping, prompts_mapping
 from wattdock.config.lines import Location, read_yaml
 from wattdock.config.sections.base import section_class
 from wattdock.errors import ConfigError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Keys of the study, not of one experiment.
 STUDY_KEYS = ("experiments", "defaults")
+MODEL_NAMES = {"id", "path", "shape"}
 Settings = dict[str, Any]
 
 
@@ -44,12 +45,15 @@ class Places:
         return str(self._path) if self._path else "command line"
 
 
-def load_experiments(path: Path | None, flags: Mapping[str, Any]) -> tuple[ExperimentConfig, ...]:
+def load_experiments(
+    path: Path | None, flags: Mapping[str, Any], *, written_as: Mapping[str, str] | None = None
+) -> tuple[ExperimentConfig, ...]:
     """Return the experiments in `path` (or one of defaults), each overridden by `flags`.
 
     Args:
         path: A YAML file that holds one experiment, or `experiments:` with optional `defaults:`; None for none.
         flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}.
+        written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
 
     Raises:
         ConfigError: Anything wrong with what was written; names the place.
@@ -63,8 +67,8 @@ def load_experiments(path: Path | None, flags: Mapping[str, Any]) -> tuple[Exper
     flag_places: dict[Location, str] = {}
     for name, value in flags.items():
         location = tuple(name.split("."))
-        flag_places[location] = "--" + location[-1].replace("_", "-")
-        _put(flag_settings, location, value)
+        flag_places[location] = (written_as or {}).get(name, f"--set {name}")
+        flag_settings = _merged(flag_settings, _nested(location, value))
     places = Places(path, lines, flag_places)
     experiments, prefixes = _split(data, path, lines)
     return tuple(
@@ -92,17 +96,35 @@ def _split(
     return [_merged(defaults, one) for one in written], prefixes
 
 
-def _merged(under: Any, over: Any) -> Any:
-    """Return `under` with `over` laid over it, mappings key by key."""
-    if not (isinstance(under, dict) and isinstance(over, dict)):
-        return over
-    return under | {key: _merged(under[key], value) if key in under else value for key, value in over.items()}
+def _merged(under: Settings, over: Settings) -> Settings:
+    """Return `under` with `over` laid over it, mappings key by key; short forms are written out first.
+
+    A model that is named anew replaces the other whole: the revision of one means nothing to the other.
+    """
+    under, over = _written_out(under), _written_out(over)
+    merged = dict(under)
+    for key, value in over.items():
+        below = under.get(key)
+        if not (isinstance(below, dict) and isinstance(value, dict)) or (
+            key == "model" and not MODEL_NAMES.isdisjoint(value)
+        ):
+            merged[key] = value
+        else:
+            merged[key] = _merged(below, value)
+    return merged
 
 
-def _put(data: Settings, location: tuple[str, ...], value: Any) -> None:
-    for name in location[:-1]:
-        data = data.setdefault(name, {})
-    data[location[-1]] = value
+def _written_out(data: Settings) -> Settings:
+    """Return `data` with the strings that stand for mappings replaced by these."""
+    forms = {"model": model_mapping, "prompts": prompts_mapping}
+    return data | {key: form(data[key]) for key, form in forms.items() if key in data}
+
+
+def _nested(location: tuple[str, ...], value: Any) -> Settings:
+    for name in reversed(location):
+        value = {name: value}
+    nested: Settings = value
+    return nested
 
 
 def _check(given: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
@@ -140,6 +162,10 @@ def _message(error: ErrorDetails) -> str:
         wrong = str(error["loc"][-1])
         near = difflib.get_close_matches(wrong, _all_names(), n=1)
         return f"unknown key {wrong!r}; " + (f"did you mean {near[0]!r}?" if near else "see `wattdock plan --help`")
+    if error["type"] == "model_type":
+        return f"holds settings of its own, `key: value`, not {_seen(error['input'])}"
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):
+        return f"must be text, not {_seen(error['input'])}; quote it"
     text = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     return text if error["type"] == "value_error" else f"{text}, not {_seen(error['input'])}"

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MIN_FREE_BYTES = 50_000_000
+SCRATCH_PREFIX, SCRATCH_LOCK = "wattdock-run-", "lock"
 
 
 def wattdock_home() -> Path:
@@ -20,23 +28,36 @@ def wattdock_home() -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "wattdock"
 
 
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder of our own under the temporary folder; it goes when the block ends.
+
+    Folders that killed coordinators left behind go too: what is in use is flocked.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
+        with contextlib.suppress(OSError), (left / SCRATCH_LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name, (Path(name) / SCRATCH_LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(name)
+
+
 def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_BYTES) -> None:
-    """Make `folder` and see that a file can be made in it, with `free_bytes` of room beside it.
+    """See that `folder` is there or can be made, that files can be made in it, and that there is room; makes nothing.
 
     Raises:
         PreflightError: It cannot; names the folder and the setting that would change it.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
-            pass
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise PreflightError(
-            f"cannot write to {folder}: {error.strerror or error}; choose another folder with {setting}"
-        ) from error
+    there = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
+    change = f"choose another folder with {setting}"
+    if not there.is_dir():
+        raise PreflightError(f"cannot write to {folder}: {there} is a file; {change}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PreflightError(f"cannot write to {folder}: no permission to write in {there}; {change}")
+    free = shutil.disk_usage(there).free
     if free < free_bytes:
         raise PreflightError(
-            f"only {free / 1e6:.0f} MB free under {folder}, at least {free_bytes / 1e6:.0f} MB are needed; "
-            f"free some or choose another folder with {setting}"
+            f"only {free / 1e6:.0f} MB free for {folder}, at least {free_bytes / 1e6:.0f} MB are needed; "
+            f"free some or {change}"
         )

@@ -11,42 +11,60 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.host.gpus import GpuInfo
+    from wattdock.host.gpus import GpuInfo, GpuInventory
 
 
-def choose_gpus(config: ExperimentConfig, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ...]:
+def choose_gpus(config: ExperimentConfig, found: GpuInventory, *, visible: str | None = None) -> tuple[GpuInfo, ...]:
     """Return the GPUs that `config` asks for, in the order asked; none where it is to run on the CPU.
 
     Args:
-        gpus: Every GPU of this machine.
+        found: Every GPU of this machine.
+        visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: only these GPUs are ours to take.
 
     Raises:
-        PreflightError: One that was named does not exist, or there are fewer than were asked for.
+        PreflightError: One that was named does not exist or is not ours, there are fewer than were asked for, or one
+            that might have been taken does not answer.
     """
-    here = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
-    explicit = config.gpus != "auto"
     if config.accelerator == "cpu":
-        if explicit:
+        if config.gpus != "auto":
             raise PreflightError(f"accelerator: cpu and gpus: {_asked(config)} contradict each other; drop one")
         return ()
-    if not gpus and not explicit and config.accelerator == "auto":
-        return ()
+    ours = _ours(found.gpus, visible)
+    here = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in ours) or "none"
+    if len(ours) < len(found.gpus):
+        here += f" (CUDA_VISIBLE_DEVICES={visible})"
     if isinstance(config.gpus, list):
-        chosen = tuple(_named(wanted, gpus, here) for wanted in config.gpus)
-        if len({gpu.uuid for gpu in chosen}) < len(chosen):
-            raise PreflightError(f"gpus: {config.gpus} names a GPU twice; name each once")
-        return chosen
+        return _each_once(tuple(_named(wanted, ours, here) for wanted in config.gpus))
+    if found.unreadable:
+        # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
+        raise PreflightError(f"{found.unreadable[0]}: it does not answer; name others with gpus, or accelerator: cpu")
+    if not ours and config.gpus == "auto" and config.accelerator == "auto":
+        return ()
     count = config.gpus.count if isinstance(config.gpus, GpuCount) else config.section.gpus_needed()
-    if count > len(gpus):
-        raise PreflightError(f"{count} GPU(s) needed, GPUs on this machine: {here}; ask for fewer, or accelerator: cpu")
-    return tuple(gpus[:count])
+    if count > len(ours):
+        raise PreflightError(f"{count} GPU(s) needed, GPUs here: {here}; ask for fewer, or accelerator: cpu")
+    return ours[:count]
+
+
+def _ours(gpus: Sequence[GpuInfo], visible: str | None) -> tuple[GpuInfo, ...]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, by index or beginning of a UUID; all where it is unset."""
+    if visible is None:
+        return tuple(gpus)
+    words = [word.strip() for word in visible.split(",") if word.strip()]
+    return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
 
 
 def _named(wanted: int | str, gpus: Sequence[GpuInfo], here: str) -> GpuInfo:
     for gpu in gpus:
         if wanted in (gpu.index, gpu.uuid):
             return gpu
-    raise PreflightError(f"there is no GPU {wanted!r}; GPUs on this machine: {here}")
+    raise PreflightError(f"there is no GPU {wanted!r}; GPUs here: {here}")
+
+
+def _each_once(chosen: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
+    if len({gpu.uuid for gpu in chosen}) < len(chosen):
+        raise PreflightError(f"gpus: {[gpu.index for gpu in chosen]} names a GPU twice; name each once")
+    return chosen
 
 
 def _asked(config: ExperimentConfig) -> str:

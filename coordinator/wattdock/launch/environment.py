@@ -1,7 +1,7 @@
 """Make a runner's virtual environment on first use, and find it made ever after.
 
-An environment is whole when its stamp says so; the stamp is written last. Two callers never make one at once: whoever
-holds the lock makes it. What goes in is `pip`'s matter, which variant is wanted the caller's.
+An environment is whole when its stamp says so; the stamp is written last. One lock guards it: whoever makes it holds it
+alone, whoever runs it shares it with others who do. What goes in is `pip`'s matter, which variant the caller's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.pip import Pip, describe_sizes, download_bytes, is_cpu_build, megabytes, run_logged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from wattdock.launch.pip import Package
@@ -30,36 +30,57 @@ Variant = Literal["cpu", "cuda"]
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
-# What is unpacked, and pip's cached copy. Seen with torch 2.13.0+cpu and transformers: 257 MB became 1.2 GB; CUDA
-# builds, mostly machine code already packed, grow less.
-DISK_PER_DOWNLOAD = 5
+# Bytes unpacked per byte fetched. Seen with torch 2.13.0+cpu and transformers: 257 MB became 1.2 GB; CUDA builds are
+# mostly machine code that packs to about half.
+UNPACKED_PER_DOWNLOAD: dict[Variant, int] = {"cpu": 5, "cuda": 2}
 
 
-def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Callable[[str], None]) -> Path:
+@contextmanager
+def environment_in_use(runner_dir: Path, *, variant: Variant, progress: Progress) -> Iterator[Path]:
+    """Yield the environment's interpreter, made first where need be, and let nobody make it anew meanwhile.
+
+    Held by this process alone: whatever it starts inherits nothing. Inside, `ensure_environment` for the same folder
+    may wait for ever.
+
+    Raises:
+        PreflightError: As `ensure_environment`, or the lock's file cannot be read.
+        LaunchError: As `ensure_environment`.
+    """
+    while True:
+        python = ensure_environment(runner_dir, variant=variant, progress=progress)
+        with held_lock(runner_dir, fcntl.LOCK_SH, progress):
+            # Between the two, another command may have made a different one.
+            if is_whole(runner_dir / ".venv", fitting_stamps(runner_dir, variant)):
+                yield python
+                return
+
+
+def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Progress) -> Path:
     """Return the interpreter of `runner_dir/.venv`, made first from `requirements-<variant>.txt` where it is not there.
 
-    It is made anew when the requirements file, the variant or Python's version changed, and when its making was
-    interrupted. While another process makes it, this one waits.
+    It is made anew when the requirements or Python's version changed, when it was made for a CPU and is wanted for
+    CUDA, and when its making was interrupted. While another process makes it, and before it is made anew while others
+    run it, this one waits. Nothing keeps it from being made anew afterwards: to run it, see `environment_in_use`.
 
     Args:
         runner_dir: The backend's folder.
-        variant: Which requirements file; with "cpu" a CUDA build of torch is never installed.
+        variant: Which requirements file; with "cpu" a CUDA build of torch is never installed, but one that is there
+            already, made from the same requirements, serves.
         progress: Receives one plain line per step.
 
     Raises:
         PreflightError: No such requirements file, folder not writable, or too little disk space.
         LaunchError: The packages could not be resolved, fetched or installed.
     """
-    requirements = runner_dir / f"requirements-{variant}.txt"
     venv = runner_dir / ".venv"
-    stamp = expected_stamp(requirements, variant)
-    if is_whole(venv, stamp):
+    if is_whole(venv, fitting_stamps(runner_dir, variant)):
         return python_of(venv)
-    with creation_lock(runner_dir, progress) as lock_fd:
-        if not is_whole(venv, stamp):
+    with held_lock(runner_dir, fcntl.LOCK_EX, progress) as lock_fd:
+        stamps = fitting_stamps(runner_dir, variant)
+        if not is_whole(venv, stamps):
             try:
-                make(venv, requirements, variant=variant, progress=progress, lock_fd=lock_fd)
-                stamp_file(venv).write_text(stamp, encoding="utf-8")
+                make(venv, requirements_file(runner_dir, variant), variant=variant, progress=progress, lock_fd=lock_fd)
+                stamp_file(venv).write_text(stamps[0], encoding="utf-8")
             except OSError as error:
                 raise PreflightError(
                     f"cannot write {venv}: {error.strerror or error}; make room, {OWN_INTERPRETER}"
@@ -67,19 +88,28 @@ def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Callable
     return python_of(venv)
 
 
-def expected_stamp(requirements: Path, variant: Variant) -> str:
-    """Return what a whole environment's stamp must hold: everything that decides what is in it.
+def requirements_file(runner_dir: Path, variant: Variant) -> Path:
+    """Return where a backend's requirements lie."""
+    return runner_dir / f"requirements-{variant}.txt"
+
+
+def fitting_stamps(runner_dir: Path, variant: Variant) -> tuple[str, ...]:
+    """Return what a whole environment's stamp may hold, all that decides what is in it; what is made comes first.
+
+    A CUDA build computes on a CPU just as well, so where the requirements are the same it fits both variants.
 
     Raises:
         PreflightError: The requirements file cannot be read.
     """
+    requirements = requirements_file(runner_dir, variant)
     try:
         digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     except OSError as error:
         raise PreflightError(
             f"cannot read {requirements}: {error.strerror or error}; add it, {OWN_INTERPRETER}"
         ) from error
-    return f"{digest} {variant} python{sys.version_info.major}.{sys.version_info.minor}\n"
+    fitting = ("cpu", "cuda") if variant == "cpu" else ("cuda",)
+    return tuple(f"{digest} {each} python{sys.version_info.major}.{sys.version_info.minor}\n" for each in fitting)
 
 
 def python_of(venv: Path) -> Path:
@@ -92,32 +122,49 @@ def stamp_file(venv: Path) -> Path:
     return venv / "wattdock" / "stamp"
 
 
-def is_whole(venv: Path, stamp: str) -> bool:
+def is_whole(venv: Path, stamps: Collection[str]) -> bool:
     """Whether the environment was made to its end, from what would be used today, and its Python still exists."""
     try:
-        return stamp_file(venv).read_text(encoding="utf-8") == stamp and python_of(venv).exists()
+        return stamp_file(venv).read_text(encoding="utf-8") in stamps and python_of(venv).exists()
     except OSError:
         return False
 
 
 @contextmanager
-def creation_lock(runner_dir: Path, progress: Progress) -> Iterator[int]:
-    """Hold the right to make this folder's environment; waits, and says so, while another process has it."""
-    try:
-        lock_fd = os.open(runner_dir / ".venv.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise PreflightError(
-            f"cannot make a virtual environment in {runner_dir}: {error.strerror}; make it writable, {OWN_INTERPRETER}"
-        ) from error
+def held_lock(runner_dir: Path, operation: int, progress: Progress) -> Iterator[int]:
+    """Hold this folder's lock, LOCK_EX to make its environment or LOCK_SH to run it; waits, and says so, if it must."""
+    lock_fd = open_lock(runner_dir, operation)
     try:
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(f"another process is making {runner_dir / '.venv'}: waiting for it")
-            fcntl.flock(lock_fd, fcntl.LOCK_EX)
+            progress(f"{holder(lock_fd)} {runner_dir / '.venv'}: waiting for it, {OWN_INTERPRETER}")
+            fcntl.flock(lock_fd, operation)
         yield lock_fd
     finally:
         os.close(lock_fd)
+
+
+def open_lock(runner_dir: Path, operation: int) -> int:
+    """Open the lock's file, made where it is not there; to run an environment, another user's need only be readable."""
+    path, to_make = runner_dir / ".venv.lock", operation == fcntl.LOCK_EX
+    try:
+        return os.open(path, (os.O_RDWR if to_make else os.O_RDONLY) | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        what = f"make a virtual environment in {runner_dir}" if to_make else f"lock {path}"
+        way = "make it writable" if to_make else "make it readable"
+        raise PreflightError(f"cannot {what}: {error.strerror}; {way}, {OWN_INTERPRETER}") from error
+
+
+def holder(lock_fd: int) -> str:
+    """Say what another process that holds the lock is doing."""
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "another process is making"
+    # Two that both held it shared and wanted it alone would wait for each other.
+    fcntl.flock(lock_fd, fcntl.LOCK_UN)
+    return "another command is measuring with"
 
 
 def make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress, lock_fd: int) -> None:
@@ -125,6 +172,8 @@ def make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress
     began_s = time.monotonic()
     progress(f"making {venv} ({variant}, Python {sys.version_info.major}.{sys.version_info.minor}), once")
     if venv.exists():
+        # First, or what is left of an interrupted removal would pass for whole.
+        stamp_file(venv).unlink(missing_ok=True)
         shutil.rmtree(venv)
     log_path = venv / "wattdock" / "pip.log"
     log_path.parent.mkdir(parents=True)
@@ -136,7 +185,7 @@ def make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress
     packages, options = choose_packages(pip, requirements, variant)
     sizes = download_bytes(packages)
     progress(describe_sizes(sizes))
-    check_disk(venv, sum(size or 0 for size in sizes.values()))
+    check_disk(venv, sum(size or 0 for size in sizes.values()), variant)
     pip.install(packages, *options)
     progress(f"{venv} is ready after {time.monotonic() - began_s:.0f} s")
 
@@ -154,13 +203,13 @@ def choose_packages(pip: Pip, requirements: Path, variant: Variant) -> tuple[tup
     return packages, options
 
 
-def check_disk(venv: Path, to_fetch_bytes: int) -> None:
-    """Refuse to begin what the disk cannot hold.
+def check_disk(venv: Path, to_fetch_bytes: int, variant: Variant) -> None:
+    """Refuse to begin what the disk cannot hold: what is fetched, and what it unpacks to.
 
     Raises:
         PreflightError: Holds what is needed and what is free.
     """
-    needed_bytes = to_fetch_bytes * DISK_PER_DOWNLOAD
+    needed_bytes = to_fetch_bytes * (1 + UNPACKED_PER_DOWNLOAD[variant])
     free_bytes = shutil.disk_usage(venv).free
     if free_bytes < needed_bytes:
         raise PreflightError(

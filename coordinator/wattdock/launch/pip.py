@@ -10,6 +10,7 @@ import os
 import re
 import ssl
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import deque
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
+from wattdock.launch.process import KEEPER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +51,7 @@ class Pip:
         python: The environment's interpreter.
         log_path: Where all that pip says is appended.
         progress: Receives one plain line per step.
-        lock_fd: Held open by every pip process, so that a pip that outlives its caller still holds the lock.
+        lock_fd: Held open until nothing of pip is left, also when its caller was killed.
     """
 
     python: Path
@@ -100,33 +102,40 @@ class Pip:
 def run_logged(command: Sequence[str], *, log_path: Path, lock_fd: int, on_line: Progress) -> None:
     """Run a command to its end, its output into a log and, line by line, to `on_line`.
 
+    It runs below a keeper, so that neither it nor anything it started outlives this process or this call; its temporary
+    files lie beside the log and go with it.
+
     Raises:
         LaunchError: It failed; holds its last meaningful line and the log's path.
     """
+    temporary = log_path.with_name("tmp")
+    temporary.mkdir(exist_ok=True)
     recent: deque[str] = deque(maxlen=200)
     with (
         log_path.open("a", encoding="utf-8") as log,
         subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", "-S", str(KEEPER), "0", str(temporary), *command],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            env=os.environ | {"TMPDIR": str(temporary)},
+            # A terminal's Ctrl-C is the caller's to handle.
+            start_new_session=True,
             pass_fds=(lock_fd,),
-        ) as process,
+        ) as keeper,
     ):
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                log.write(line)
-                recent.append(line.strip())
-                on_line(line.strip())
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        raise LaunchError(f"{failure(recent)} (all of it: {log_path})")
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
+        for line in keeper.stderr:
+            log.write(line)
+            recent.append(line.strip())
+            on_line(line.strip())
+        ending = keeper.stdout.read().rpartition("\n")[0].rpartition("\n")[2]
+    if ending != "ended exited with code 0":
+        how = "" if ending.startswith("ended exited") else f"{ending}; "
+        raise LaunchError(f"{failure(recent)} ({how}all of it: {log_path})")
 
 
 def parse_report(text: str) -> tuple[Package, ...]:

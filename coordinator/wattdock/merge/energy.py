@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import hypot, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.energy import span_energy
+from wattdock.energy import COUNTER_LAG, span_energy
 from wattdock.results.result import (
     CpuEstimate,
     EnergyResult,
@@ -19,8 +20,9 @@ from wattdock.results.result import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from wattdock.energy import SpanEnergy
     from wattdock.meter.timeline import GpuTimeline, Timeline
     from wattdock.records import MeasuredPass, RestartRecord, Span
     from wattdock.results.result import Performance
@@ -31,44 +33,61 @@ class Joules:
     """Energy of one span over some GPUs.
 
     Attributes:
-        total_j, timing_j: Sum and its standard uncertainty; None where a GPU's energy is unknown, or there is no GPU.
+        total_j: Sum; None where a GPU's energy is unknown, or there is no GPU.
         per_gpu_j: By UUID.
+        local_var_j2: Variance of the sum from what differs between spans: brackets, course inside a tick, resolution.
+        lag_j: By UUID, what a lag one standard deviation longer would add; signed.
         reason: Why the sum is None.
     """
 
     total_j: float | None
-    timing_j: float | None
     per_gpu_j: dict[str, float | None]
-    sources: frozenset[str]
-    reason: str | None
+    local_var_j2: float = 0.0
+    lag_j: Mapping[str, float] = field(default_factory=dict)
+    sources: frozenset[str] = frozenset()
+    reason: str | None = None
+
+    @property
+    def timing_j(self) -> float | None:
+        """Standard uncertainty of the sum."""
+        return combined_timing_j([self])
+
+
+def combined_timing_j(spans: Sequence[Joules]) -> float | None:
+    """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
+
+    A GPU's lag is the same in all of its spans, so its parts add with their signs; it may be the same in all GPUs, so
+    these parts add linearly. Everything else is independent and adds in quadrature.
+    """
+    if any(one.total_j is None for one in spans):
+        return None
+    lag_j: dict[str, float] = {}
+    for one in spans:
+        for uuid, part_j in one.lag_j.items():
+            lag_j[uuid] = lag_j.get(uuid, 0.0) + part_j
+    return hypot(sqrt(sum(one.local_var_j2 for one in spans)), sum(map(abs, lag_j.values())))
 
 
 def span_joules(timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
-    """Return the energy of `span` on the GPUs `uuids`.
-
-    Timing uncertainties of several GPUs add linearly: the lag that dominates them is a property of the GPU model, so
-    it is the same for all.
-    """
+    """Return the energy of `span` on the GPUs `uuids`."""
     if timeline is None or not uuids:
-        reason = (timeline and timeline.reason) or "no GPU was used"
-        return Joules(None, None, {}, frozenset(), reason)
-    per_gpu_j: dict[str, float | None] = {}
-    timing_j, sources, reasons = 0.0, set[str](), list[str]()
+        return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
+    found: dict[str, SpanEnergy] = {}
+    reasons = []
     for uuid in uuids:
-        gpu = timeline.gpus.get(uuid)
-        if gpu is None:
-            per_gpu_j[uuid] = None
+        if gpu := timeline.gpus.get(uuid):
+            found[uuid] = span_energy(gpu, span.start_ns, span.end_ns)
+            reasons += [f"{uuid}: {found[uuid].reason}"] if found[uuid].energy_j is None else []
+        else:
             reasons.append(timeline.reason or f"the meter did not see {uuid}")
-            continue
-        energy = span_energy(gpu, span.start_ns, span.end_ns)
-        per_gpu_j[uuid] = energy.energy_j
-        timing_j += energy.timing_j or 0.0
-        sources |= {energy.source} if energy.source else set()
-        if energy.energy_j is None:
-            reasons.append(f"{uuid}: {energy.reason}")
+    per_gpu_j = {uuid: found[uuid].energy_j if uuid in found else None for uuid in uuids}
+    sources = frozenset(one.source for one in found.values() if one.source)
     if reasons:
-        return Joules(None, None, per_gpu_j, frozenset(sources), "; ".join(dict.fromkeys(reasons)))
-    return Joules(sum(value or 0.0 for value in per_gpu_j.values()), timing_j, per_gpu_j, frozenset(sources), None)
+        return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
+    lag_j = {uuid: one.lag_j or 0.0 for uuid, one in found.items()}
+    local_var_j2 = sum(max(0.0, (one.timing_j or 0.0) ** 2 - lag_j[uuid] ** 2) for uuid, one in found.items())
+    total_j = sum(value or 0.0 for value in per_gpu_j.values())
+    return Joules(total_j, per_gpu_j, local_var_j2, lag_j, sources)
 
 
 @dataclass(frozen=True)
@@ -90,12 +109,15 @@ def measured_energy(
     if not passes:
         reason = "no pass was measured"
     total_j = None if reason else sum(joules.total_j or 0.0 for joules in used)
-    timing_j = None if reason else sum(joules.timing_j or 0.0 for joules in used)
     sources = sorted(frozenset[str]().union(*(joules.sources for joules in used)))
     return EnergyResult(
         total_j=total_j,
         reason=reason,
-        uncertainty=Uncertainty(timing_j=timing_j),
+        uncertainty=Uncertainty(
+            timing_j=None if reason else combined_timing_j(used),
+            counter_lag_s=COUNTER_LAG.mean_s,
+            counter_lag_std_s=COUNTER_LAG.std_s,
+        ),
         per_gpu_j=_summed(joules.per_gpu_j for joules in used),
         allocation_j=_total(passes, gpus.leased),
         bystander_j=_summed(
@@ -183,6 +205,9 @@ def _pass_energy(restart: int, one: MeasuredPass, joules: Joules) -> PassEnergy:
         timing_j=joules.timing_j,
         per_gpu_j=joules.per_gpu_j,
         energy_per_output_token_j=_ratio(joules.total_j, one.generated.output_tokens),
+        reason=joules.reason,
+        prompt_repeats=one.generated.prompt_repeats,
+        prompts_reused=one.prompts_reused,
     )
 
 

@@ -7,8 +7,9 @@ import platform
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
+from wattdock.config.experiment import RANDOM_WEIGHTS
+from wattdock.errors import ClockError
 from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, HostGpu, ModelFacts
-from wattdock.wire import RANDOM_WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironm
         kind=model.kind if model else "unknown",
         name=model.name if model else spec.label,
         revision=model.revision if model else spec.revision,
-        weights=random if (model.random_weights if model else spec.shape) else "real",
+        weights="unknown" if model is None else random if model.random_weights else "real",
         trust_remote_code=spec.trust_remote_code,
         parameter_count=runner.parameter_count if runner else None,
         weight_bytes=runner.weight_bytes if runner else None,
@@ -101,7 +102,7 @@ def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironm
 def _clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
     """Every check that was made passed; a clock that is not the host's fails the restart instead."""
     checks = [check for one in restarts for check in one.clock_checks]
-    mistrusted = any(one.failure and one.failure.kind == "MeterError" for one in restarts)
+    mistrusted = any(one.failure and one.failure.kind == ClockError.__name__ for one in restarts)
     slowest = max((check.round_trip_ns for check in checks), default=None)
     return ClockFacts(
         trusted=bool(checks) and not mistrusted,

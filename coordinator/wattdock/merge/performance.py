@@ -37,6 +37,24 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
     )
 
 
+def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
+    """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series."""
+    found = []
+    for one in passes:
+        generated = one.generated
+        known = [request for request in generated.requests if request.output_ids is not None]
+        counts = {
+            "summary": generated.output_tokens,
+            "requests": sum(request.output_tokens or 0 for request in generated.requests),
+            "series": int(generated.tokens.output_tokens[-1]) if len(generated.tokens.output_tokens) else 0,
+        }
+        if len(known) == len(generated.requests):
+            counts["ids"] = sum(len(request.output_ids or ()) for request in known)
+        if len(set(counts.values())) > 1:
+            found.append(f"pass {one.index}: {counts}")
+    return found
+
+
 def ttft_s(request: RequestRecord) -> float | None:
     """Return the time to first token in seconds, from the intended arrival where there was one."""
     return _since_arrival_s(request, request.first_token_ns)

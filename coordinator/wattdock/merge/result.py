@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from wattdock.merge.energy import Gpus, measured_energy, multi_gpu, span_joules
 from wattdock.merge.environment import environment, used_uuids
-from wattdock.merge.performance import performance
+from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.statistics import statistics
+from wattdock.records import INTERRUPTED
 from wattdock.results.audit import audit
 from wattdock.results.result import Compute, ExperimentResult, StoredSpan
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord, Span
     from wattdock.results.result import Failure
 
-INTERRUPTED = "Interrupted"
 COMPUTE_REASON = "this version counts no FLOPs"
 
 
@@ -64,8 +64,27 @@ def merge(
         compute=Compute(reason=COMPUTE_REASON),
         statistics=statistics(energy.passes),
         multi_gpu=multi_gpu(energy, speed),
-        audit=audit(snapshot, energy, speed, failed=failure is not None),
+        audit=audit(snapshot, energy, token_disagreements(passes), failure),
         spans=[stored for one in restarts for stored in _stored_spans(one, used)],
+    )
+
+
+def unmerged(config: ExperimentConfig, failure: Failure, *, started_utc: datetime) -> ExperimentResult:
+    """Return the row of an experiment whose parts could not be merged: all keys, and why there is nothing in them."""
+    return ExperimentResult(
+        experiment_id=config.experiment_id,
+        started_utc=started_utc.isoformat(timespec="milliseconds"),
+        config=config.model_dump(mode="json"),
+        status="failed",
+        error=failure,
+        environment=None,
+        energy=None,
+        performance=None,
+        compute=None,
+        statistics=None,
+        multi_gpu=None,
+        audit=None,
+        spans=[],
     )
 
 
@@ -92,4 +111,5 @@ def _stored_span(restart: RestartRecord, span: Span, pass_index: int | None, use
         drained=span.drained,
         energy_j=joules.total_j,
         timing_j=joules.timing_j,
+        reason=joules.reason,
     )

@@ -31,15 +31,19 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
         / sum(b for b, one in zip(under, passes, strict=True) if one.restart == restart)
         for restart in sorted({one.restart for one in passes})
     ]
-    spread = per_restart if len(per_restart) > 1 else per_pass
     return Statistics(
         quantity=quantity,
         per_pass=per_pass,
         per_restart=per_restart,
         mean=float(np.mean(per_restart)),
-        standard_deviation=float(np.std(spread, ddof=1)) if len(spread) > 1 else None,
+        standard_deviation_between_restarts=_spread(per_restart),
+        standard_deviation_between_passes=_spread(per_pass),
         reason=f"no interval from {len(per_restart)} restart(s): this version computes none",
     )
+
+
+def _spread(values: list[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def _tokens(passes: Sequence[PassEnergy]) -> list[float]:

@@ -6,7 +6,7 @@ Runs in one thread and touches one GPU. Knows nothing of threads, spans or joule
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -32,8 +32,14 @@ QUIET_NS = 15_000_000
 OVERDUE_NS = NS_PER_S
 TAIL_NS = NS_PER_S
 TAIL_LIMIT_NS = 3 * NS_PER_S
+# A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
 RETRY_NS = 100_000_000
+RETRY_LIMIT_NS = NS_PER_S
+# Of all reads: not one of them answers any more.
 MAX_ERRORS_IN_A_ROW = 50
+# Longer than the longest period, so that the same error of any read is told once however long it goes on.
+SAME_STRETCH_NS = 2 * PROCESS_PERIOD_NS
+ENERGY_COUNTER, PROCESS_LIST = "energy counter", "process list"
 PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
 # By preference; the names say which of them it was.
 POWER_READS: tuple[tuple[str, Callable[[nvml.Device], float]], ...] = (
@@ -68,10 +74,21 @@ class _TimelineEndsError(Exception):
 class _Task:
     """Something read at intervals; `dear` calls keep away from the counter's expected changes."""
 
+    what: str
     period_ns: int
     due_ns: int
     dear: bool
     run: Callable[[], None]
+
+
+@dataclass
+class _Stretch:
+    """The same error of the same read, again and again; its event stands at `place` in the recording."""
+
+    place: int
+    first_ns: int
+    last_ns: int
+    count: int = 0
 
 
 @dataclass
@@ -102,7 +119,9 @@ class GpuSampler:
         self._edge_noted = False
         self._previous: tuple[int, int, int] | None = None
         self._counter_due_ns: int | None = None
-        self._errors_in_a_row = 0
+        self._errors_in_a_row: Counter[str] = Counter()
+        self._unanswered_in_a_row = 0
+        self._stretches: dict[str, _Stretch] = {}
         self._tasks: list[_Task] = []
         self._process_task: _Task | None = None
 
@@ -127,7 +146,7 @@ class GpuSampler:
                 self._step()
                 seen.end_ns = self._clock.now_ns()
             if self._process_task is not None:
-                self._try("process list", self._read_processes)
+                self._try(PROCESS_LIST, self._read_processes)
         except _TimelineEndsError as error:
             self._event(error.kind, f"{error}; this GPU's timeline ends here")
             self.latest_power_w = None
@@ -137,23 +156,23 @@ class GpuSampler:
         """Find out what this GPU can tell and set up the tasks for it."""
         now_ns = self._clock.now_ns()
         seen = self.recording
-        if self._ask("energy counter", self._read_counter):
+        if self._ask(ENERGY_COUNTER, self._read_counter):
             seen.has_counter = True
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
         for name, read in POWER_READS:
             sample = self._sampler_of(name, read)
             if self._ask(f"{name} through {read.__name__}", sample):
-                self._tasks.append(_Task(POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
+                self._tasks.append(_Task(name, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
                 break
         for number, (name, read) in enumerate(SLOW_READS.items()):
             sample = self._sampler_of(name, read)
             if self._ask(name, sample):
                 # Spread over the second: no two of them fall between the same two counter changes for long.
                 due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(SLOW_READS)
-                self._tasks.append(_Task(SLOW_PERIOD_NS, due_ns, dear=True, run=sample))
-        if self._ask("process list", self._read_processes):
+                self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, dear=True, run=sample))
+        if self._ask(PROCESS_LIST, self._read_processes):
             self._process_task = _Task(
-                PROCESS_PERIOD_NS, now_ns + PROCESS_PERIOD_NS, dear=True, run=self._read_processes
+                PROCESS_LIST, PROCESS_PERIOD_NS, now_ns + PROCESS_PERIOD_NS, dear=True, run=self._read_processes
             )
             self._tasks.append(self._process_task)
 
@@ -165,7 +184,7 @@ class GpuSampler:
             self._check_lost(error)
             if nvml.code_of(error) not in nvml.NOT_SUPPORTED:
                 # It may work the next time: keep it.
-                self._event("read_error", f"{what}: {error}")
+                self._note_error(what, error)
                 return True
             self._event("not_supported", f"{what}: {error}")
             return False
@@ -178,11 +197,11 @@ class GpuSampler:
         task_ns = now_ns + POWER_PERIOD_NS if task is None else self._ready_ns(task, now_ns)
         counter_ns = self._counter_due_ns
         if counter_ns is not None and counter_ns <= now_ns:
-            self._try("energy counter", self._read_counter)
-            self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns()) + self._back_off_ns()
+            self._try(ENERGY_COUNTER, self._read_counter)
+            self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns()) + self._back_off_ns(ENERGY_COUNTER)
         elif task is not None and task_ns <= now_ns:
-            self._try("sample", task.run)
-            task.due_ns = max(task.due_ns + task.period_ns, now_ns) + self._back_off_ns()
+            self._try(task.what, task.run)
+            task.due_ns = max(task.due_ns + task.period_ns, now_ns) + self._back_off_ns(task.what)
         else:
             due_ns = task_ns if counter_ns is None else min(task_ns, counter_ns)
             self._clock.wait(self._wake, (due_ns - now_ns) / NS_PER_S)
@@ -244,16 +263,32 @@ class GpuSampler:
             read()
         except nvml.NvmlError as error:
             self._check_lost(error)
-            self._errors_in_a_row += 1
-            self._event("read_error", f"{what}: {error}")
-            if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            # A read is never given up while others work: once it answers again, later spans can be measured.
+            self._errors_in_a_row[what] += 1
+            self._unanswered_in_a_row += 1
+            self._note_error(what, error)
+            if self._unanswered_in_a_row >= MAX_ERRORS_IN_A_ROW:
                 message = f"{MAX_ERRORS_IN_A_ROW} NVML errors in a row, the last one: {error}"
                 raise _TimelineEndsError("read_error", message) from error
         else:
-            self._errors_in_a_row = 0
+            self._errors_in_a_row[what] = self._unanswered_in_a_row = 0
 
-    def _back_off_ns(self) -> int:
-        return RETRY_NS if self._errors_in_a_row else 0
+    def _back_off_ns(self, what: str) -> int:
+        return min(self._errors_in_a_row[what] * RETRY_NS, RETRY_LIMIT_NS)
+
+    def _note_error(self, what: str, error: Exception) -> None:
+        """Record an error; one that goes on or comes again soon is counted in the event that tells of its first."""
+        now_ns, message = self._clock.now_ns(), f"{what}: {error}"
+        stretch = self._stretches.get(message)
+        if stretch is None or now_ns - stretch.last_ns > SAME_STRETCH_NS:
+            stretch = self._stretches[message] = _Stretch(len(self.recording.events), now_ns, now_ns)
+            self._event("read_error", message)
+        stretch.last_ns = now_ns
+        stretch.count += 1
+        if stretch.count > 1:
+            over_s = (stretch.last_ns - stretch.first_ns) / NS_PER_S
+            message = f"{message} ({stretch.count} times, the last {over_s:.1f} s after the first)"
+            self.recording.events[stretch.place] = MeterEvent(stretch.first_ns, "read_error", message)
 
     def _check_lost(self, error: Exception) -> None:
         if nvml.code_of(error) == nvml.GPU_LOST:

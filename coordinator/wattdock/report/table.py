@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +29,7 @@ def print_result(result: ExperimentResult, folder: Path) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in _rows(result):
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     console.print(table)
     for text in _sample_texts(folder):
         console.print(f"  “{text}”", style="italic", markup=False)
@@ -40,29 +42,31 @@ def print_summary(results: Sequence[ExperimentResult]) -> None:
     for name in ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W"):
         table.add_column(name, justify="left" if name in ("experiment", "status") else "right")
     for result in results:
-        table.add_row(*_summary_row(result))
+        table.add_row(*map(Text, _summary_row(result)))
     _console().print(table)
 
 
 def print_plan(ready: Sequence[Ready]) -> None:
     """Print what would run, and how."""
     table = Table(box=None, pad_edge=False)
-    for name in ("experiment", "id", "model", "prompts", "batch", "restarts × passes", "GPUs", "launcher", "meter"):
+    for name in ("experiment", "id", "model", "prompts", "batch", "restarts × passes", "on"):
         table.add_column(name)
     for one in ready:
         config = one.config
-        table.add_row(
+        cells = (
             config.label,
             config.experiment_id[:8],
             config.model.label,
             f"{config.workload.prompts_per_pass} {config.prompts.source}",
             str(config.workload.batch_size),
             f"{config.repeats.restarts} × {config.repeats.passes}",
-            ", ".join(str(gpu.index) for gpu in one.gpus) or "CPU",
-            f"{one.launcher_name} ({one.launcher_reason})",
-            f"{one.meter_name} ({one.meter_reason})",
+            f"GPU {', '.join(str(gpu.index) for gpu in one.gpus)}" if one.gpus else "CPU",
         )
-    _console().print(table)
+        table.add_row(*map(Text, cells))
+    console = _console()
+    for line in dict.fromkeys(one.decisions for one in ready):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
 
 
 def _console() -> Console:
@@ -73,7 +77,7 @@ def _console() -> Console:
 
 def _title(result: ExperimentResult) -> str:
     name = result.config.get("name") or result.experiment_id[:8]
-    return f"[bold]{name}[/bold]  {result.started_utc}  {result.status}"
+    return f"[bold]{escape(str(name))}[/bold]  {result.started_utc}  {result.status}"
 
 
 def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -101,7 +105,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     yield (
         "requests",
-        f"{done.requests} in {len(result.energy.passes) if result.energy else 0} passes, {done.duration_s:.2f} s",
+        f"{done.requests} in {_passes(result)}, {done.duration_s:.2f} s",
     )
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
     yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt"
@@ -130,9 +134,14 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     for uuid, joules in energy.per_gpu_j.items():
         yield f"  {uuid[:12]}…", f"{joules:,.1f} J" if joules is not None else NOTHING
     if energy.energy_per_output_token_j is not None:
-        yield "J/output token", f"[bold]{energy.energy_per_output_token_j:.4g}[/bold] ({energy.energy_boundary})"
+        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
+
+
+def _passes(result: ExperimentResult) -> str:
+    count = len(result.energy.passes) if result.energy else 0
+    return f"{count} pass" if count == 1 else f"{count} passes"
 
 
 def _quantiles(quantiles: Quantiles | None) -> str:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from wattdock.results.result import Audit, Check
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.result import EnergyResult, Performance
+    from wattdock.results.result import EnergyResult, Failure
 
 # What a defensible figure needs beyond what is checked below.
 NOT_CHECKED = ("warm-up converged", "idle baselines", "exclusive GPUs", "throttling", "roofline", "image pinned")
@@ -21,19 +23,28 @@ MIN_WINDOW_S = 20.0
 
 
 def audit(
-    environment: EnvironmentSnapshot, energy: EnergyResult, performance: Performance | None, *, failed: bool
+    environment: EnvironmentSnapshot, energy: EnergyResult, token_disagreements: Sequence[str], failure: Failure | None
 ) -> Audit:
-    """Return every check and the verdict."""
+    """Return every check and the verdict.
+
+    Args:
+        token_disagreements: Passes whose token counts contradict each other.
+        failure: Why the experiment did not finish; None where it did.
+    """
+    clock, model = environment.clock, environment.model
+    slowest = "unknown" if clock.round_trip_max_s is None else f"{clock.round_trip_max_s * 1e3:.1f} ms"
+    counts = "; ".join(token_disagreements) or f"{sum(one.output_tokens for one in energy.passes)} output tokens"
     checks = [
-        _check("finished", not failed, "no failure" if not failed else "a restart failed"),
+        _check("finished", failure is None, failure.message if failure else "no failure"),
         _check("energy measured", energy.total_j is not None, energy.reason or f"source {energy.source}"),
         _check("counter, not integrated power", energy.source == "counter", f"source {energy.source}"),
-        _check("clock trusted", environment.clock.trusted, f"{environment.clock.checks} checks"),
-        _check("weights real", environment.model.weights == "real", environment.model.weights),
-        _check("model pinned", environment.model.revision is not None, str(environment.model.revision)),
+        _check("clock trusted", clock.trusted, f"{clock.checks} checks, offset at most {slowest}"),
+        _check("weights real", model.weights == "real", model.weights),
+        _check("model pinned", model.revision is not None, str(model.revision)),
         _window_check(energy),
         _restarts_check(energy),
-        _tokens_check(energy, performance),
+        _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
+        _prompts_check(energy),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
@@ -56,7 +67,9 @@ def _restarts_check(energy: EnergyResult) -> Check:
     return _check("repeats enough", restarts >= MIN_RESTARTS, f"{restarts} of {MIN_RESTARTS} restarts")
 
 
-def _tokens_check(energy: EnergyResult, performance: Performance | None) -> Check:
-    counted = sum(one.output_tokens for one in energy.passes)
-    known = performance is not None and performance.output_tokens == counted and counted > 0
-    return _check("token counts consistent", known, f"{counted} output tokens")
+def _prompts_check(energy: EnergyResult) -> Check:
+    """A prompt seen before may be served from an engine's cache; that hid a fifth of the energy in a first probe."""
+    repeated = sum(one.prompt_repeats for one in energy.passes)
+    reused = sum(one.prompts_reused for one in energy.passes)
+    figure = f"{repeated} repeats within passes, {reused} passes with prompts of earlier ones"
+    return _check("prompts fresh", not repeated and not reused, figure)

@@ -97,7 +97,7 @@ class EnvironmentSnapshot(_Stored):
         gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
         host_gpus: Every GPU of the host.
         launcher, launcher_reason: How the runner was started and why so.
-        prompts_sha256: Of the prompt source; `dataset` names it.
+        dataset, dataset_sha256: The source of the prompts, and its hash.
     """
 
     gpu_count: int

@@ -53,24 +53,34 @@ class StoredSpan(_Stored):
     drained: bool
     energy_j: float | None = None
     timing_j: float | None = None
+    reason: str | None = None
 
 
 class Uncertainty(_Stored):
     """The budget of `total_j`: parts that are never added into one vague number.
 
     Attributes:
-        timing_j: Standard uncertainty from tick brackets, interpolation and lag.
+        timing_j: Standard uncertainty from tick brackets, interpolation and lag, given the lag below.
+        counter_lag_s, counter_lag_std_s: How far the counter was taken to trail its load; measured on H200 only.
         statistical_j: From restarts; null with fewer than two.
         sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
     """
 
     timing_j: float | None
+    counter_lag_s: float
+    counter_lag_std_s: float
     statistical_j: float | None = None
     sensor_gain: Literal["unknown"] | float = "unknown"
 
 
 class PassEnergy(_Stored):
-    """Energy of one measured pass over the GPUs used."""
+    """Energy of one measured pass over the GPUs used, and what makes its tokens comparable.
+
+    Attributes:
+        reason: Why `total_j` is null, where it is.
+        prompt_repeats: How often the pass went through its prompts again.
+        prompts_reused: Some of its prompts were in an earlier pass of the restart already.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -82,6 +92,9 @@ class PassEnergy(_Stored):
     timing_j: float | None
     per_gpu_j: dict[str, float | None]
     energy_per_output_token_j: float | None
+    reason: str | None
+    prompt_repeats: int
+    prompts_reused: bool
 
 
 class CpuEstimate(_Stored):
@@ -199,6 +212,7 @@ class Statistics(_Stored):
     Attributes:
         quantity: Which figure is described.
         per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
+        standard_deviation_between_passes: Includes what differs between their prompts.
         ci95: From restart means, R−1 degrees of freedom; null with the reason.
     """
 
@@ -206,7 +220,8 @@ class Statistics(_Stored):
     per_pass: list[float]
     per_restart: list[float]
     mean: float
-    standard_deviation: float | None
+    standard_deviation_between_restarts: float | None
+    standard_deviation_between_passes: float | None
     ci95: tuple[float, float] | None = None
     reason: str | None = None
 

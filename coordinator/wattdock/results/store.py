@@ -5,7 +5,7 @@ A folder appears whole or not at all, and none is ever overwritten.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -94,10 +94,12 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
 
 def _rename(partial: Path, final: Path) -> Path:
     """Give the folder its name; another row of the same second and settings gets a suffix of its own."""
-    # A rename onto an existing, non-empty folder fails, so two coordinators cannot overwrite each other either.
-    with contextlib.suppress(FileExistsError):
-        if not final.exists():
-            return partial.rename(final)
+    # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
+    try:
+        return partial.rename(final)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
     return partial.rename(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
 
 

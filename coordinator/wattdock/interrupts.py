@@ -1,0 +1,54 @@
+"""Ctrl-C, SIGTERM and SIGHUP reach the work only where it may be interrupted; everywhere else they wait.
+
+What was measured is merged and stored outside those places, so no signal can cost it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Handles the signals while it is entered; only the main thread can, elsewhere they stay as they were."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        self._allowed = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let signals raise KeyboardInterrupt inside; one that came earlier raises it at once.
+
+        Raises:
+            KeyboardInterrupt: A signal came.
+        """
+        try:
+            self._allowed = True
+            if self._seen:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._allowed = False
+
+    def _handle(self, *_: object) -> None:
+        self._seen = True
+        if self._allowed:
+            raise KeyboardInterrupt

@@ -1,0 +1,38 @@
+"""Signals wait until they may interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from wattdock.interrupts import Interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_outside_the_allowed_places_waits_for_the_next(number: signal.Signals) -> None:
+    """Storing goes on; the next pass does not begin."""
+    stored = False
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), number)
+        stored = True
+        with pytest.raises(KeyboardInterrupt), interrupts.allowed():
+            pytest.fail("the work began after the signal")
+    assert stored
+
+
+def test_a_signal_inside_interrupts_at_once_and_again() -> None:
+    """The second Ctrl-C interrupts the clean-up that the first began."""
+    with Interrupts() as interrupts, interrupts.allowed():
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_handlers_are_put_back() -> None:
+    """Whoever uses wattdock as a library keeps theirs."""
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
