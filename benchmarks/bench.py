@@ -95,7 +95,7 @@ def bench_wire() -> list[Row]:
             )
 
             def send() -> None:
-                client.generate(load, prompts, silence_s=30, heartbeat=lambda _: None)
+                client.generate(load, prompts, silence_s=30, stall_s=30, heartbeat=lambda _: None)
 
             size = sum(message.ByteSize() for message in wire.generate_requests(load, prompts))
             return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -28,6 +29,15 @@ def test_a_signal_inside_interrupts_at_once_and_again() -> None:
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_whose_exception_was_lost_is_still_found_by_whoever_waits() -> None:
+    """Python drops what is raised inside a finaliser; the next look finds the signal."""
+    with Interrupts() as interrupts, interrupts.allowed():
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
 
 
 def test_handlers_are_put_back() -> None:

@@ -99,7 +99,7 @@ class Attempt:
         meter = self._ready.new_meter()
         try:
             with interrupts.allowed():
-                self._serve(meter)
+                self._serve(meter, interrupts)
         except KeyboardInterrupt:
             self._note(INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED)
             raise
@@ -111,7 +111,7 @@ class Attempt:
         finally:
             self._hand_over(meter)
 
-    def _serve(self, meter: Meter) -> None:
+    def _serve(self, meter: Meter, interrupts: Interrupts) -> None:
         meter.start()
         model = resolve_model(self._ready.config.model, home=self._home, progress=self._progress.say)
         for row in self._pending:
@@ -124,15 +124,15 @@ class Attempt:
         self._opening.stage = "environment"
         with self._ready.launcher(self._progress) as launcher:
             self._opening.stage = "launch"
-            self._serve_with(launcher, model, meter)
+            self._serve_with(launcher, model, meter, interrupts)
 
-    def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter) -> None:
+    def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter, interrupts: Interrupts) -> None:
         metered = bool(self._ready.inventory.gpus)
         time.sleep(METER_LEAD_S if metered else 0)
         began_ns = now_ns()
         runner = launcher.launch(self._launch_spec(model))
         try:
-            with RunnerClient(runner) as client:
+            with RunnerClient(runner, check=interrupts.check) as client:
                 self._open(client, began_ns, model)
                 session = Session(client, model, meter, self._progress, metered=metered)
                 while self._pending:

@@ -44,10 +44,14 @@ NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class RunnerClient:
-    """A connection to one runner; a context manager that closes the channel, not the runner."""
+    """A connection to one runner; a context manager that closes the channel, not the runner.
 
-    def __init__(self, runner: LaunchedRunner) -> None:
-        self._runner = runner
+    Args:
+        check: Called at least twice a second while the runner is waited for; what it raises ends the wait.
+    """
+
+    def __init__(self, runner: LaunchedRunner, *, check: Callable[[], None] = lambda: None) -> None:
+        self._runner, self._check = runner, check
         self._channel = grpc.insecure_channel(runner.address, options=CHANNEL_OPTIONS)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -65,6 +69,7 @@ class RunnerClient:
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            self._check()
             try:
                 described: pb.DescribeResponse = self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
                 break
@@ -188,6 +193,7 @@ class RunnerClient:
 
     def _next(self, arrived: queue.SimpleQueue[Any], limit: float | None, what: str) -> Any:
         while True:
+            self._check()
             try:
                 return arrived.get(timeout=0.5)
             except queue.Empty:

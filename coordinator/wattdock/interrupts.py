@@ -48,6 +48,17 @@ class Interrupts:
         finally:
             self._allowed = False
 
+    def check(self) -> None:
+        """Raise for a signal that came; for loops that wait.
+
+        What a handler raises is lost where Python happens to run a finaliser at that instant.
+
+        Raises:
+            KeyboardInterrupt: A signal came.
+        """
+        if self._seen:
+            raise KeyboardInterrupt
+
     def _handle(self, *_: object) -> None:
         self._seen = True
         if self._allowed:
