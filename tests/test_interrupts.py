@@ -32,7 +32,7 @@ def test_a_signal_inside_interrupts_at_once_and_again() -> None:
 
 
 def test_a_signal_whose_exception_was_lost_is_still_found_by_whoever_waits() -> None:
-    """Python drops what is raised inside a finaliser; the next look finds the signal."""
+    """What is raised in the wrong place can be swallowed there; the next look finds the signal."""
     with Interrupts() as interrupts, interrupts.allowed():
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

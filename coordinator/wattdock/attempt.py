@@ -5,6 +5,7 @@ Turns whatever goes wrong into a failure on a row; what was measured before stay
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -98,8 +99,7 @@ class Attempt:
         """
         meter = self._ready.new_meter()
         try:
-            with interrupts.allowed():
-                self._serve(meter, interrupts)
+            self._serve(meter, interrupts)
         except KeyboardInterrupt:
             self._note(INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED)
             raise
@@ -113,7 +113,8 @@ class Attempt:
 
     def _serve(self, meter: Meter, interrupts: Interrupts) -> None:
         meter.start()
-        model = resolve_model(self._ready.config.model, home=self._home, progress=self._progress.say)
+        with interrupts.allowed():
+            model = resolve_model(self._ready.config.model, home=self._home, progress=self._progress.say)
         for row in self._pending:
             row.model = model
         self._reject_each(
@@ -122,7 +123,9 @@ class Attempt:
         if not self._pending:
             return
         self._opening.stage = "environment"
-        with self._ready.launcher(self._progress) as launcher:
+        with contextlib.ExitStack() as environment:
+            with interrupts.allowed():
+                launcher = environment.enter_context(self._ready.launcher(self._progress))
             self._opening.stage = "launch"
             self._serve_with(launcher, model, meter, interrupts)
 

@@ -29,6 +29,7 @@ PROTOCOL_VERSION = 1
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05
 CLOCK_READINGS = 5
+CLOSE_WAIT_S = 2.0
 # A runner's socket is not there yet at the first tries; gRPC would wait a second before the next.
 CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -59,7 +60,10 @@ class RunnerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        # gRPC's close was seen to wait for ever on a call that had been cancelled just after it began.
+        closing = threading.Thread(target=self._channel.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_WAIT_S)
 
     def wait_ready(self, timeout_s: float) -> pb.DescribeResponse:
         """Return the runner's description as soon as it answers.

@@ -37,13 +37,14 @@ class Interrupts:
     def allowed(self) -> Iterator[None]:
         """Let signals raise KeyboardInterrupt inside; one that came earlier raises it at once.
 
+        For work that cannot look for itself, such as a download, and that an exception anywhere inside cannot harm.
+
         Raises:
             KeyboardInterrupt: A signal came.
         """
         try:
             self._allowed = True
-            if self._seen:
-                raise KeyboardInterrupt
+            self.check()
             yield
         finally:
             self._allowed = False
@@ -51,7 +52,7 @@ class Interrupts:
     def check(self) -> None:
         """Raise for a signal that came; for loops that wait.
 
-        What a handler raises is lost where Python happens to run a finaliser at that instant.
+        So gRPC's own code is never left half way by an exception from a signal handler.
 
         Raises:
             KeyboardInterrupt: A signal came.
