@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+from packaging.specifiers import SpecifierSet
 
 from wattdock import wire
 from wattdock.clock import check_clock, host_clock, now_ns
@@ -63,7 +64,8 @@ class RunnerClient:
         """Return the runner's description as soon as it answers.
 
         Raises:
-            LaunchError: It ended, did not answer in `timeout_s`, or speaks another protocol version.
+            LaunchError: It ended, did not answer in `timeout_s`, speaks another protocol version, or has an engine
+                that it was not made for.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -83,6 +85,7 @@ class RunnerClient:
                 f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
                 "use a runner of the same wattdock version"
             )
+        require_supported(described)
         return described
 
     def check_clock(self) -> ClockCheck:
@@ -206,6 +209,25 @@ class RunnerClient:
         while self._runner.alive() and time.monotonic() < deadline:
             time.sleep(READY_POLL_S)
         return None if self._runner.alive() else (self._runner.exit_reason() or "for an unknown reason")
+
+
+def require_supported(described: pb.DescribeResponse) -> None:
+    """Accept a runner only with an engine of the versions that it states.
+
+    Raises:
+        LaunchError: Holds the version seen and the versions supported.
+    """
+    supported, version = described.supported_versions, described.framework_version
+    if not supported:
+        return
+    if not version:
+        raise LaunchError(f"the runner's interpreter has no {described.framework}; it needs {supported}")
+    # Local builds ("+cu130") and vendors' pre-releases count as the version they are built from.
+    if not SpecifierSet(supported).contains(version, prereleases=True):
+        raise LaunchError(
+            f"the runner's interpreter has {described.framework} {version}, and this runner supports {supported}; "
+            "use another interpreter, or leave runner_python out"
+        )
 
 
 def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # Set by wattdock itself, from what stands elsewhere in an experiment.
 OURS = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"}
-OURS |= {"worker_extension_cls"}
+# The runner is offline and is given no secret, which would stand in every result.
+OURS |= {"hf_token", "worker_extension_cls"}
 # Several engines, or several machines: one runner is one engine on one host.
 ELSEWHERE = ("data_parallel", "master_", "nnodes", "node_rank", "_")
 JSON_TYPES: dict[str, tuple[type, ...]] = {

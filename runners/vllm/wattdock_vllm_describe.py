@@ -16,12 +16,14 @@ OTHER_NAMES = {"kv_cache_dtype": "cache_dtype"}
 RESOLVED = ("num_gpu_blocks", "dtype", "max_num_batched_tokens", "async_scheduling")
 
 
-def effective_engine_args(config: Any) -> dict[str, Any]:
-    """Return every engine argument as `config`, a VllmConfig, holds it after the engine has started; JSON-ready.
+def effective_engine_args(config: Any, args: Any) -> dict[str, Any]:
+    """Return every engine argument as the engine holds it after its start; JSON-ready.
 
-    None stands for what vLLM left open, and for arguments that its configuration does not keep.
+    Args:
+        config: A VllmConfig.
+        args: The EngineArgs it was made from, for arguments that no configuration keeps.
     """
-    parts = [config, *(getattr(config, field.name) for field in fields(config))]
+    parts = [config, *(getattr(config, field.name) for field in fields(config)), args]
     names = {*(engine_arguments() or ()), *RESOLVED}
     return {name: json_ready(_find(OTHER_NAMES.get(name, name), parts)) for name in sorted(names)}
 

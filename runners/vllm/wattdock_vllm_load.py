@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 # vLLM has no exception class of its own for these.
 MEMORY_WORDS = ("KV cache", "kv cache", "out of memory", "Free memory on device", "No available memory")
+NO_WEIGHTS = "Cannot find any model weights"
+# What vLLM raises for values that it does not take, or not together.
+REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class VllmModel:
     Attributes:
         context_tokens: Positions that prompt and answer share.
         max_num_seqs: Most requests that the engine serves at a time.
+        cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
+        block_tokens: Tokens that one block holds.
     """
 
     engine: LLMEngine
@@ -53,6 +58,8 @@ class VllmModel:
     vocab_size: int
     context_tokens: int
     max_num_seqs: int
+    cache_blocks: int | None
+    block_tokens: int
 
 
 def load_model(
@@ -75,12 +82,9 @@ def load_model(
     parameters = parameter_count(config, order)
     _require_room(parameters, settings, config, gpus)
     report("drawing random weights" if order.random_weights else "reading weights", None)
-    engine = _start(settings)
-    report("reading the tokenizer", None)
-    model = _as_loaded(engine, order)
-    drain(engine)
+    model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
-    return model, _describe(model, order, gpus, parameters, span)
+    return model, _describe(model, settings, gpus, parameters, span)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -154,7 +158,7 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     except (ValueError, ImportError):
         return None
     model.tie_weights()
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(int(parameter.numel()) for parameter in model.parameters())
 
 
 def _require_room(parameters: int | None, settings: dict[str, Any], config: Any, gpus: tuple[Gpu, ...]) -> None:
@@ -177,47 +181,62 @@ def _require_room(parameters: int | None, settings: dict[str, Any], config: Any,
     needed_bytes, least_bytes = parameters * bytes_each / split, min(gpu.vram_total_bytes or 0 for gpu in gpus)
     if needed_bytes > least_bytes:
         raise OutOfMemory(
-            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), which have {least_bytes / 1e9:.1f} GB; "
-            "split the model further"
+            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
+            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
         )
 
 
-def _start(settings: dict[str, Any]) -> LLMEngine:
+def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
     try:
         # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
-        return LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
+        engine = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
+    except (MemoryError, *REFUSALS, RuntimeError) as error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in MEMORY_WORDS):
             raise OutOfMemory(f"vLLM: {error}") from error
-        if isinstance(error, (ValueError, TypeError, OSError)):
+        if isinstance(error, REFUSALS) or NO_WEIGHTS in str(error):
             raise InvalidRequest(f"vLLM cannot load {settings['model']}: {error}") from error
         raise
-
-
-def _as_loaded(engine: LLMEngine, order: LoadOrder) -> VllmModel:
+    report("reading the tokenizer", None)
+    drain(engine)
     config = engine.vllm_config
-    tokenizer = None
-    if has_tokenizer(order.model_path):
-        tokenizer = AutoTokenizer.from_pretrained(
-            order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
-        )
     return VllmModel(
         engine,
-        tokenizer,
+        _tokenizer(order),
         vocab_size=config.model_config.get_vocab_size(),
         context_tokens=config.model_config.max_model_len,
         max_num_seqs=config.scheduler_config.max_num_seqs,
+        cache_blocks=_cache_blocks(engine),
+        block_tokens=config.cache_config.block_size,
+    )
+
+
+def _cache_blocks(engine: LLMEngine) -> int | None:
+    """Return the size of the KV cache in blocks, where every layer keeps every token."""
+    core: Any = getattr(engine.engine_core, "engine_core", None)
+    if core is None:
+        return None
+    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
+    # One block is vLLM's own placeholder.
+    return int(core.scheduler.kv_cache_config.num_blocks) - 1 if plain else None
+
+
+def _tokenizer(order: LoadOrder) -> Any:
+    if not has_tokenizer(order.model_path):
+        return None
+    return AutoTokenizer.from_pretrained(
+        order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
     )
 
 
 def _describe(
-    model: VllmModel, order: LoadOrder, gpus: tuple[Gpu, ...], parameters: int | None, span: Span
+    model: VllmModel, settings: dict[str, Any], gpus: tuple[Gpu, ...], parameters: int | None, span: Span
 ) -> LoadedModel:
     config = model.engine.vllm_config
     places = model.engine.collective_rpc("wattdock_place")
     layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
     generation = config.model_config.try_get_generation_config()
-    effective = effective_engine_args(config) | {
+    effective = effective_engine_args(config, EngineArgs(**settings)) | {
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
         "engine_core_process": os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1",
     }

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
 from wattdock_vllm_load import MEMORY_WORDS, VllmModel, drain
 
 from wattdock_runner.admission import Admission
+from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
 from wattdock_runner.supply import PromptSupply
@@ -60,7 +62,7 @@ def run_pass(model: VllmModel, workload: Workload, prompts: Sequence[Prompt], re
 
     Raises:
         InvalidRequest: A prompt cannot be run by this model, or the engine serves fewer requests at a time.
-        OutOfMemory: A step does not fit.
+        OutOfMemory: The KV cache cannot hold what is to be in flight, or a step does not fit.
         PassCancelled: The client went away.
     """
     requests = _prepare(model, workload, prompts)
@@ -79,10 +81,38 @@ def _prepare(model: VllmModel, workload: Workload, prompts: Sequence[Prompt]) ->
     encoded = encode_prompts(model.tokenizer, prompts, chat_template=workload.chat_template)
     limits = [workload.output_tokens_wanted(prompt) for prompt in prompts]
     require_servable(encoded, limits, vocab_size=model.vocab_size, context_tokens=model.context_tokens)
+    _require_cache(model, workload, [len(ids) + limit for ids, limit in zip(encoded, limits, strict=True)])
     return [
         _Request(ids, sampling_params(workload, position, limit))
         for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True))
     ]
+
+
+def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> int:
+    """Return the most KV cache blocks that `in_flight` requests in a row take at full length; the row is a ring."""
+    blocks = [-(-length // block_tokens) for length in lengths]
+    ring = blocks * (1 + -(-in_flight // len(blocks)))
+    return max(sum(ring[first : first + in_flight]) for first in range(len(blocks)))
+
+
+def _require_cache(model: VllmModel, workload: Workload, lengths: Sequence[int]) -> None:
+    """Refuse requests that cannot be in flight together: vLLM would stop some of them and compute them twice.
+
+    Raises:
+        OutOfMemory: Holds what is needed and what there is.
+    """
+    together = workload.arrival in (Arrival.BATCH, Arrival.CLOSED) and workload.ignore_eos
+    if model.cache_blocks is None or not together:
+        return
+    # Without a minimum, each prompt is run once.
+    most = None if workload.min_duration_s else workload.min_requests or len(lengths)
+    in_flight = workload.in_flight if most is None else min(workload.in_flight, most)
+    needed = most_blocks(lengths, in_flight, model.block_tokens)
+    if needed > model.cache_blocks:
+        raise OutOfMemory(
+            f"{in_flight} requests in flight need {needed} blocks of KV cache at their full length, and there "
+            f"are {model.cache_blocks}; lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+        )
 
 
 def sampling_params(workload: Workload, position: int, limit: int) -> SamplingParams:
@@ -107,7 +137,10 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
     try:
         served = _loop(model.engine, workload, requests, recorder, running)
         drain(model.engine)
-    except (RuntimeError, ValueError) as error:
+    except (EngineDeadError, RuntimeError) as error:
+        if has_died(model.engine, error):
+            running.clear()
+            raise RuntimeError("a process of vLLM's engine died during the pass") from error
         if any(words in str(error) for words in MEMORY_WORDS):
             raise OutOfMemory(f"generating with {workload.in_flight} in flight: {error}") from error
         raise
@@ -115,6 +148,12 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
         model.engine.abort_request(list(running))
     recorder.close(drained=True)
     return served
+
+
+def has_died(engine: Any, error: Exception) -> bool:
+    """Return whether an engine cannot go on because one of its processes has ended."""
+    # With its core in this process, only the executor knows.
+    return isinstance(error, EngineDeadError) or getattr(getattr(engine, "model_executor", None), "is_failed", False)
 
 
 def _loop(
@@ -143,7 +182,8 @@ def _submit(
 ) -> _Served:
     name = str(next(_SERIAL))
     running[name] = one = _Served(index, request, now_ns(), intended_ns)
-    engine.add_request(name, {"prompt_token_ids": request.ids}, request.sampling)
+    # The form that a prompt has after vLLM's own rendering, which is thus left out.
+    engine.add_request(name, {"type": "token", "prompt_token_ids": request.ids}, request.sampling)
     return one
 
 

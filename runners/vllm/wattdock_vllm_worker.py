@@ -36,7 +36,7 @@ class WorkerExtension:
 
 
 @register_model_loader("dummy")
-class UniformLoader(BaseModelLoader):
+class UniformLoader(BaseModelLoader):  # type: ignore[misc]
     """`load_format: dummy`, with the range and the seed that were asked for.
 
     vLLM's own draws U[-0.001, 0.001) from a seed of its own; up to 0.32 all tensors of one size are equal. Here each
@@ -46,7 +46,7 @@ class UniformLoader(BaseModelLoader):
     def download_model(self, model_config: Any) -> None:
         """Nothing is read."""
 
-    def load_weights(self, model: Any, model_config: Any) -> None:
+    def load_weights(self, model: Any, model_config: Any) -> None:  # noqa: ARG002
         """Draw every parameter in place."""
         drawing = self.load_config.model_loader_extra_config
         for name, parameter in model.named_parameters():
@@ -55,7 +55,6 @@ class UniformLoader(BaseModelLoader):
             draw(parameter.data, name, **drawing)
 
 
-@torch.no_grad()
 def draw(values: torch.Tensor, name: str, *, low: float, high: float, seed: int) -> None:
     """Fill a floating-point tensor from U[low, high), and any other with zeros."""
     if not values.is_floating_point():

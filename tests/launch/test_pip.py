@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.launch.pip import Package, describe_sizes, failure, file_bytes, is_cpu_build, pin_lines, summarise
+from wattdock.launch.pip import (
+    Package,
+    describe_sizes,
+    failure,
+    file_bytes,
+    is_cpu_build,
+    left_out,
+    pin_lines,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,3 +86,9 @@ def test_a_size_that_cannot_be_told_is_unknown(tmp_path: Path) -> None:
     assert file_bytes((tmp_path / "a b.whl").as_uri(), context) == 5
     assert file_bytes((tmp_path / "absent.whl").as_uri(), context) is None
     assert file_bytes("http://127.0.0.1:9/x.whl", context) is None
+
+
+def test_what_a_file_is_installed_without_stands_in_its_comments() -> None:
+    """pip itself reads past them; other comments mean nothing."""
+    text = "# wattdock: without torchvision Torch_Audio\nvllm\n# without numpy\nleaf  # wattdock: without stem\n"
+    assert left_out(text) == {"torchvision", "torch-audio"}

@@ -18,6 +18,8 @@ NOT_CHECKED = ("warm-up converged", "idle baselines", "exclusive GPUs", "throttl
 MIN_RESTARTS = 3
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
+# An engine this far behind at the end served that much less than was offered: its latencies grow with the pass.
+MAX_SCHEDULE_LAG_SHARE = 0.05
 
 
 def audit(
@@ -34,6 +36,7 @@ def audit(
         _window_check(energy),
         _restarts_check(energy),
         _tokens_check(energy, performance),
+        *_schedule_checks(performance),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
@@ -54,6 +57,16 @@ def _window_check(energy: EnergyResult) -> Check:
 def _restarts_check(energy: EnergyResult) -> Check:
     restarts = len({one.restart for one in energy.passes})
     return _check("repeats enough", restarts >= MIN_RESTARTS, f"{restarts} of {MIN_RESTARTS} restarts")
+
+
+def _schedule_checks(performance: Performance | None) -> list[Check]:
+    """Return whether an open loop was kept up with; nothing for a closed one."""
+    share = performance.schedule_lag_share if performance else None
+    if performance is None or share is None:
+        return []
+    rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
+    figure = f"{rates}, {share:.1%} of the pass behind at its end"
+    return [_check("arrivals kept up with", share <= MAX_SCHEDULE_LAG_SHARE, figure)]
 
 
 def _tokens_check(energy: EnergyResult, performance: Performance | None) -> Check:
