@@ -45,13 +45,13 @@ run: $(SETUP) ## Measure: make run BACKEND=pytorch ARGS='--batch-size 8'
 	@$(BIN)/wattdock run $(if $(FILE),'$(FILE)') $(BACKEND_FLAG) $(ARGS)
 
 test: $(SETUP_DEV) ## Run every test that this machine can run
-	@$(BIN)/python -m wattdock.launch pytorch
+	@$(BIN)/python -m wattdock.launch pytorch vllm
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true

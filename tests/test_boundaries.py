@@ -77,6 +77,8 @@ def test_what_was_asked_for_is_declared_and_really_imported() -> None:
     assert coordinator.keys() <= declared("pyproject.toml", "dependencies")
     assert "pytest" in declared("pyproject.toml", "optional-dependencies", "dev")
     assert runner.keys() <= declared("runners/pytorch/pyproject.toml", "dependencies")
+    assert "vllm" in declared("runners/vllm/pyproject.toml", "dependencies")
+    assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
     used = set().union(*map(imported, sources("coordinator", "proto")))
     assert set(coordinator.values()) <= used
     assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))

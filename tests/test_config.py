@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.load import load_experiments
@@ -119,6 +120,16 @@ def test_flags_as_readme_has_them_name_one_model() -> None:
 def test_a_model_may_be_a_plain_string(written: str, field: str, value: str) -> None:
     """An id, a folder and a shape are told apart by how they begin."""
     assert str(getattr(ExperimentConfig(model=written).model, field)) == value
+
+
+def test_vllm_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare() -> None:
+    """The parallelism that the section sets decides how many GPUs `gpus: auto` takes."""
+    section = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "max_num_partial_prefills": 4}
+    config = ExperimentConfig.model_validate({"backend": "vllm", "vllm": section})
+    assert config.section.gpus_needed() == 4
+    assert config.section.engine_args() == section
+    with pytest.raises(ValidationError):
+        ExperimentConfig.model_validate({"backend": "vllm", "vllm": {"tensor_parallel_size": 0}})
 
 
 def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:

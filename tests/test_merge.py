@@ -72,6 +72,19 @@ def test_latencies_count_from_the_intended_arrival() -> None:
     assert tpot_s(late) == pytest.approx(1)
 
 
+def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind() -> None:
+    """10 requests/s are offered for 20 s and 5/s served: at the end the schedule is 10 s ahead."""
+    served = [request(i, 10 + i / 5, 10 + i / 5, 30, 1) for i in range(100)]
+    offered = [dataclasses.replace(one, intended_ns=10 * NS_PER_S + i * NS_PER_S // 10) for i, one in enumerate(served)]
+    done = performance([measured(0, 10, 30, tuple(offered))], offered_rate_per_s=10)
+    assert done is not None
+    assert done.requests_per_s == pytest.approx(5)
+    assert done.schedule_lag_share == pytest.approx(9.9 / 20)
+    closed = performance([PASS], offered_rate_per_s=None)
+    assert closed is not None
+    assert closed.schedule_lag_share is None
+
+
 def test_one_token_has_no_time_per_further_token() -> None:
     """There is no interval to divide."""
     assert tpot_s(request(0, 0, 1, 1, 1)) is None

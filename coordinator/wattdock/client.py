@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+from packaging.specifiers import SpecifierSet
 
 from wattdock import wire
 from wattdock.clock import check_clock, host_clock, now_ns
@@ -69,7 +70,8 @@ class RunnerClient:
         """Return the runner's description as soon as it answers.
 
         Raises:
-            LaunchError: It ended, did not answer in `timeout_s`, or speaks another protocol version.
+            LaunchError: It ended, did not answer in `timeout_s`, speaks another protocol version, or has an engine
+                that it was not made for.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -92,6 +94,7 @@ class RunnerClient:
                 f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
                 "use a runner of the same wattdock version"
             )
+        require_supported(described)
         return described
 
     def check_clock(self) -> ClockCheck:
@@ -244,6 +247,25 @@ class _Stall:
                 f"the engine produced nothing for {self._limit_s:g} s though its runner lives; it was stopped "
                 "(see timeouts.stall_s)"
             )
+
+
+def require_supported(described: pb.DescribeResponse) -> None:
+    """Accept a runner only with an engine of the versions that it states.
+
+    Raises:
+        LaunchError: Holds the version seen and the versions supported.
+    """
+    supported, version = described.supported_versions, described.framework_version
+    if not supported:
+        return
+    if not version:
+        raise LaunchError(f"the runner's interpreter has no {described.framework}; it needs {supported}")
+    # Local builds ("+cu130") and vendors' pre-releases count as the version they are built from.
+    if not SpecifierSet(supported).contains(version, prereleases=True):
+        raise LaunchError(
+            f"the runner's interpreter has {described.framework} {version}, and this runner supports {supported}; "
+            "use another interpreter, or leave runner_python out"
+        )
 
 
 def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -13,8 +12,10 @@ from transformers.utils.logging import disable_progress_bar
 from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
+from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,19 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_CPU_THREADS = torch.get_num_threads()
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-# Settings of a checkpoint that a pass keeps, and those that change no output; all others are ignored, and said to be.
-HARMLESS_GENERATION_SETTINGS = {
-    "_from_model_config",
-    "bos_token_id",
-    "eos_token_id",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "transformers_version",
-    "use_cache",
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ def load_model(
     """
     disable_progress_bar()
     gpus = visible_gpus()
-    require_gpus(order.gpu_uuids, gpus)
+    require_gpus(order.gpu_uuids, gpus, "torch")
     torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
     torch.set_float32_matmul_precision(str(order.engine_args.get("float32_matmul_precision", "highest")))
     report("drawing random weights" if order.random_weights else "reading weights", None)
@@ -91,26 +79,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
     if not torch.cuda.is_available():
         return ()
     all_properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return tuple(Gpu(_nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
-
-
-def _nvml_uuid(uuid: object) -> str:
-    text = str(uuid)
-    return text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
-
-
-def require_gpus(asked: tuple[str, ...], gpus: tuple[Gpu, ...]) -> None:
-    """Accept only if the GPUs seen are those asked for, in that order.
-
-    Raises:
-        WrongState: Names both.
-    """
-    seen = tuple(gpu.uuid for gpu in gpus)
-    if asked != seen:
-        raise WrongState(
-            f"asked for GPUs [{', '.join(asked)}], but torch sees [{', '.join(seen)}]; "
-            "CUDA_VISIBLE_DEVICES of the runner decides what it sees"
-        )
+    return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:
@@ -172,7 +141,7 @@ def _take_generation_defaults(model: Any, order: LoadOrder) -> GenerationConfig:
 
 
 def _tokenizer(order: LoadOrder) -> Any:
-    if not any((order.model_path / name).is_file() for name in TOKENIZER_FILES):
+    if not has_tokenizer(order.model_path):
         return None
     return AutoTokenizer.from_pretrained(
         order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
@@ -187,7 +156,7 @@ def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig) -> PyTorc
         model,
         tokenizer,
         devices=tuple(dict.fromkeys(parameter.device for parameter in model.parameters())),
-        eos_ids=tuple(eos) if isinstance(eos, (list, tuple)) else () if eos is None else (int(eos),),
+        eos_ids=eos_token_ids(eos),
         pad_id=defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0,
     )
 
@@ -200,9 +169,6 @@ def _describe(
     used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
     layers = _layers_per_gpu(model, gpus)
     devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
-    settings = defaults.to_diff_dict()
-    ignored = {name: settings[name] for name in settings.keys() - HARMLESS_GENERATION_SETTINGS}
-    warnings = (f"the checkpoint's generation_config is not applied: {ignored}",) if ignored else ()
     return LoadedModel(
         visible_gpus=gpus,
         used_gpu_uuids=tuple(gpus[index].uuid for index in used),
@@ -221,7 +187,7 @@ def _describe(
         driver_version=driver_version(),
         cuda_version=torch.version.cuda,
         nccl_version=".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
-        warnings=warnings,
+        warnings=ignored_settings_warnings(defaults.to_diff_dict()),
         spans=(span,),
     )
 
@@ -236,17 +202,6 @@ def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
             uuid = gpus[device.index].uuid
             counts[uuid] = counts.get(uuid, 0) + 1
     return counts
-
-
-def driver_version() -> str | None:
-    """Return the NVIDIA kernel driver's version, or None without one.
-
-    Source: first line of /proc/driver/nvidia/version, "NVRM version: NVIDIA UNIX … Kernel Module  580.159  …".
-    """
-    if not DRIVER_VERSION.is_file():
-        return None
-    words = DRIVER_VERSION.read_text(encoding="utf-8").splitlines()[0].split()
-    return next((word for word in words if word[0].isdigit() and "." in word), None)
 
 
 def freeing_memory(what: str, work: Callable[[], T]) -> T:

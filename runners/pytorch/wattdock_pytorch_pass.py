@@ -14,9 +14,8 @@ from wattdock_pytorch_load import PyTorchModel, freeing_memory
 from wattdock_pytorch_steps import StepClock, output_length
 
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.supply import PromptSupply
-from wattdock_runner.text import encode_prompts
+from wattdock_runner.text import encode_prompts, require_servable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,11 +79,7 @@ def _prepare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]
     limits = [workload.output_tokens_wanted(prompt) for prompt in prompts]
     config = loaded.model.config.get_text_config()
     context = getattr(config, "max_position_embeddings", None)
-    for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True)):
-        if max(ids) >= config.vocab_size:
-            raise InvalidRequest(f"prompt {position} holds id {max(ids)}, and the model has {config.vocab_size}")
-        if context is not None and len(ids) + limit > context:
-            raise InvalidRequest(f"prompt {position} needs {len(ids)} + {limit} positions, and the model has {context}")
+    require_servable(encoded, limits, vocab_size=config.vocab_size, context_tokens=context)
     return [_Request(torch.tensor(ids), limit) for ids, limit in zip(encoded, limits, strict=True)]
 
 

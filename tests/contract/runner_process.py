@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 FAKE_FOLDER = ROOT / "tests/runners/fake"
 PYTORCH_FOLDER = ROOT / "runners/pytorch"
 PYTORCH_PYTHON = PYTORCH_FOLDER / ".venv/bin/python"
+VLLM_FOLDER = ROOT / "runners/vllm"
+VLLM_PYTHON = VLLM_FOLDER / ".venv/bin/python"
 SEND_CHUNK = 1 << 20
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from contract.runner_process import FAKE_FOLDER, PYTORCH_FOLDER, PYTORCH_PYTHON
+from contract.runner_process import FAKE_FOLDER, PYTORCH_FOLDER, PYTORCH_PYTHON, VLLM_FOLDER, VLLM_PYTHON
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -20,8 +20,8 @@ TINY_LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "dtype": "bfloat16",
-    "hidden_size": 64,
-    "intermediate_size": 128,
+    "hidden_size": 128,
+    "intermediate_size": 256,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -53,6 +53,7 @@ class Subject:
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
+    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON),
 )
 
 

@@ -111,6 +111,16 @@ def test_first_use_makes_it_and_every_later_use_finds_it(index: LocalIndex, runn
     assert (again, len(index.asked)) == ([], asked)
 
 
+def test_a_dependency_can_be_left_out(index: LocalIndex, runner_dir: Path) -> None:
+    """Packages often ask for what they can do without, and what exists for other machines only."""
+    (runner_dir / "requirements-cpu.txt").write_text("# wattdock: without leaf\nstem\n")
+    python = ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    assert version_in(python, "stem") == "1.5"
+    assert (runner_dir / ".venv" / "wattdock" / "pins.txt").read_text().startswith("stem==1.5 ")
+    with pytest.raises(subprocess.CalledProcessError):
+        version_in(python, "leaf")
+
+
 def test_other_requirements_or_a_missing_stamp_mean_a_new_one(index: LocalIndex, runner_dir: Path) -> None:
     """What is left of an older or an interrupted one is not built upon."""
     venv = runner_dir / ".venv"

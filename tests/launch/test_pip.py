@@ -17,6 +17,7 @@ from wattdock.launch.pip import (
     failure,
     file_bytes,
     is_cpu_build,
+    left_out,
     pin_lines,
     run_logged,
     summarise,
@@ -139,3 +140,9 @@ def test_a_failure_says_more_where_it_did_not_end_by_itself(tmp_path: Path, code
     """A pip that the kernel killed cannot say so itself."""
     with pytest.raises(LaunchError, match=said):
         run(code, tmp_path)
+
+
+def test_what_a_file_is_installed_without_stands_in_its_comments() -> None:
+    """pip itself reads past them; other comments mean nothing."""
+    text = "# wattdock: without torchvision Torch_Audio\nvllm\n# without numpy\nleaf  # wattdock: without stem\n"
+    assert left_out(text) == {"torchvision", "torch-audio"}

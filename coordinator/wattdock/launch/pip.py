@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HEAD_TIMEOUT_S = 10
 HEADS_AT_ONCE = 8
 LARGEST_SHOWN = 4
+WITHOUT = "# wattdock: without "
 CUDA_PREFIXES = ("nvidia-", "cuda-")
 
 
@@ -67,14 +68,16 @@ class Pip:
             self.progress("no newer pip to be had: the bundled one downloads before sizes can be shown")
 
     def resolve(self, requirements: Path, *options: str) -> tuple[Package, ...]:
-        """Return what pip would install, dependencies included.
+        """Return what pip would install, dependencies included, but for what the file is to be installed without.
 
         Raises:
             LaunchError: pip found no set, or reached no index.
         """
         report = self.log_path.with_name("report.json")
         self._run("install", "--quiet", "--dry-run", "--report", str(report), "-r", str(requirements), *options)
-        return parse_report(report.read_text(encoding="utf-8"))
+        unwanted = left_out(requirements.read_text(encoding="utf-8"))
+        packages = parse_report(report.read_text(encoding="utf-8"))
+        return tuple(package for package in packages if package.name not in unwanted)
 
     def install(self, packages: Sequence[Package], *options: str) -> None:
         """Install exactly these packages.
@@ -151,6 +154,17 @@ def parse_report(text: str) -> tuple[Package, ...]:
             sha256=item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256"),
         )
         for item in json.loads(text)["install"]
+    )
+
+
+def left_out(requirements: str) -> frozenset[str]:
+    """Return the packages that a requirements file is to be installed without, though others ask for them.
+
+    Written as comments, `# wattdock: without NAME NAME`, since pip has no such option.
+    """
+    lines = (line.partition(WITHOUT) for line in requirements.splitlines())
+    return frozenset(
+        name.lower().replace("_", "-") for before, _, names in lines if not before for name in names.split()
     )
 
 

@@ -31,6 +31,9 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
         output_tokens_per_s=output_tokens / duration_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
+        schedule_lag_share=max(
+            (share for one in passes if (share := schedule_lag_share(one)) is not None), default=None
+        ),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
@@ -53,6 +56,15 @@ def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
         if len(set(counts.values())) > 1:
             found.append(f"pass {one.index}: {counts}")
     return found
+
+
+def schedule_lag_share(measured: MeasuredPass) -> float | None:
+    """Return the last request's delay behind its intended arrival, as a share of the pass; None without a schedule."""
+    done = measured.generated
+    last = max(done.requests, key=lambda request: request.index, default=None)
+    if last is None or last.intended_ns is None:
+        return None
+    return (last.submitted_ns - last.intended_ns) / NS_PER_S / done.span.duration_s
 
 
 def ttft_s(request: RequestRecord) -> float | None:

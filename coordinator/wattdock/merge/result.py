@@ -64,7 +64,7 @@ def merge(
         compute=Compute(reason=COMPUTE_REASON),
         statistics=statistics(energy.passes),
         multi_gpu=multi_gpu(energy, speed),
-        audit=audit(snapshot, energy, token_disagreements(passes), failure),
+        audit=audit(snapshot, energy, speed, token_disagreements=token_disagreements(passes), failure=failure),
         spans=[stored for one in restarts for stored in _stored_spans(one, used)],
     )
 

@@ -107,6 +107,9 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         "requests",
         f"{done.requests} in {_passes(result)}, {done.duration_s:.2f} s",
     )
+    if done.offered_rate_per_s and done.schedule_lag_share is not None:
+        rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
+        yield "arrivals", f"{rates}; {done.schedule_lag_share:.1%} of a pass behind at its end"
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
     yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt"
     yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"

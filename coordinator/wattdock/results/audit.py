@@ -13,17 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.result import EnergyResult, Failure
+    from wattdock.results.result import EnergyResult, Failure, Performance
 
 # What a defensible figure needs beyond what is checked below.
 NOT_CHECKED = ("warm-up converged", "idle baselines", "exclusive GPUs", "throttling", "roofline", "image pinned")
 MIN_RESTARTS = 3
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
+# An engine this far behind at the end served that much less than was offered: its latencies grow with the pass.
+MAX_SCHEDULE_LAG_SHARE = 0.05
 
 
 def audit(
-    environment: EnvironmentSnapshot, energy: EnergyResult, token_disagreements: Sequence[str], failure: Failure | None
+    environment: EnvironmentSnapshot,
+    energy: EnergyResult,
+    performance: Performance | None,
+    *,
+    token_disagreements: Sequence[str],
+    failure: Failure | None,
 ) -> Audit:
     """Return every check and the verdict.
 
@@ -45,6 +52,7 @@ def audit(
         _restarts_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
         _prompts_check(energy),
+        *_schedule_checks(performance),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
@@ -73,3 +81,13 @@ def _prompts_check(energy: EnergyResult) -> Check:
     reused = sum(one.prompts_reused for one in energy.passes)
     figure = f"{repeated} repeats within passes, {reused} passes with prompts of earlier ones"
     return _check("prompts fresh", not repeated and not reused, figure)
+
+
+def _schedule_checks(performance: Performance | None) -> list[Check]:
+    """Return whether an open loop was kept up with; nothing for a closed one."""
+    share = performance.schedule_lag_share if performance else None
+    if performance is None or share is None:
+        return []
+    rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
+    figure = f"{rates}, {share:.1%} of the pass behind at its end"
+    return [_check("arrivals kept up with", share <= MAX_SCHEDULE_LAG_SHARE, figure)]

@@ -180,6 +180,9 @@ class Performance(_Stored):
 
     Attributes:
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
+        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, over the
+            pass's duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the
+            offered rate ends at 0.2. None where arrivals follow no schedule.
         ttft, tpot, e2e: Time to first token; per output token after the first; from submission to last token.
     """
 
@@ -191,6 +194,7 @@ class Performance(_Stored):
     output_tokens_per_s: float
     requests_per_s: float
     offered_rate_per_s: float | None = None
+    schedule_lag_share: float | None = None
     ttft: Quantiles | None
     tpot: Quantiles | None
     e2e: Quantiles | None

@@ -39,13 +39,16 @@ class PromptSupply(Generic[T]):
         self._clock_ns = clock_ns
         self.taken = 0
 
+    def minima_met(self) -> bool:
+        """Return whether the pass has had all its requests and its time."""
+        elapsed_s = (self._clock_ns() - self._started_ns) / NS_PER_S
+        return self.taken >= self._min_requests and elapsed_s >= self._min_duration_s
+
     def take(self, count: int) -> list[tuple[int, T]]:
         """Return up to `count` further requests as (index, prompt); none once both minima are met."""
-        missing = max(0, self._min_requests - self.taken)
-        elapsed_s = (self._clock_ns() - self._started_ns) / NS_PER_S
-        if missing == 0 and elapsed_s >= self._min_duration_s:
+        if self.minima_met():
             return []
-        granted = count if self._min_duration_s else min(count, missing)
+        granted = count if self._min_duration_s else min(count, self._min_requests - self.taken)
         first, self.taken = self.taken, self.taken + granted
         return [(index, self._prompts[index % len(self._prompts)]) for index in range(first, first + granted)]
 

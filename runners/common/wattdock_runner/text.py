@@ -45,6 +45,27 @@ def encode_prompts(tokenizer: Tokenizer | None, prompts: Sequence[Prompt], *, ch
     return encoded
 
 
+def require_servable(
+    encoded: Sequence[Sequence[int]], limits: Sequence[int], *, vocab_size: int, context_tokens: int | None
+) -> None:
+    """Accept only prompts that the model knows all ids of, and whose answers fit behind them.
+
+    Args:
+        limits: The most output tokens of each prompt.
+        context_tokens: Positions that the model has; None is unlimited.
+
+    Raises:
+        InvalidRequest: Names the prompt and both figures.
+    """
+    for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True)):
+        if max(ids) >= vocab_size:
+            raise InvalidRequest(f"prompt {position} holds id {max(ids)}, and the model has {vocab_size}")
+        if context_tokens is not None and len(ids) + limit > context_tokens:
+            raise InvalidRequest(
+                f"prompt {position} needs {len(ids)} + {limit} positions, and the model has {context_tokens}"
+            )
+
+
 def _encode(tokenizer: Tokenizer | None, content: str | tuple[int, ...], *, chat_template: bool) -> list[int]:
     if not isinstance(content, str):
         return list(content)

@@ -1,0 +1,46 @@
+"""Settings of the vLLM runner."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from wattdock.config.sections.base import BackendSection
+
+Size = Annotated[int, Field(ge=1)]
+
+
+class Section(BackendSection):
+    """`vllm:` in an experiment; any other argument of vLLM's engine may stand here too, and None is vLLM's own choice.
+
+    Attributes:
+        dtype: "auto" is the checkpoint's own on a GPU and float32 on a CPU.
+        tensor_parallel_size: GPUs that each layer is split over.
+        pipeline_parallel_size: Groups of GPUs that the layers are spread over.
+        gpu_memory_utilization: Share of each GPU's memory for weights and KV cache together.
+        kv_cache_memory_bytes: Size of the KV cache on each device; on a CPU 2 GiB unless set.
+        max_model_len: Tokens of the longest request, answer included.
+        max_num_seqs: Most requests served at a time; at least `workload.batch_size`.
+        max_num_batched_tokens: Most tokens computed in one step.
+        enable_prefix_caching: Off unless set; where on, cached prompt tokens are counted per request.
+        enforce_eager: Neither compile nor capture; on a CPU that is so unless set to false.
+        load_format: Only needed for formats that vLLM does not see by itself; random weights follow from the model.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    tensor_parallel_size: Size = 1
+    pipeline_parallel_size: Size = 1
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    kv_cache_memory_bytes: Size | None = None
+    max_model_len: Size | None = None
+    max_num_seqs: Size | None = None
+    max_num_batched_tokens: Size | None = None
+    enable_prefix_caching: bool = False
+    enforce_eager: bool | None = None
+    quantization: str | None = None
+    load_format: str | None = None
+
+    def gpus_needed(self) -> int:
+        """Return the number of vLLM's workers, each of which takes one GPU."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size

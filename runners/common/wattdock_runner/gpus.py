@@ -1,0 +1,46 @@
+"""Hold the GPUs that an engine sees against those it was meant to see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock_runner.errors import WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock_runner.backend import Gpu
+
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+
+def nvml_uuid(uuid: object) -> str:
+    """Return a UUID in NVML's form; torch writes them without prefix."""
+    text = str(uuid)
+    return text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+
+
+def require_gpus(asked: tuple[str, ...], gpus: Sequence[Gpu], engine: str) -> None:
+    """Accept only if the GPUs seen are those asked for, in that order.
+
+    Raises:
+        WrongState: Names both.
+    """
+    seen = tuple(gpu.uuid for gpu in gpus)
+    if asked != seen:
+        raise WrongState(
+            f"asked for GPUs [{', '.join(asked)}], but {engine} sees [{', '.join(seen)}]; "
+            "CUDA_VISIBLE_DEVICES of the runner decides what it sees"
+        )
+
+
+def driver_version() -> str | None:
+    """Return the NVIDIA kernel driver's version, or None without one.
+
+    Source: first line of /proc/driver/nvidia/version, "NVRM version: NVIDIA UNIX … Kernel Module  580.159  …".
+    """
+    if not DRIVER_VERSION.is_file():
+        return None
+    words = DRIVER_VERSION.read_text(encoding="utf-8").splitlines()[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), None)

@@ -1,0 +1,271 @@
+"""Start one vLLM engine and say what it really runs with."""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call; workers of
+# a split model are processes of their own, spawned, since this process has threads. No usage reports while measuring.
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.llm_engine import LLMEngine
+from wattdock_vllm_arguments import defaults_for
+from wattdock_vllm_describe import effective_engine_args, parallelism
+from wattdock_vllm_worker import EXTENSION
+
+from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
+from wattdock_runner.clock import now_ns
+from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock_runner.backend import LoadOrder
+
+# vLLM has no exception class of its own for these.
+MEMORY_WORDS = ("KV cache", "kv cache", "out of memory", "Free memory on device", "No available memory")
+NO_WEIGHTS = "Cannot find any model weights"
+# What vLLM raises for values that it does not take, or not together.
+REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class VllmModel:
+    """A running engine and what a pass needs to know of it.
+
+    Attributes:
+        context_tokens: Positions that prompt and answer share.
+        max_num_seqs: Most requests that the engine serves at a time.
+        cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
+        block_tokens: Tokens that one block holds.
+    """
+
+    engine: LLMEngine
+    tokenizer: Any
+    vocab_size: int
+    context_tokens: int
+    max_num_seqs: int
+    cache_blocks: int | None
+    block_tokens: int
+
+
+def load_model(
+    order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
+) -> tuple[VllmModel, LoadedModel]:
+    """Start an engine as `order` says, on the GPUs it names or on the CPU when it names none.
+
+    Args:
+        start_ns: When loading began, before this module was imported.
+
+    Raises:
+        WrongState: vLLM sees other GPUs than asked for.
+        InvalidRequest: vLLM refuses the folder, the dtype or an argument's value.
+        OutOfMemory: The weights or the KV cache do not fit.
+    """
+    gpus = visible_gpus()
+    require_gpus(order.gpu_uuids, gpus, "vLLM")
+    config = _checkpoint_config(order)
+    settings = engine_settings(order, config, on_gpu=bool(gpus))
+    parameters = parameter_count(config, order)
+    _require_room(parameters, settings, config, gpus)
+    report("drawing random weights" if order.random_weights else "reading weights", None)
+    model = _start(settings, order, report)
+    span = Span("load", start_ns, now_ns(), drained=True)
+    return model, _describe(model, settings, gpus, parameters, span)
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that vLLM sees, in its order, without opening a context on any."""
+    if not current_platform.is_cuda():
+        return ()
+    platform: Any = current_platform
+    return tuple(
+        Gpu(
+            nvml_uuid(platform.get_device_uuid(index)),
+            platform.get_device_name(index),
+            platform.get_device_total_memory(index),
+        )
+        for index in range(torch.cuda.device_count())
+    )
+
+
+def _checkpoint_config(order: LoadOrder) -> Any:
+    try:
+        return AutoConfig.from_pretrained(
+            order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
+
+
+def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str, Any]:
+    """Return everything that vLLM's EngineArgs gets.
+
+    Raises:
+        InvalidRequest: `load_format` contradicts the kind of weights.
+    """
+    given = dict(order.engine_args)
+    is_dummy = given.get("load_format") == "dummy"
+    if is_dummy and order.random_weights is None:
+        raise InvalidRequest("load_format 'dummy' would pass for the model's own weights; use model: shape:NAME")
+    settings = defaults_for(given, on_gpu=on_gpu, kv_cache_is_set="VLLM_CPU_KVCACHE_SPACE" in os.environ) | given
+    if weights := order.random_weights:
+        if not is_dummy and "load_format" in given:
+            raise InvalidRequest(f"random weights are not read: load_format {given['load_format']!r} cannot be served")
+        settings["load_format"] = "dummy"
+        settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}
+    return settings | {
+        "model": str(order.model_path),
+        "dtype": _dtype(order, config, on_gpu=on_gpu),
+        "trust_remote_code": order.trust_remote_code,
+        # Texts are encoded before a pass and decoded after it; the engine sees ids only.
+        "skip_tokenizer_init": True,
+        "worker_extension_cls": EXTENSION,
+    }
+
+
+def _dtype(order: LoadOrder, config: Any, *, on_gpu: bool) -> str:
+    """Return the checkpoint's own dtype for "auto", where vLLM would narrow float32 to 16 bits."""
+    if order.dtype != "auto":
+        return order.dtype
+    if not on_gpu:
+        return "float32"
+    own = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
+    return "auto" if own is None else str(own).removeprefix("torch.")
+
+
+def parameter_count(config: Any, order: LoadOrder) -> int | None:
+    """Return how many parameters the model has, each tied one counted once; None where transformers has no such class.
+
+    Counted on the meta device, since vLLM's workers pack, split and repeat parameters.
+    """
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=order.trust_remote_code)
+    except (ValueError, ImportError):
+        return None
+    model.tie_weights()
+    return sum(int(parameter.numel()) for parameter in model.parameters())
+
+
+def _require_room(parameters: int | None, settings: dict[str, Any], config: Any, gpus: tuple[Gpu, ...]) -> None:
+    """Refuse a model that cannot fit; in a worker's process this would end as an unnamed failure.
+
+    Raises:
+        InvalidRequest: More GPUs are needed than there are.
+        OutOfMemory: Holds both sizes.
+    """
+    split = int(settings.get("tensor_parallel_size", 1)) * int(settings.get("pipeline_parallel_size", 1))
+    if not gpus:
+        return
+    if split > len(gpus):
+        raise InvalidRequest(
+            f"tensor_parallel_size × pipeline_parallel_size is {split}, and vLLM sees {len(gpus)} GPUs"
+        )
+    if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
+        return
+    bytes_each = getattr(torch, settings["dtype"]).itemsize if settings["dtype"] != "auto" else 2
+    needed_bytes, least_bytes = parameters * bytes_each / split, min(gpu.vram_total_bytes or 0 for gpu in gpus)
+    if needed_bytes > least_bytes:
+        raise OutOfMemory(
+            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
+            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
+        )
+
+
+def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
+    try:
+        # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
+        engine = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
+    except (MemoryError, *REFUSALS, RuntimeError) as error:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in MEMORY_WORDS):
+            raise OutOfMemory(f"vLLM: {error}") from error
+        if isinstance(error, REFUSALS) or NO_WEIGHTS in str(error):
+            raise InvalidRequest(f"vLLM cannot load {settings['model']}: {error}") from error
+        raise
+    report("reading the tokenizer", None)
+    drain(engine)
+    config = engine.vllm_config
+    return VllmModel(
+        engine,
+        _tokenizer(order),
+        vocab_size=config.model_config.get_vocab_size(),
+        context_tokens=config.model_config.max_model_len,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        cache_blocks=_cache_blocks(engine),
+        block_tokens=config.cache_config.block_size,
+    )
+
+
+def _cache_blocks(engine: LLMEngine) -> int | None:
+    """Return the size of the KV cache in blocks, where every layer keeps every token."""
+    core: Any = getattr(engine.engine_core, "engine_core", None)
+    if core is None:
+        return None
+    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
+    # One block is vLLM's own placeholder.
+    return int(core.scheduler.kv_cache_config.num_blocks) - 1 if plain else None
+
+
+def _tokenizer(order: LoadOrder) -> Any:
+    if not has_tokenizer(order.model_path):
+        return None
+    return AutoTokenizer.from_pretrained(
+        order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
+    )
+
+
+def _describe(
+    model: VllmModel, settings: dict[str, Any], gpus: tuple[Gpu, ...], parameters: int | None, span: Span
+) -> LoadedModel:
+    config = model.engine.vllm_config
+    places = model.engine.collective_rpc("wattdock_place")
+    layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
+    generation = config.model_config.try_get_generation_config()
+    effective = effective_engine_args(config, EngineArgs(**settings)) | {
+        "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
+        "engine_core_process": os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1",
+    }
+    is_quantised = config.model_config.quantization is not None
+    bytes_each = config.model_config.dtype.itemsize
+    return LoadedModel(
+        visible_gpus=gpus,
+        used_gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.uuid in layers_by_gpu),
+        effective_engine_args=effective,
+        parallelism=parallelism(config.parallel_config, layers_by_gpu),
+        parameter_count=parameters,
+        weight_bytes=None if parameters is None or is_quantised else parameters * bytes_each,
+        driver_version=driver_version(),
+        cuda_version=torch.version.cuda,
+        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
+        warnings=ignored_settings_warnings(generation),
+        spans=(span,),
+    )
+
+
+def drain(engine: LLMEngine) -> None:
+    """Return when every worker's device has done all its work."""
+    engine.collective_rpc("wattdock_drain")
+
+
+def stop_engine(model: VllmModel | None) -> None:
+    """End the engine with its processes, and give back what it held in this one."""
+    if model is not None:
+        model.engine.engine_core.shutdown()
+        del model
+    gc.collect()
+    cleanup_dist_env_and_memory()

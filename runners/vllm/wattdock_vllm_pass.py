@@ -1,0 +1,223 @@
+"""Drive the engine step by step through one pass, and record it.
+
+Everything that is not inference happens before the span opens or after it closes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
+from wattdock_vllm_load import MEMORY_WORDS, VllmModel, drain
+
+from wattdock_runner.admission import Admission
+from wattdock_runner.backend import Arrival
+from wattdock_runner.clock import NS_PER_S, now_ns
+from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.supply import PromptSupply
+from wattdock_runner.text import encode_prompts, require_servable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock_runner.backend import Prompt, Workload
+    from wattdock_runner.recorder import PassRecorder
+
+# Ids must be unique among all requests that the engine still knows.
+_SERIAL = count()
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One prompt ready to run."""
+
+    ids: list[int]
+    sampling: SamplingParams
+
+
+@dataclass
+class _Served:
+    """One request that entered the engine, as seen from outside it; instants in ns.
+
+    Attributes:
+        steps: Instant and number of new tokens of each engine step that gave some.
+    """
+
+    index: int
+    request: _Request
+    submitted_ns: int
+    intended_ns: int | None
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    cached_prompt_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+def run_pass(model: VllmModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+    """Serve requests as they arrive until the minima are met; record every request and step.
+
+    Raises:
+        InvalidRequest: A prompt cannot be run by this model, or the engine serves fewer requests at a time.
+        OutOfMemory: The KV cache cannot hold what is to be in flight, or a step does not fit.
+        PassCancelled: The client went away.
+    """
+    requests = _prepare(model, workload, prompts)
+    served = _serve(model, workload, requests, recorder)
+    for one in served:
+        _record(one, model, workload, recorder)
+
+
+def _prepare(model: VllmModel, workload: Workload, prompts: Sequence[Prompt]) -> list[_Request]:
+    """Tokenise, and refuse what the engine would refuse in the middle, or quietly do otherwise."""
+    if workload.in_flight > model.max_num_seqs:
+        raise InvalidRequest(
+            f"{workload.in_flight} requests in flight, and this engine serves {model.max_num_seqs} at a time; "
+            "raise max_num_seqs"
+        )
+    encoded = encode_prompts(model.tokenizer, prompts, chat_template=workload.chat_template)
+    limits = [workload.output_tokens_wanted(prompt) for prompt in prompts]
+    require_servable(encoded, limits, vocab_size=model.vocab_size, context_tokens=model.context_tokens)
+    _require_cache(model, workload, [len(ids) + limit for ids, limit in zip(encoded, limits, strict=True)])
+    return [
+        _Request(ids, sampling_params(workload, position, limit))
+        for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True))
+    ]
+
+
+def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> int:
+    """Return the most KV cache blocks that `in_flight` requests in a row take at full length; the row is a ring."""
+    blocks = [-(-length // block_tokens) for length in lengths]
+    ring = blocks * (1 + -(-in_flight // len(blocks)))
+    return max(sum(ring[first : first + in_flight]) for first in range(len(blocks)))
+
+
+def _require_cache(model: VllmModel, workload: Workload, lengths: Sequence[int]) -> None:
+    """Refuse requests that cannot be in flight together: vLLM would stop some of them and compute them twice.
+
+    Raises:
+        OutOfMemory: Holds what is needed and what there is.
+    """
+    together = workload.arrival in (Arrival.BATCH, Arrival.CLOSED) and workload.ignore_eos
+    if model.cache_blocks is None or not together:
+        return
+    # Without a minimum, each prompt is run once.
+    most = None if workload.min_duration_s else workload.min_requests or len(lengths)
+    in_flight = workload.in_flight if most is None else min(workload.in_flight, most)
+    needed = most_blocks(lengths, in_flight, model.block_tokens)
+    if needed > model.cache_blocks:
+        raise OutOfMemory(
+            f"{in_flight} requests in flight need {needed} blocks of KV cache at their full length, and there "
+            f"are {model.cache_blocks}; lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+        )
+
+
+def sampling_params(workload: Workload, position: int, limit: int) -> SamplingParams:
+    """Return settings that leave nothing to a checkpoint's defaults; each prompt draws with a seed of its own."""
+    sampling = workload.sampling
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        top_k=sampling.top_k or 0,
+        seed=workload.seed + position if sampling.temperature > 0 else None,
+        max_tokens=limit,
+        ignore_eos=workload.ignore_eos,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recorder: PassRecorder) -> list[_Served]:
+    """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
+    running: dict[str, _Served] = {}
+    drain(model.engine)
+    try:
+        served = _loop(model.engine, workload, requests, recorder, running)
+        drain(model.engine)
+    except (EngineDeadError, RuntimeError) as error:
+        if has_died(model.engine, error):
+            running.clear()
+            raise RuntimeError("a process of vLLM's engine died during the pass") from error
+        if any(words in str(error) for words in MEMORY_WORDS):
+            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {error}") from error
+        raise
+    finally:
+        model.engine.abort_request(list(running))
+    recorder.close(drained=True)
+    return served
+
+
+def has_died(engine: Any, error: Exception) -> bool:
+    """Return whether an engine cannot go on because one of its processes has ended."""
+    # With its core in this process, only the executor knows.
+    return isinstance(error, EngineDeadError) or getattr(getattr(engine, "model_executor", None), "is_failed", False)
+
+
+def _loop(
+    engine: Any, workload: Workload, requests: list[_Request], recorder: PassRecorder, running: dict[str, _Served]
+) -> list[_Served]:
+    """Admit and step until no request is left; `running` holds those inside the engine at any time."""
+    started_ns = recorder.open()
+    admission = Admission(workload, PromptSupply(workload, requests, started_ns), started_ns)
+    served: list[_Served] = []
+    tokens = 0
+    while True:
+        recorder.check_cancelled()
+        for index, request, intended_ns in admission.due(len(running), now_ns()):
+            served.append(_submit(engine, running, index, request, intended_ns))
+        if running:
+            tokens += _take(engine.step(), now_ns(), running)
+            recorder.progress(output_tokens=tokens, requests_finished=len(served) - len(running))
+        elif admission.exhausted:
+            return served
+        else:
+            recorder.cancelled.wait(max(0, admission.next_ns - now_ns()) / NS_PER_S)
+
+
+def _submit(
+    engine: Any, running: dict[str, _Served], index: int, request: _Request, intended_ns: int | None
+) -> _Served:
+    name = str(next(_SERIAL))
+    running[name] = one = _Served(index, request, now_ns(), intended_ns)
+    # The form that a prompt has after vLLM's own rendering, which is thus left out.
+    engine.add_request(name, {"type": "token", "prompt_token_ids": request.ids}, request.sampling)
+    return one
+
+
+def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> int:
+    """Note what one engine step gave, and return how many tokens that was."""
+    total = 0
+    for output in outputs:
+        one = running[output.request_id]
+        completion = output.outputs[0]
+        if new := len(completion.token_ids):
+            one.steps.append((at_ns, new))
+            one.ids.extend(completion.token_ids)
+            one.cached_prompt_tokens = output.num_cached_tokens
+            total += new
+        if output.finished:
+            one.finish_reason = completion.finish_reason
+            del running[output.request_id]
+    return total
+
+
+def _record(one: _Served, model: VllmModel, workload: Workload, recorder: PassRecorder) -> None:
+    recorder.submitted(
+        one.index,
+        prompt_tokens=len(one.request.ids),
+        cached_prompt_tokens=one.cached_prompt_tokens,
+        at_ns=one.submitted_ns,
+        intended_ns=one.intended_ns,
+    )
+    for at_ns, tokens in one.steps:
+        recorder.emitted(one.index, tokens, at_ns)
+    has_text = workload.return_text and model.tokenizer is not None
+    recorder.finished(
+        one.index,
+        one.finish_reason or "abort",
+        text=str(model.tokenizer.decode(one.ids, skip_special_tokens=True)) if has_text else None,
+        output_ids=one.ids if workload.return_token_ids else None,
+    )

@@ -1,0 +1,67 @@
+"""What runs inside each of vLLM's workers: drain its device, name it, and draw random weights.
+
+vLLM imports this module by name in every worker, before the model is made (`worker_extension_cls`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+EXTENSION = "wattdock_vllm_worker.WorkerExtension"
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker class; called through `collective_rpc`."""
+
+    device: Any
+    model_config: Any
+    parallel_config: Any
+
+    def wattdock_drain(self) -> None:
+        """Return when this worker's device has done all its work."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def wattdock_place(self) -> tuple[str | None, int]:
+        """Return the UUID of this worker's GPU as torch writes it (None on a CPU), and its number of layers."""
+        layers = self.model_config.get_num_layers(self.parallel_config)
+        if self.device.type != "cuda":
+            return None, layers
+        return str(torch.cuda.get_device_properties(self.device).uuid), layers
+
+
+@register_model_loader("dummy")
+class UniformLoader(BaseModelLoader):  # type: ignore[misc]
+    """`load_format: dummy`, with the range and the seed that were asked for.
+
+    vLLM's own draws U[-0.001, 0.001) from a seed of its own; up to 0.32 all tensors of one size are equal. Here each
+    parameter has a generator of its own, seeded by its name. Shards of one tensor are equal on all ranks, as vLLM's.
+    """
+
+    def download_model(self, model_config: Any) -> None:
+        """Nothing is read."""
+
+    def load_weights(self, model: Any, model_config: Any) -> None:  # noqa: ARG002
+        """Draw every parameter in place."""
+        drawing = self.load_config.model_loader_extra_config
+        for name, parameter in model.named_parameters():
+            if parameter.device.type == "meta":
+                raise ValueError(f"random weights cannot be quantised while loading: {name} has no storage yet")
+            draw(parameter.data, name, **drawing)
+
+
+def draw(values: torch.Tensor, name: str, *, low: float, high: float, seed: int) -> None:
+    """Fill a floating-point tensor from U[low, high), and any other with zeros."""
+    if not values.is_floating_point():
+        values.zero_()
+        return
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator(values.device).manual_seed(int.from_bytes(digest[:7], "big"))
+    # Drawn in float32: a CPU draws bfloat16 from 256 values only, and bit patterns decide what arithmetic costs.
+    wide = torch.empty(values.shape, dtype=torch.float32, device=values.device)
+    values.copy_(wide.uniform_(low, high, generator=generator))

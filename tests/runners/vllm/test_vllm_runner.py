@@ -1,0 +1,327 @@
+"""What the vLLM backend alone promises, shown on its real runner on the CPU against the PyTorch runner."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+from contract.runner_process import (
+    PYTORCH_FOLDER,
+    PYTORCH_PYTHON,
+    VLLM_FOLDER,
+    VLLM_PYTHON,
+    generate_requests,
+    ids_prompt,
+    load_request,
+    runner_environment,
+    running,
+    workload,
+)
+from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
+from tokenizers import Tokenizer
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Pass, Runner
+
+pytestmark = pytest.mark.skipif(
+    not (VLLM_PYTHON.exists() and PYTORCH_PYTHON.exists()),
+    reason=f"no vLLM environment at {VLLM_PYTHON}, or no PyTorch environment beside it",
+)
+
+NEW_TOKENS = 40
+PROMPTS = [[7, 8, 9], [3 + i % 90 for i in range(17)], [200 - i for i in range(60)], [5, 4, 3, 6, 7, 8, 9, 10, 11, 12]]
+NS_PER_S = 1_000_000_000
+# vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
+BLOCK_TOKENS = 32
+
+
+def reference(python: Path, folder: Path, script: Path, *arguments: str) -> str:
+    """Return what a script prints in a backend's environment."""
+    command = [str(python), str(script), *arguments]
+    environment = runner_environment(folder, "")
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with real files: float32 weights, tokenizer, and preferences that no pass may follow."""
+    folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
+    script = Path(__file__).parents[1] / "pytorch/reference.py"
+    reference(PYTORCH_PYTHON, PYTORCH_FOLDER, script, "make", str(folder))
+    write_tokenizer(folder)
+    preferences = {"eos_token_id": 2, "do_sample": True, "repetition_penalty": 1.9, "top_k": 1}
+    (folder / "generation_config.json").write_text(json.dumps(preferences), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def continuations(checkpoint: Path) -> list[list[int]]:
+    """Return the PyTorch runner's greedy ids for PROMPTS, and leave two of them as ends of sequence."""
+    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as pytorch:
+        pytorch.load(checkpoint)
+        answers = output_ids(run(pytorch))
+    settings = json.loads((checkpoint / "generation_config.json").read_text())
+    settings["eos_token_id"] = [answers[0][11], answers[2][4]]
+    (checkpoint / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return answers
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoint: Path, continuations: list[list[int]]) -> Iterator[tuple[Runner, pb.Loaded]]:
+    """Return a vLLM runner with the checkpoint loaded and room for four requests at a time."""
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
+        yield runner, runner.load(checkpoint, engine_args={"max_num_seqs": 4})[0]
+
+
+@pytest.fixture
+def runner(loaded: tuple[Runner, pb.Loaded]) -> Runner:
+    """Return the runner with the checkpoint loaded."""
+    return loaded[0]
+
+
+@pytest.fixture(scope="module")
+def second_runner() -> Iterator[Runner]:
+    """Return another runner, for tests that load."""
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
+        yield runner
+
+
+@pytest.fixture
+def bare(second_runner: Runner, tmp_path: Path) -> Iterator[tuple[Runner, Path]]:
+    """Return a runner with nothing loaded, and a folder with config.json only."""
+    yield second_runner, write_config(tmp_path / "bare")
+    second_runner.stub.Unload(pb.UnloadRequest())
+
+
+def run(runner: Runner, prompts: list[pb.Prompt] | None = None, **fields: Any) -> Pass:
+    """Run PROMPTS, or others, in one batch and return ids with the record."""
+    asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
+    default = [pb.Prompt(token_ids=pb.TokenIds(ids=ids)) for ids in PROMPTS]
+    return runner.generate(workload(**asked), default if prompts is None else prompts)
+
+
+def output_ids(result: Pass) -> list[list[int]]:
+    """Return the ids of each request."""
+    return [list(record.output_ids.ids) for record in result.requests]
+
+
+def refusal(call: object) -> tuple[grpc.StatusCode, str]:
+    """Return status code and detail of a call that must fail."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)  # type: ignore[call-overload]
+    return caught.value.code(), caught.value.details() or ""
+
+
+def cut_after_first(ids: list[int], ends: list[int]) -> list[int]:
+    """Return `ids` up to and with the first of `ends`."""
+    return next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids)
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_greedy_tokens_equal_the_pytorch_runners(
+    runner: Runner, continuations: list[list[int]], in_flight: int
+) -> None:
+    """Two engines, one model in float32, the same ids; the checkpoint's preferences have no effect."""
+    assert output_ids(run(runner, in_flight=in_flight)) == continuations
+
+
+def test_end_of_sequence_is_counted_and_nothing_comes_after_it(
+    runner: Runner, continuations: list[list[int]], checkpoint: Path
+) -> None:
+    """What ends a sequence is the checkpoint's word, as for every backend."""
+    ends = json.loads((checkpoint / "generation_config.json").read_text())["eos_token_id"]
+    expected = [cut_after_first(ids, ends) for ids in continuations]
+    result = run(runner, ignore_eos=False)
+    assert output_ids(result) == expected
+    assert [record.output_tokens for record in result.requests] == [len(ids) for ids in expected]
+    reasons = ["stop" if ids[-1] in ends else "length" for ids in expected]
+    assert [record.finish_reason for record in result.requests] == reasons
+    assert "stop" in reasons
+
+
+def test_text_goes_in_and_out_as_the_tokenizer_says(runner: Runner, checkpoint: Path) -> None:
+    """vLLM sees ids only, with one BOS; the text that comes back is the ids' text."""
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    text = "a watt is a joule per second"
+    (record,) = run(runner, [pb.Prompt(text=text)], return_text=True).requests
+    assert record.prompt_tokens == len(tokenizer.encode(text).ids)
+    assert record.text == tokenizer.decode(list(record.output_ids.ids), skip_special_tokens=True)
+
+
+def test_sampling_repeats_with_its_seed_and_differs_from_greedy(runner: Runner, continuations: list[list[int]]) -> None:
+    """The seed is the pass's, and neighbours in the batch change nothing."""
+    sampling = pb.Sampling(temperature=1.5, top_p=0.95, top_k=50)
+    first, again, other = (output_ids(run(runner, sampling=sampling, seed=seed)) for seed in (1, 1, 200))
+    assert first == again
+    assert first != other
+    assert first != continuations
+
+
+def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> None:
+    """Prefix caching is off by default, so that no measured prompt comes from a cache."""
+    prompts = [ids_prompt(4 * BLOCK_TOKENS), ids_prompt(5 * BLOCK_TOKENS)]
+    for _ in range(2):
+        result = run(runner, prompts)
+        assert [record.prompt_tokens - record.cached_prompt_tokens for record in result.requests] == [128, 160]
+        assert result.summary.cached_prompt_tokens == 0
+
+
+def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded]) -> None:
+    """What was asked, what wattdock decided and what vLLM worked out."""
+    effective = json.loads(loaded[1].effective_engine_args_json)
+    decided = {"enable_prefix_caching": False, "enforce_eager": True, "kv_cache_memory_bytes": 2 << 30}
+    assert effective.items() >= {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", **decided}.items()
+    assert effective["num_gpu_blocks"] > 0
+    assert "hf_token" not in effective
+    assert "'repetition_penalty': 1.9" in " ".join(loaded[1].environment.warnings)
+
+
+def test_closed_loop_keeps_as_many_in_flight_as_asked(runner: Runner) -> None:
+    """A finished request is replaced while its neighbours run on, and never is there one too many."""
+    prompts = [ids_prompt(4, max_output_tokens=5 + 10 * (i % 3)) for i in range(12)]
+    result = run(runner, prompts, arrival=pb.ARRIVAL_CLOSED, in_flight=3)
+    assert result.summary.requests == 12
+    finished_ns = sorted(record.finished_ns for record in result.requests)
+    # Request 3 takes the place of the first that finished, request 4 that of the second, and so on.
+    waits_ns = [record.submitted_ns - finished_ns[i] for i, record in enumerate(result.requests[3:])]
+    assert all(0 <= wait_ns < NS_PER_S / 20 for wait_ns in waits_ns)
+    lives_ns = [record.finished_ns - record.submitted_ns for record in result.requests]
+    assert max(waits_ns) < min(lives_ns)
+
+
+def test_poisson_arrivals_are_served_at_the_offered_rate_from_their_intended_instants(runner: Runner) -> None:
+    """An engine with time to spare is submitted to within a step of each arrival, and is not kept busy between."""
+    fields = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 10.0, "min_duration_s": 4.0, "max_output_tokens": 2}
+    result = run(runner, [ids_prompt(8)] * 5, **fields)
+    records, duration_s = result.requests, (result.summary.span.end_ns - result.summary.span.start_ns) / NS_PER_S
+    gaps_s = np.diff([record.intended_ns for record in records]) / NS_PER_S
+    late_s = np.array([record.submitted_ns - record.intended_ns for record in records]) / NS_PER_S
+    assert late_s.min() >= 0
+    assert np.median(late_s) < 0.05
+    # 40 expected; a Poisson count strays by more than three deviations once in 400 draws, and the seed is fixed.
+    assert 40 - 3 * 40**0.5 < len(records) < 40 + 3 * 40**0.5
+    assert len(records) / duration_s == pytest.approx(1 / gaps_s.mean(), rel=0.15)
+    assert 0.5 < gaps_s.std() / gaps_s.mean() < 1.5
+
+
+def test_a_saturated_open_loop_shows_in_delays_that_grow(runner: Runner) -> None:
+    """Requests that find no room wait outside the engine, at their intended instants."""
+    fields = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 400.0, "min_requests": 40, "in_flight": 2}
+    result = run(runner, [ids_prompt(8)] * 5, **fields)
+    waits_ns = [record.submitted_ns - record.intended_ns for record in result.requests]
+    assert waits_ns[-1] > waits_ns[len(waits_ns) // 2] > waits_ns[0] >= 0
+    span = result.summary.span
+    assert waits_ns[-1] > 0.05 * (span.end_ns - span.start_ns)
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "named"),
+    [
+        ({}, ids_prompt(500), "500 + 40 positions, and the model has 512"),
+        ({}, pb.Prompt(token_ids=pb.TokenIds(ids=[1, 512])), "holds id 512, and the model has 512"),
+        ({"in_flight": 5}, ids_prompt(3), "this engine serves 4 at a time; raise max_num_seqs"),
+    ],
+)
+def test_a_pass_that_the_engine_would_serve_otherwise_is_refused(
+    runner: Runner, asked: dict[str, Any], prompt: pb.Prompt, named: str
+) -> None:
+    """Neither cut, nor queued inside the engine without a word."""
+    fields = {"in_flight": 1, "max_output_tokens": NEW_TOKENS, **asked}
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(**fields), [prompt]))))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert named in detail
+
+
+def test_describe_loads_no_engine_and_names_the_versions_it_supports(runner: Runner) -> None:
+    """Readiness, and every argument of the installed vLLM, from a process that has not mapped libtorch."""
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as fresh:
+        described = fresh.stub.Describe(pb.DescribeRequest())
+        assert "libtorch" not in Path(f"/proc/{fresh.process.pid}/maps").read_text()
+    assert "libtorch" in Path(f"/proc/{runner.process.pid}/maps").read_text()
+    assert described.supported_versions == ">=0.26,<0.34"
+    assert {"tensor_parallel_size", "pipeline_parallel_size", "load_format"} <= set(described.engine_arguments)
+    assert len(described.engine_arguments) > 150
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "named"),
+    [
+        ({"engine_args": {"tensor_paralel_size": 1}}, "INVALID_ARGUMENT", "did you mean 'tensor_parallel_size'"),
+        ({"engine_args": {"max_model_len": 100_000}}, "INVALID_ARGUMENT", "max_model_len (100000)"),
+        ({"engine_args": {"kv_cache_dtype": "int3"}}, "INVALID_ARGUMENT", "cache_dtype"),
+        ({"engine_args": {"kv_cache_memory_bytes": 1000}}, "RESOURCE_EXHAUSTED", "cache blocks"),
+        ({"engine_args": {"kv_cache_memory_bytes": 200_000}}, "RESOURCE_EXHAUSTED", "KV cache"),
+        ({"engine_args": {"load_format": "safetensors"}}, "INVALID_ARGUMENT", "random weights are not read"),
+        ({"engine_args": {"load_format": "dummy"}, "random_weights": None}, "INVALID_ARGUMENT", "would pass for"),
+        ({"random_weights": None}, "INVALID_ARGUMENT", "cannot load"),
+        ({"gpu_uuids": ["GPU-1234"]}, "FAILED_PRECONDITION", "asked for GPUs [GPU-1234], but vLLM sees []"),
+    ],
+)
+def test_load_that_cannot_be_had_is_refused(
+    bare: tuple[Runner, Path], fields: dict[str, Any], code: str, named: str
+) -> None:
+    """Unknown names, values that vLLM refuses, a KV cache without room, no weights, no such GPU: each is named."""
+    runner, folder = bare
+    asked = {"random_weights": SMALL_UNIFORM, **fields}
+    status, detail = refusal(runner.stub.Load(load_request(folder, **asked)))
+    assert (status.name, named in detail) == (code, True), detail
+
+
+def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
+    """The second time, all but the last block come from the cache, and the tokens stay the same."""
+    runner, folder = bare
+    engine_args: dict[str, object] = {"enable_prefix_caching": True, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    prompts = [ids_prompt(4 * BLOCK_TOKENS + 5)]
+    first, second = run(runner, prompts), run(runner, prompts)
+    assert [one.summary.cached_prompt_tokens for one in (first, second)] == [0, 4 * BLOCK_TOKENS]
+    assert second.requests[0].cached_prompt_tokens == 4 * BLOCK_TOKENS
+    assert second.summary.prompt_tokens == 4 * BLOCK_TOKENS + 5
+    assert output_ids(first) == output_ids(second)
+
+
+def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, Path]) -> None:
+    """vLLM would preempt and compute twice, and the figure would be another workload's."""
+    runner, folder = bare
+    # 1 KiB a token, so 32 KiB a block: room for one prompt of the model's whole context and a little more.
+    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    asked = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(asked, [ids_prompt(150), ids_prompt(20)]))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    # 190 tokens take 6 blocks and 60 take 2.
+    assert "5 requests in flight need 22 blocks of KV cache" in detail
+    assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
+
+
+def test_random_weights_follow_their_seed(bare: tuple[Runner, Path]) -> None:
+    """A new engine with the same seed gives the same answers, with another seed others."""
+    runner, folder = bare
+    answers = []
+    for seed in (1, 1, 2):
+        runner.load(folder, random_weights=pb.RandomWeights(low=-0.5, high=0.5, seed=seed))
+        answers.append(output_ids(run(runner)))
+        runner.stub.Unload(pb.UnloadRequest())
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_drawn_values_have_the_stated_distribution() -> None:
+    """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12, also in bfloat16; a name is a draw of its own."""
+    facts = json.loads(reference(VLLM_PYTHON, VLLM_FOLDER, Path(__file__).with_name("drawn.py")))
+    assert -0.0201 < facts["low"] < -0.0199
+    assert 0.0398 < facts["high"] < 0.0401
+    assert facts["mean"] == pytest.approx(0.01, abs=2e-4)
+    assert facts["std"] == pytest.approx(0.06 / 12**0.5, rel=0.01)
+    assert facts["distinct"] > 1_000
+    assert facts["same_name_is_equal"]
+    assert not facts["other_name_is_equal"]
+    assert facts["integers"] == [0, 0]
