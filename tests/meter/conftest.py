@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import fake_nvml
 import pytest
+from fresh_zeus import fresh_zeus
 
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter.zeus import ZeusMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from fake_nvml import FakeGpu
@@ -36,15 +36,3 @@ def metered(request: pytest.FixtureRequest, library: Path) -> Callable[[Sequence
             return timeline
 
     return watch
-
-
-@contextmanager
-def fresh_zeus() -> Iterator[None]:
-    """Let Zeus forget the GPUs that it keeps for a process's life."""
-    import zeus.device.gpu
-
-    try:
-        yield
-    finally:
-        zeus.device.gpu._gpus = None
-        zeus.device.gpu.nvml_is_available.cache_clear()
