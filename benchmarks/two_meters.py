@@ -98,9 +98,9 @@ def rows_of(result: ExperimentResult, zeus_timelines: Sequence[Timeline]) -> Ite
             str(one.pass_index),
             f"{one.duration_s:.2f}",
             *compared(one, spans[key], zeus_timelines, environment.gpu_uuids),
-            number(window and window.difference_j, "+.2f"),
-            number(window and window.difference_share, "+.4%"),
-            number(window and window.bound_j, ".1f"),
+            number(window.difference_j if window else None, "+.2f"),
+            number(window.difference_share if window else None, "+.4%"),
+            number(window.bound_j if window else None, ".1f"),
         )
 
 
@@ -147,10 +147,9 @@ def main() -> None:
         run.measure(progress_for(quiet=False))
     except WattdockError as error:
         sys.exit(f"two_meters: {error}")
-    print("|", " | ".join(HEADER), "|\n|", " | ".join("---" for _ in HEADER), "|")
-    for stored in run.stored:
-        for row in rows_of(stored.result, both.zeus_timelines):
-            print("|", " | ".join(row), "|")
+    rows = [row for stored in run.stored for row in rows_of(stored.result, both.zeus_timelines)]
+    for line in (HEADER, tuple("---" for _ in HEADER), *rows):
+        sys.stdout.write(f"| {' | '.join(line)} |\n")
     if failed := [one.result.error for one in run.stored if one.result.error]:
         sys.exit(f"two_meters: {failed[0].stage}: {failed[0].message}")
 

@@ -110,10 +110,9 @@ def test_a_hole_in_the_samples_gives_no_energy() -> None:
     """A counter may have wrapped in it, who knows how often."""
     at_ns = np.array([0, 1, 2, 5, 6]) * NS_PER_S // 2
     holed = Series(at_ns, np.arange(5.0))
-    assert series_joules(holed, Span("pass", NS_PER_S // 4, NS_PER_S)) == (
-        pytest.approx(1.5),
-        pytest.approx(2**0.5 / 12**0.5),
-    )
+    found = series_joules(holed, Span("pass", NS_PER_S // 4, NS_PER_S))
+    assert found is not None
+    assert found == pytest.approx((1.5, (2 / 12) ** 0.5))
     assert series_joules(holed, Span("pass", NS_PER_S // 4, 2 * NS_PER_S)) is None
 
 
