@@ -90,7 +90,7 @@ choose_meter("rapl", GpuInventory((), reason="none"), powercap=pathlib.Path("pow
     assert "PreflightError: meter: rapl: powercap/intel-rapl:0/energy_uj is readable by root only" in done.stderr
 
 
-def test_zeus_that_is_not_installed_or_too_old_is_refused_with_the_next_step(
+def test_zeus_that_is_missing_too_old_or_incomplete_is_refused_with_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own import would fail only after the model was loaded."""
@@ -103,4 +103,8 @@ def test_zeus_that_is_not_installed_or_too_old_is_refused_with_the_next_step(
         choose_meter("zeus", ONE, powercap=tmp_path)
     monkeypatch.setattr(choice, "version", lambda _: "0.11.0")
     with pytest.raises(PreflightError, match=r"0\.11\.0 is too old"):
+        choose_meter("zeus", ONE, powercap=tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "zeus.monitor", None)
+    with pytest.raises(PreflightError, match=r"cannot be imported: .*zeus\.monitor.*--meter nvml"):
         choose_meter("zeus", ONE, powercap=tmp_path)

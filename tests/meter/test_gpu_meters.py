@@ -265,8 +265,11 @@ def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, ini
 
 def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> None:
     """A mismatched driver must not pass for a machine without GPUs."""
-    with fake_nvml.loaded(library, init_error=18) as fake, pytest.raises(MeterError, match="cannot be read"):
-        NvmlMeter(fake).start()
+    with fake_nvml.loaded(library, init_error=18) as fake:
+        meter = NvmlMeter(fake)
+        with pytest.raises(MeterError, match="cannot be read"):
+            meter.start()
+        assert "cannot be read" in str(meter.stop().reason)
 
 
 def test_a_meter_serves_one_timeline(library: Path) -> None:

@@ -85,7 +85,7 @@ def _among(asked: str, found: GpuInventory, domains: Domains) -> MeterChoice:
 
 
 def _require_zeus() -> None:
-    """Raise PreflightError unless a Zeus that this version knows is installed."""
+    """Raise PreflightError unless a Zeus that this version knows is installed and can be imported."""
     how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
     try:
         found = version("zeus")
@@ -93,3 +93,8 @@ def _require_zeus() -> None:
         raise PreflightError(f"meter: zeus: Zeus is not installed; {how}") from error
     if Version(found) < Version(ZEUS_MIN):
         raise PreflightError(f"meter: zeus: Zeus {found} is too old; {how}")
+    try:
+        import zeus.device
+        import zeus.monitor  # noqa: F401  (what it needs may be missing)
+    except ImportError as error:
+        raise PreflightError(f"meter: zeus: Zeus {found} cannot be imported: {error}; {how}") from error

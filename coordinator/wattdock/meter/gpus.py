@@ -71,7 +71,11 @@ class GpuMeter:
             if self.reason is None:
                 self._open_gpus()
         except nvml.NvmlError as error:
-            raise MeterError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
+            self.reason = f"NVML cannot be read: {error}; does nvidia-smi work on this host?"
+            raise MeterError(self.reason) from error
+        except MeterError as error:
+            self.reason = str(error)
+            raise
         for thread in self._threads:
             thread.start()
 
