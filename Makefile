@@ -24,11 +24,18 @@ setup: $(SETUP) ## Make .venv with the wattdock command
 LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock", "w"); \
   fcntl.flock(lock, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))' $(MAKE) --no-print-directory
 
+# Whether the driver's library loads and answers, which is how the meter finds GPUs; on WSL and in containers too.
+GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
+
 $(SETUP): pyproject.toml
-	@$(LOCKED) install WHAT=. MEGABYTES=100 STAMPS='$@'
+	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=160; else what=. megabytes=100; fi; \
+	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
-	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=130 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=190 STAMPS='$(SETUP) $@'
+
+# Zeus leaves its own development folders where they could shadow anyone's.
+STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
 
 install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -36,7 +43,8 @@ install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
-	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && $(PIP) install --quiet --editable '$(WHAT)' && touch $(STAMPS); }
+	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && $(PIP) install --quiet --editable '$(WHAT)' && \
+	    rm -rf $(STRAYS) && touch $(STAMPS); }
 
 # A file says which backend it is for, unless BACKEND was given by hand.
 BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEND))),--backend '$(BACKEND)')

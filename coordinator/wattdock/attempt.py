@@ -18,6 +18,7 @@ from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, Watt
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
 from wattdock.meter.excerpt import excerpt
+from wattdock.meter.timeline import Timeline
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
 from wattdock.records import INTERRUPTED, NS_PER_S, Span
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from wattdock.interrupts import Interrupts
     from wattdock.launch.protocol import Launcher
     from wattdock.meter.protocol import Meter
-    from wattdock.meter.timeline import Timeline
+    from wattdock.meter.timeline import Window
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.progress import Progress
@@ -212,14 +213,16 @@ class Attempt:
 
     def _hand_over(self, meter: Meter) -> None:
         """Stop the meter and give every served row what was seen of it."""
-        timeline: Timeline | None = None
         try:
             timeline = meter.stop()
         except MeterError as error:
             self._progress.say(f"the meter: {error}")
+            timeline = Timeline(self._ready.meter.name, 0, 0, reason=str(error), broke_off=True)
         for row, collected in self._served:
             row.started_utc = row.started_utc or collected.started_utc
-            row.restarts.append(collected.record(timeline and excerpt(timeline, _intervals(collected))))
+            if (broken := _broke_off(timeline, collected)) and collected.failure is None:
+                collected.failure = self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
+            row.restarts.append(collected.record(excerpt(timeline, _intervals(collected, timeline))))
             if self._log.exists():
                 with row.log_path.open("ab") as gathered:
                     gathered.write(self._log.read_bytes())
@@ -233,7 +236,18 @@ def _tail(log: Path) -> str:
         return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
 
-def _intervals(collected: Collected) -> tuple[tuple[int, int], ...]:
+def _broke_off(timeline: Timeline, collected: Collected) -> str | None:
+    """Why the meter cannot tell what this experiment's GPUs used, where it broke off; None where it did not."""
+    if timeline.broke_off:
+        return timeline.reason
+    used = collected.loaded.environment.used_gpu_uuids if collected.loaded else []
+    events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
+    return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
+
+
+def _intervals(collected: Collected, timeline: Timeline) -> tuple[tuple[int, int], ...]:
     """Return what of the timeline this experiment keeps: around its spans, which may be far from the load's."""
-    spans = (*collected.spans, *(one.generated.span for one in collected.passes))
-    return tuple((span.start_ns - MARGIN_NS, span.end_ns + MARGIN_NS) for span in spans)
+    passes = [one.generated.span for one in collected.passes]
+    windows = [one for one in timeline.windows if any(one.holds(span.start_ns, span.end_ns) for span in passes)]
+    kept: tuple[Span | Window, ...] = (*collected.spans, *passes, *windows)
+    return tuple((one.start_ns - MARGIN_NS, one.end_ns + MARGIN_NS) for one in kept)

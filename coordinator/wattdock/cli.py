@@ -37,7 +37,7 @@ Passes = Annotated[int | None, typer.Option(help="Measured passes per restart.")
 Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or count:N.")]
 Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
-MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml or none.")]
+MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml, zeus, rapl or none.")]
 RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
 OutputDir = Annotated[Path, typer.Option(help="Where results go.")]

@@ -133,19 +133,18 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, *, meas
             collected.stage, output_tokens=beat.output_tokens, elapsed_s=elapsed_s, watts=session.meter.watts()
         )
 
-    session.meter.note_edge()
     cpu_before = cpu_times()
     try:
-        generated = session.client.generate(
-            workload,
-            prompts,
-            silence_s=config.timeouts.heartbeat_s,
-            stall_s=config.timeouts.stall_s,
-            heartbeat=heartbeat,
-        )
+        with session.meter.window(collected.stage):
+            generated = session.client.generate(
+                workload,
+                prompts,
+                silence_s=config.timeouts.heartbeat_s,
+                stall_s=config.timeouts.stall_s,
+                heartbeat=heartbeat,
+            )
     finally:
         session.progress.clear()
     cpu_after = cpu_times()
-    session.meter.note_edge()
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
     return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused)

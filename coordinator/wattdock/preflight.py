@@ -18,8 +18,7 @@ from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
-from wattdock.meter.none import NoMeter
-from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter.choice import choose_meter
 from wattdock.models import check_model
 from wattdock.prompts import check_prompts
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from wattdock.host.machine import Machine
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
+    from wattdock.meter.choice import MeterChoice
     from wattdock.meter.protocol import Meter
     from wattdock.progress import Progress
 
@@ -44,7 +44,8 @@ class Ready:
         inventory: Every GPU of the host, and the driver's versions.
         gpus: The GPUs it is to run on; empty for the CPU.
         python: The interpreter that the user named; None for an environment of our own.
-        launcher_reason, meter_reason: Why this launcher and this meter.
+        launcher_reason: Why this launcher.
+        meter: Which meter, and why.
     """
 
     config: ExperimentConfig
@@ -55,15 +56,14 @@ class Ready:
     python: Path | None
     launcher_name: str
     launcher_reason: str
-    meter_name: str
-    meter_reason: str
+    meter: MeterChoice
 
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, and what would change the launcher."""
         change = "--launcher docker" if self.launcher_name == "process" else "--launcher process"
         launcher = f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
-        return f"{launcher}; meter: {self.meter_name} ({self.meter_reason})"
+        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason})"
 
     @property
     def variant(self) -> Variant:
@@ -81,7 +81,7 @@ class Ready:
 
     def new_meter(self) -> Meter:
         """Return a meter that has not been started."""
-        return NvmlMeter() if self.meter_name == "nvml" else NoMeter(self.meter_reason)
+        return self.meter.new_meter()
 
 
 def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Ready:
@@ -101,7 +101,6 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
     launcher_name, launcher_reason = _choose_launcher(config)
-    meter_name, meter_reason = _choose_meter(config, found)
     return Ready(
         config=config,
         runner_dir=runner_dir,
@@ -111,8 +110,7 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         python=python,
         launcher_name=launcher_name,
         launcher_reason=launcher_reason,
-        meter_name=meter_name,
-        meter_reason=meter_reason,
+        meter=choose_meter(config.meter, found),
     )
 
 
@@ -125,14 +123,3 @@ def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:
             f"launcher: docker: {why_not or 'this version starts no containers yet'}; use --launcher process"
         )
     return "process", why_not or "this version starts no containers yet"
-
-
-def _choose_meter(config: ExperimentConfig, found: GpuInventory) -> tuple[str, str]:
-    if config.meter == "none":
-        return "none", "meter: none was asked for"
-    if found.gpus:
-        return "nvml", f"{len(found.gpus)} NVIDIA GPU(s) found" if config.meter == "auto" else "asked for"
-    reason = found.reason or "no NVIDIA GPU on this machine"
-    if config.meter == "nvml":
-        raise PreflightError(f"meter: nvml: {reason}; use --meter none to run without energy")
-    return "none", reason

@@ -145,6 +145,9 @@ result nvmlDeviceGetName(device gpu, char *to, unsigned size) { BEGIN("name", CH
 result nvmlDeviceGetUUID(device gpu, char *to, unsigned size) { BEGIN("uuid", CHEAP); return text(to, size, gpu->uuid); }
 result nvmlDeviceGetArchitecture(device gpu, unsigned *a) { BEGIN("architecture", CHEAP); *a = gpu->architecture; return OK; }
 
+/* Whether CPU and GPU are one module, Grace Hopper: these are not. */
+result nvmlDeviceGetC2cModeInfoV(device gpu, void *info) { (void)info; BEGIN("c2c", CHEAP); return NOT_SUPPORTED; }
+
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 

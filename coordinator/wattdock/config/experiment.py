@@ -198,7 +198,8 @@ class ExperimentConfig(_Written):
         accelerator: "auto" uses a GPU where one is visible; "cpu" uses none; "cuda" requires one.
         gpus: "auto" takes as many as the backend's section needs; or indices or UUIDs; or `{count: N}`.
         launcher: "auto" takes docker where an engine and the image are there, else a process.
-        meter: "auto" is NVML where there is an NVIDIA GPU, else none.
+        meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
+            each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
         on_failure: Whether a failed experiment stops the rest.
         runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
@@ -214,7 +215,7 @@ class ExperimentConfig(_Written):
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
     launcher: Literal["auto", "docker", "process"] = "auto"
-    meter: Literal["auto", "nvml", "none"] = "auto"
+    meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"
     on_failure: Literal["continue", "stop"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()

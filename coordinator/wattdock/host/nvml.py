@@ -46,7 +46,7 @@ _UNION_MEMBER = {
 }
 
 
-def code_of(error: Exception) -> int:
+def code_of(error: BaseException) -> int:
     """Return NVML's number for an `NvmlError`."""
     return int(getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN))
 

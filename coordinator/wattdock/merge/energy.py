@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.energy import COUNTER_LAG, span_energy
+from wattdock.merge.beside import cross_check, host_energy, host_joules
 from wattdock.results.result import (
     CpuEstimate,
     EnergyResult,
@@ -109,6 +110,7 @@ def measured_energy(
     if not passes:
         reason = "no pass was measured"
     total_j = None if reason else sum(joules.total_j or 0.0 for joules in used)
+    host_j, host = host_energy(restarts)
     sources = sorted(frozenset[str]().union(*(joules.sources for joules in used)))
     return EnergyResult(
         total_j=total_j,
@@ -126,7 +128,10 @@ def measured_energy(
         load_j=_load_j(restarts, gpus.used),
         source="+".join(sources) or None,
         **_per_unit(total_j, performance),
-        passes=[_pass_energy(restart, one, joules) for (restart, _, one), joules in zip(passes, used, strict=True)],
+        passes=[_pass_energy(*seen, joules) for seen, joules in zip(passes, used, strict=True)],
+        cross_check=cross_check(restarts, gpus.used),
+        host_j=host_j,
+        host=host,
         meter=_meter_facts(restarts),
         gpu_processes=_processes(restarts),
         cpu_estimate=_cpu_estimate([one for _, _, one in passes], cpu_tdp_w),
@@ -195,7 +200,8 @@ def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: int, one: MeasuredPass, joules: Joules) -> PassEnergy:
+def _pass_energy(restart: int, timeline: Timeline | None, one: MeasuredPass, joules: Joules) -> PassEnergy:
+    host = host_joules(timeline, one.generated.span)
     return PassEnergy(
         restart=restart,
         pass_index=one.index,
@@ -208,6 +214,7 @@ def _pass_energy(restart: int, one: MeasuredPass, joules: Joules) -> PassEnergy:
         reason=joules.reason,
         prompt_repeats=one.generated.prompt_repeats,
         prompts_reused=one.prompts_reused,
+        host_j={name: found[0] if found else None for name, found in host.items()},
     )
 
 

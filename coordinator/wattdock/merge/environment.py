@@ -66,8 +66,8 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         dataset_sha256=prompts,
         seed=config.workload.seed,
         clock=_clock_facts(restarts),
-        meter=ready.meter_name,
-        meter_reason=ready.meter_reason,
+        meter=ready.meter.name,
+        meter_reason=ready.meter.reason,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.preflight import Ready
-    from wattdock.results.result import ExperimentResult, Quantiles
+    from wattdock.results.result import CrossCheck, EnergyResult, ExperimentResult, Quantiles
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
@@ -86,6 +86,8 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
+    if result.energy:
+        yield from _host_rows(result.energy)
     if result.audit:
         verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
         yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
@@ -140,6 +142,21 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
+    if energy.cross_check:
+        yield "cross-check", _cross_check(energy.cross_check)
+
+
+def _host_rows(energy: EnergyResult) -> Iterable[tuple[str, str]]:
+    for name, joules in energy.host_j.items():
+        known = NOTHING if joules is None else f"{joules:,.1f} J"
+        yield f"  {name}", f"{known} (RAPL, whole host; in no other figure)"
+
+
+def _cross_check(check: CrossCheck) -> str:
+    if check.worst_difference_j is None or check.worst_difference_share is None:
+        return f"{check.source}: unknown: {next((one.reason for one in check.windows if one.reason), 'no figure')}"
+    worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
+    return f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
 
 
 def _passes(result: ExperimentResult) -> str:

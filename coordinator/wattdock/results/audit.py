@@ -53,6 +53,7 @@ def audit(
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
         _prompts_check(energy),
         *_schedule_checks(performance),
+        *_meters_checks(energy),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
@@ -91,3 +92,17 @@ def _schedule_checks(performance: Performance | None) -> list[Check]:
     rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
     figure = f"{rates}, {share:.1%} of the pass behind at its end"
     return [_check("arrivals kept up with", share <= MAX_SCHEDULE_LAG_SHARE, figure)]
+
+
+def _meters_checks(energy: EnergyResult) -> list[Check]:
+    """Return whether a second meter's windows are as near to ours as the counter's steps let them be."""
+    if energy.cross_check is None:
+        return []
+    windows = energy.cross_check.windows
+    unknown = next((one.reason for one in windows if one.reason), None)
+    if unknown:
+        return [Check(name="meters agree", status="unknown", figure=unknown)]
+    known = [(abs(one.difference_j or 0.0), one.bound_j or 0.0) for one in windows]
+    off_j, bound_j = max(known, key=lambda one: one[0] - one[1])
+    figure = f"{energy.cross_check.source} differs by {off_j:.1f} J where counter steps allow {bound_j:.1f} J"
+    return [_check("meters agree", all(off <= bound for off, bound in known), figure)]

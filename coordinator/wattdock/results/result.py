@@ -18,6 +18,10 @@ BOUNDARY_STATEMENT = (
     "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
     "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
 )
+HOST_STATEMENT = (
+    "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
+    "total_j nor of any joules per token, whose boundary is the GPU boards."
+)
 
 
 class _Stored(BaseModel):
@@ -80,6 +84,7 @@ class PassEnergy(_Stored):
         reason: Why `total_j` is null, where it is.
         prompt_repeats: How often the pass went through its prompts again.
         prompts_reused: Some of its prompts were in an earlier pass of the restart already.
+        host_j: CPU packages and memory meanwhile, by domain; never part of `total_j`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -95,6 +100,62 @@ class PassEnergy(_Stored):
     reason: str | None
     prompt_repeats: int
     prompts_reused: bool
+    host_j: dict[str, float | None] = Field(default_factory=dict)
+
+
+class WindowCheck(_Stored):
+    """One pass's window as a second meter measured it, beside our figure of the same window.
+
+    The window is longer than the pass: from before its request was sent until its results were here.
+
+    Attributes:
+        other_j, own_j: Joules by UUID, of every GPU of the host.
+        difference_j: The other's less ours, over the GPUs used; null where one of them is unknown.
+        difference_share: The same ÷ our figure.
+        bound_j: What a difference of two counter readings can be off by: a counter step at each end, of each GPU.
+        reason: Why `difference_j` is null, where it is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    restart: int
+    pass_index: int = Field(alias="pass")
+    start_ns: int
+    end_ns: int
+    other_j: dict[str, float]
+    own_j: dict[str, float | None]
+    difference_j: float | None
+    difference_share: float | None
+    bound_j: float | None
+    reason: str | None = None
+
+
+class CrossCheck(_Stored):
+    """What a second meter made of the measured passes.
+
+    Attributes:
+        source: "zeus": the joules of ZeusMonitor's windows.
+        worst_difference_j, worst_difference_share: Of the window whose share is largest, with its sign.
+    """
+
+    source: str
+    windows: list[WindowCheck]
+    worst_difference_j: float | None
+    worst_difference_share: float | None
+
+
+class HostEnergy(_Stored):
+    """Uncertainty and meaning of `host_j`.
+
+    Attributes:
+        timing_j: Standard uncertainty from sampling, by domain; null where `host_j` is.
+        events: Reads that failed.
+    """
+
+    source: Literal["rapl"] = "rapl"
+    statement: str = HOST_STATEMENT
+    timing_j: dict[str, float | None]
+    events: list[str] = Field(default_factory=list)
 
 
 class CpuEstimate(_Stored):
@@ -135,6 +196,9 @@ class EnergyResult(_Stored):
         allocation_j: Over all GPUs that were leased for the experiment.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
+        cross_check: A second meter's figures of the same passes; null without one.
+        host_j: CPU packages and memory, by domain ("package-0", "package-0-dram"), of the whole host; beside and never
+            in the figures here. Empty where they cannot be read, which `host` then is null for.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
@@ -157,7 +221,9 @@ class EnergyResult(_Stored):
     net_j: float | None = None
     prefill_j: float | None = None
     decode_j: float | None = None
-    cross_check: dict[str, Any] | None = None
+    cross_check: CrossCheck | None = None
+    host_j: dict[str, float | None] = Field(default_factory=dict)
+    host: HostEnergy | None = None
     meter: dict[str, MeterFact] = Field(default_factory=dict)
     gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
     cpu_estimate: CpuEstimate | None = None
