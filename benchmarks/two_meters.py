@@ -21,7 +21,7 @@ import yaml
 from wattdock.config.load import load_experiments
 from wattdock.errors import WattdockError
 from wattdock.host.folders import wattdock_home
-from wattdock.merge.energy import span_joules
+from wattdock.merge.energy import SpanJoules
 from wattdock.meter.choice import MeterChoice
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter.zeus import ZeusMeter
@@ -110,7 +110,7 @@ def compared(
     """Return NVML's joules of a pass, their interval, Zeus's, the difference and its share."""
     inside = (line for line in zeus_timelines if line.start_ns <= span.start_ns and span.end_ns <= line.end_ns)
     line = next(inside, None)
-    zeus_j = span_joules(line, Span("pass", span.start_ns, span.end_ns), uuids).total_j
+    zeus_j = SpanJoules().of(line, Span("pass", span.start_ns, span.end_ns), uuids).total_j
     known = one.total_j is not None and zeus_j is not None
     difference_j = (zeus_j or 0.0) - (one.total_j or 0.0) if known else None
     share = difference_j / one.total_j if difference_j is not None and one.total_j else None

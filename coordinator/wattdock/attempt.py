@@ -15,6 +15,7 @@ from wattdock import wire
 from wattdock.client import RunnerClient
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.launch.log import log_tail
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
 from wattdock.meter.excerpt import excerpt
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from wattdock.progress import Progress
     from wattdock.records import RestartRecord
 
-LOG_TAIL_LINES, LOG_TAIL_BYTES = 20, 64_000
 # Kept of the timeline on either side of a span: idle enough to see its edges.
 MARGIN_NS = 2 * NS_PER_S
 # A span has energy only with a few counter changes before it; the launch comes first.
@@ -209,7 +209,7 @@ class Attempt:
         self._served.append((row, collected))
 
     def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
-        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=_tail(self._log))
+        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=log_tail(self._log))
 
     def _hand_over(self, meter: Meter) -> None:
         """Stop the meter and give every served row what was seen of it."""
@@ -226,14 +226,6 @@ class Attempt:
             if self._log.exists():
                 with row.log_path.open("ab") as gathered:
                     gathered.write(self._log.read_bytes())
-
-
-def _tail(log: Path) -> str:
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
 
 def _broke_off(timeline: Timeline, collected: Collected) -> str | None:

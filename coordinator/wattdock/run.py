@@ -15,7 +15,7 @@ from wattdock.attempt import Attempt, Row
 from wattdock.errors import ExitCode, StoreError
 from wattdock.host.folders import scratch_folder
 from wattdock.interrupts import Interrupts
-from wattdock.merge.result import merge, unmerged
+from wattdock.merge.result import merge, result_row
 from wattdock.plan import load_groups
 from wattdock.preflight import preflight
 from wattdock.results.result import Failure
@@ -115,4 +115,4 @@ def _merged(row: Row, progress: Progress) -> ExperimentResult:
         progress.say(traceback.format_exc())
         message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
         failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
-        return unmerged(row.config, failure, started_utc=started_utc)
+        return result_row(row.config, failure, started_utc=started_utc)

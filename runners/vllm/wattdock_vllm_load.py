@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+# A socket's path ends at 107 characters, which a deep temporary folder exceeds. The working folder is shared with the
+# workers, is a name of one character, and goes away with a runner that was killed.
+if os.access(".", os.W_OK):
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", ".")
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -22,12 +26,13 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
+from wattdock_vllm_faults import ChildFaults, fault_of
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
 
 if TYPE_CHECKING:
@@ -35,18 +40,13 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadOrder
 
-# vLLM has no exception class of its own for these.
-MEMORY_WORDS = ("KV cache", "kv cache", "out of memory", "Free memory on device", "No available memory")
-NO_WEIGHTS = "Cannot find any model weights"
-# What vLLM raises for values that it does not take, or not together.
-REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
-
 
 @dataclass(frozen=True)
 class VllmModel:
     """A running engine and what a pass needs to know of it.
 
     Attributes:
+        faults: What the engine's own processes report.
         context_tokens: Positions that prompt and answer share.
         max_num_seqs: Most requests that the engine serves at a time.
         cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
@@ -54,6 +54,7 @@ class VllmModel:
     """
 
     engine: LLMEngine
+    faults: ChildFaults
     tokenizer: Any
     vocab_size: int
     context_tokens: int
@@ -71,12 +72,14 @@ def load_model(
         start_ns: When loading began, before this module was imported.
 
     Raises:
-        WrongState: vLLM sees other GPUs than asked for.
+        WrongState: vLLM sees other GPUs than asked for, or is to run on a CPU and was built for GPUs.
         InvalidRequest: vLLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
     gpus = visible_gpus()
     require_gpus(order.gpu_uuids, gpus, "vLLM")
+    if not gpus and not current_platform.is_cpu():
+        raise WrongState("this build of vLLM needs a GPU; for a CPU, install the backend's requirements-cpu.txt")
     config = _checkpoint_config(order)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
@@ -187,20 +190,26 @@ def _require_room(parameters: int | None, settings: dict[str, Any], config: Any,
 
 
 def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
+    faults = ChildFaults()
     try:
         # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
         engine = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    except (MemoryError, *REFUSALS, RuntimeError) as error:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in MEMORY_WORDS):
-            raise OutOfMemory(f"vLLM: {error}") from error
-        if isinstance(error, REFUSALS) or NO_WEIGHTS in str(error):
-            raise InvalidRequest(f"vLLM cannot load {settings['model']}: {error}") from error
+    # Of a worker that did not start, vLLM says so by a plain Exception.
+    except Exception as error:
+        fault = faults.cause() or fault_of(error)
+        if fault.is_memory:
+            raise OutOfMemory(f"vLLM: {fault.message}") from error
+        if fault.is_refusal:
+            raise InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}") from error
+        if str(error) != fault.message:
+            raise RuntimeError(f"a process of vLLM's engine did not start: {fault}") from error
         raise
     report("reading the tokenizer", None)
     drain(engine)
     config = engine.vllm_config
     return VllmModel(
         engine,
+        faults,
         _tokenizer(order),
         vocab_size=config.model_config.get_vocab_size(),
         context_tokens=config.model_config.max_model_len,
@@ -262,10 +271,7 @@ def drain(engine: LLMEngine) -> None:
     engine.collective_rpc("wattdock_drain")
 
 
-def stop_engine(model: VllmModel | None) -> None:
-    """End the engine with its processes, and give back what it held in this one."""
-    if model is not None:
-        model.engine.engine_core.shutdown()
-        del model
+def free_memory() -> None:
+    """Give back what engines that nobody holds any more had in this process."""
     gc.collect()
     cleanup_dist_env_and_memory()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
-from wattdock_vllm_load import MEMORY_WORDS, VllmModel, drain
+from wattdock_vllm_faults import fault_of
+from wattdock_vllm_load import VllmModel, drain
 
 from wattdock_runner.admission import Admission
 from wattdock_runner.backend import Arrival
@@ -133,16 +134,21 @@ def sampling_params(workload: Workload, position: int, limit: int) -> SamplingPa
 def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recorder: PassRecorder) -> list[_Served]:
     """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
     running: dict[str, _Served] = {}
-    drain(model.engine)
     try:
+        drain(model.engine)
         served = _loop(model.engine, workload, requests, recorder, running)
         drain(model.engine)
     except (EngineDeadError, RuntimeError) as error:
-        if has_died(model.engine, error):
+        died = has_died(model.engine, error)
+        if died:
             running.clear()
-            raise RuntimeError("a process of vLLM's engine died during the pass") from error
-        if any(words in str(error) for words in MEMORY_WORDS):
-            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {error}") from error
+        cause = model.faults.cause()
+        fault = cause or fault_of(error)
+        if fault.is_memory:
+            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {fault.message}") from error
+        if died:
+            why = f"; first reported: {cause}" if cause else ""
+            raise RuntimeError(f"a process of vLLM's engine died during the pass{why}") from error
         raise
     finally:
         model.engine.abort_request(list(running))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from wattdock.errors import LaunchError
+from wattdock.launch.log import log_tail
 from wattdock.launch.protocol import STOP_GRACE_S
 from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
 from wattdock.launch.variables import runner_variables
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 KEEPER = Path(__file__).with_name("keeper.py")
 # The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
 KILL_WAIT_S = 30.0
-LOG_TAIL_BYTES = 64 * 1024
 
 
 class ProcessLauncher:
@@ -122,11 +122,7 @@ class RunnerProcess:
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the last lines of its log; empty where there is none."""
-        with contextlib.suppress(OSError), self._log_path.open("rb") as log:
-            size_bytes = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size_bytes - LOG_TAIL_BYTES))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
-        return ""
+        return log_tail(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wattdock import __version__
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
+from wattdock.records import NS_PER_S
 from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, HostGpu, ModelFacts
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from wattdock.results.environment import RunnerEnvironment
 
 BYTES_PER_GB = 1e9
-NS_PER_S = 1e9
 
 
 def used_uuids(ready: Ready, restarts: Sequence[RestartRecord]) -> tuple[str, ...]:

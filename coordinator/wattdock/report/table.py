@@ -113,7 +113,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
         yield "arrivals", f"{rates}; {done.schedule_lag_share:.1%} of a pass behind at its end"
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
-    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt"
+    cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
+    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
     yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
     for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
         yield name, _quantiles(quantiles)

@@ -52,6 +52,7 @@ def audit(
         _restarts_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
         _prompts_check(energy),
+        *_cache_checks(performance),
         *_schedule_checks(performance),
         *_meters_checks(energy),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),
@@ -82,6 +83,15 @@ def _prompts_check(energy: EnergyResult) -> Check:
     reused = sum(one.prompts_reused for one in energy.passes)
     figure = f"{repeated} repeats within passes, {reused} passes with prompts of earlier ones"
     return _check("prompts fresh", not repeated and not reused, figure)
+
+
+def _cache_checks(performance: Performance | None) -> list[Check]:
+    """Return whether all prompts were computed; nothing where the engine does not tell."""
+    cached = performance.cached_prompt_tokens if performance else None
+    if performance is None or cached is None:
+        return []
+    figure = f"{cached} of {performance.prompt_tokens} prompt tokens came from the engine's cache"
+    return [Check(name="prompts computed", status="warn" if cached else "pass", figure=figure)]
 
 
 def _schedule_checks(performance: Performance | None) -> list[Check]:

@@ -206,7 +206,9 @@ def test_poisson_arrivals_are_served_at_the_offered_rate_from_their_intended_ins
     gaps_s = np.diff([record.intended_ns for record in records]) / NS_PER_S
     late_s = np.array([record.submitted_ns - record.intended_ns for record in records]) / NS_PER_S
     assert late_s.min() >= 0
-    assert np.median(late_s) < 0.05
+    # An arrival waits for the step that runs when it comes; a request of two tokens takes two.
+    served_s = np.array([record.finished_ns - record.submitted_ns for record in records]) / NS_PER_S
+    assert np.median(late_s) < np.median(served_s)
     # 40 expected; a Poisson count strays by more than three deviations once in 400 draws, and the seed is fixed.
     assert 40 - 3 * 40**0.5 < len(records) < 40 + 3 * 40**0.5
     assert len(records) / duration_s == pytest.approx(1 / gaps_s.mean(), rel=0.15)
@@ -260,6 +262,7 @@ def test_describe_loads_no_engine_and_names_the_versions_it_supports(runner: Run
         ({"engine_args": {"kv_cache_dtype": "int3"}}, "INVALID_ARGUMENT", "cache_dtype"),
         ({"engine_args": {"kv_cache_memory_bytes": 1000}}, "RESOURCE_EXHAUSTED", "cache blocks"),
         ({"engine_args": {"kv_cache_memory_bytes": 200_000}}, "RESOURCE_EXHAUSTED", "KV cache"),
+        ({"engine_args": {"kv_cache_memory_bytes": 1 << 45}}, "RESOURCE_EXHAUSTED", "(32768.0 GiB)"),
         ({"engine_args": {"load_format": "safetensors"}}, "INVALID_ARGUMENT", "random weights are not read"),
         ({"engine_args": {"load_format": "dummy"}, "random_weights": None}, "INVALID_ARGUMENT", "would pass for"),
         ({"random_weights": None}, "INVALID_ARGUMENT", "cannot load"),
@@ -274,6 +277,14 @@ def test_load_that_cannot_be_had_is_refused(
     asked = {"random_weights": SMALL_UNIFORM, **fields}
     status, detail = refusal(runner.stub.Load(load_request(folder, **asked)))
     assert (status.name, named in detail) == (code, True), detail
+
+
+def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(second_runner: Runner, tmp_path: Path) -> None:
+    """Its embedding alone is a billion rows of 512 bytes."""
+    folder = write_config(tmp_path, vocab_size=1_000_000_000)
+    status, detail = refusal(second_runner.stub.Load(load_request(folder, random_weights=SMALL_UNIFORM)))
+    assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "tried to allocate 512000000000 bytes" in detail
 
 
 def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
