@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,7 +18,7 @@ from arms import Way
 from wattdock import wire
 from wattdock.client import RunnerClient
 from wattdock.config.experiment import RANDOM_WEIGHTS, PromptSpec, WorkloadSpec
-from wattdock.errors import RunnerError
+from wattdock.errors import RunnerError, WattdockError
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
@@ -184,6 +185,11 @@ def live_engine(
     )
     launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)
     with launcher.launch(spec) as runner, RunnerClient(runner) as client:
-        client.wait_ready(LAUNCH_S)
-        loaded = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
-        yield LiveEngine(client, size, loaded, model.vocab_size)
+        try:
+            client.wait_ready(LAUNCH_S)
+            loaded = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
+            yield LiveEngine(client, size, loaded, model.vocab_size)
+        except WattdockError:
+            # The log goes with its folder.
+            sys.stderr.write(runner.log_tail() + "\n")
+            raise

@@ -25,8 +25,9 @@ def test_only_the_metered_arm_has_sampling_threads_and_their_time_is_theirs(tmp_
     cost = MeterCost()
     with something_to_meter(tmp_path) as what:
         assert what is not None
-        assert (cost.run_metered(work), run_unmetered(work)) == (1, 0)
+        threads, none = cost.run_metered(work), run_unmetered(work)
+    assert threads == cost.threads == len(cost.busy) > none == 0
+    # The block itself took twice that much.
     assert 0 < cost.cpu_s < 0.15 < 0.29 < cost.metered_s
-    assert cost.threads == len(cost.busy) == 1
-    assert 0.05 < cost.busy[0] < 0.95
+    assert all(0 < share < 1 for share in cost.busy)
     assert thread_cpu_s() == []
