@@ -70,8 +70,8 @@ proto: ## Generate the wire's code again from proto/
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r proto/requirements.txt
 	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
-bench: $(SETUP_DEV) ## Measure what wattdock itself costs; figures go to docs/measurements/
-	@$(BIN)/python -m wattdock.launch pytorch
+bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
+	@$(BIN)/python -m wattdock.launch pytorch vllm
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean: ## Remove environments and caches, not results
