@@ -35,13 +35,14 @@ Duration = Annotated[float | None, typer.Option("--min-duration-s", help="A pass
 Restarts = Annotated[int | None, typer.Option(help="Fresh runners per experiment.")]
 Passes = Annotated[int | None, typer.Option(help="Measured passes per restart.")]
 Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or count:N.")]
+Wait = Annotated[float | None, typer.Option("--wait", help="Seconds to wait for others who measure on this machine.")]
 Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
 MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml or none.")]
 RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
 OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
 
@@ -61,6 +62,7 @@ FLAGS = {
     "restarts": "repeats.restarts",
     "passes": "repeats.passes",
     "gpus": "gpus",
+    "wait": "wait_s",
     "accelerator": "accelerator",
     "launcher": "launcher",
     "meter": "meter",
@@ -80,6 +82,7 @@ def _settings(
     restarts: Restarts = None,
     passes: Passes = None,
     gpus: Gpus = None,
+    wait: Wait = None,
     accelerator: Accelerator = None,
     launcher: LauncherName = None,
     meter: MeterName = None,
@@ -187,6 +190,18 @@ def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json
         typer.echo(result.model_dump_json(indent=2, by_alias=True))
     else:
         print_result(result, path if path.is_dir() else path.parent)
+
+
+@app.command()
+def gpus(
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
+    from wattdock.report.watch import show_gpus
+
+    if not show_gpus(watch=watch, json_lines=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
 
 
 def main() -> NoReturn:

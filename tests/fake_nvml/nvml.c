@@ -240,14 +240,14 @@ struct utilization { unsigned gpu, memory; };
 
 result nvmlDeviceGetUtilizationRates(device gpu, struct utilization *u) {
     BEGIN("utilization", USUAL);
-    *u = (struct utilization){power_w(gpu, t) > gpu->load_w ? 100 : 0, 0};
+    *u = (struct utilization){gpu->utilization_percent ? gpu->utilization_percent : power_w(gpu, t) > gpu->load_w ? 100 : 0, 0};
     return OK;
 }
 
 result nvmlDeviceGetEnforcedPowerLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_w); return OK; }
 result nvmlDeviceGetPowerManagementLimit(device gpu, unsigned *mw) { return nvmlDeviceGetEnforcedPowerLimit(gpu, mw); }
 result nvmlDeviceGetPowerManagementDefaultLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_default_w); return OK; }
-result nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *bits) { BEGIN("reasons", USUAL); *bits = power_w(gpu, t) > gpu->throttle_above_w ? 4 : 0; return OK; }
+result nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *bits) { BEGIN("reasons", USUAL); *bits = (power_w(gpu, t) > gpu->throttle_above_w ? 4u : 0) | (gpu->clocks_limited ? 2u : 0); return OK; }
 result nvmlDeviceGetCurrentClocksThrottleReasons(device gpu, unsigned long long *bits) { return nvmlDeviceGetCurrentClocksEventReasons(gpu, bits); }
 result nvmlDeviceGetPersistenceMode(device gpu, unsigned *on) { BEGIN("persistence", USUAL); *on = gpu->persistence; return OK; }
 result nvmlDeviceGetEccMode(device gpu, unsigned *now, unsigned *next) { BEGIN("ecc", USUAL); *now = *next = gpu->ecc; return OK; }
@@ -267,6 +267,83 @@ result nvmlDeviceGetPciInfo_v3(device gpu, struct pci *p) {
     memset(p, 0, sizeof *p);
     p->bus = 0x10 + (unsigned)(gpu - machine.gpus);
     snprintf(p->bus_id, sizeof p->bus_id, "00000000:%02X:00.0", p->bus);
+    return OK;
+}
+
+static int index_of(device gpu) { return (int)(gpu - machine.gpus); }
+
+/* Links between two GPUs: direct ones, or as many as both have to a switch. */
+static int links_between(device a, device b) {
+    int direct = 0, a_switch = 0, b_switch = 0;
+    for (int i = 0; i < a->nvlink_count; i++) {
+        direct += a->nvlink_peers[i] == index_of(b);
+        a_switch += a->nvlink_peers[i] < 0;
+    }
+    for (int i = 0; i < b->nvlink_count; i++) b_switch += b->nvlink_peers[i] < 0;
+    return direct ? direct : a_switch < b_switch ? a_switch : b_switch;
+}
+
+#define LINK(what) BEGIN(what, USUAL); if (link >= MAX_LINKS) return INVALID; if (!gpu->nvlink_count) return NOT_SUPPORTED
+
+result nvmlDeviceGetNvLinkState(device gpu, unsigned link, unsigned *on) { LINK("nvlink"); *on = link < (unsigned)gpu->nvlink_count; return OK; }
+result nvmlDeviceGetNvLinkVersion(device gpu, unsigned link, unsigned *version) { LINK("nvlink"); *version = gpu->nvlink_version; return OK; }
+
+result nvmlDeviceGetNvLinkRemotePciInfo_v2(device gpu, unsigned link, struct pci *p) {
+    LINK("nvlink_remote");
+    if (link >= (unsigned)gpu->nvlink_count) return INVALID;
+    if (gpu->nvlink_peers[link] >= 0) return nvmlDeviceGetPciInfo_v3(&machine.gpus[gpu->nvlink_peers[link]], p);
+    memset(p, 0, sizeof *p);
+    p->bus = 0xA0;
+    snprintf(p->bus_id, sizeof p->bus_id, "00000000:A0:00.0");
+    return OK;
+}
+
+result nvmlDeviceGetTopologyCommonAncestor(device gpu, device other, int *level) {
+    BEGIN("topology", USUAL);
+    *level = gpu->numa_node != other->numa_node ? 50 : gpu->pcie_switch != other->pcie_switch ? 40 : 10;
+    return OK;
+}
+
+/* 2 is NVLink, 0 reading; 5 is "not supported". */
+result nvmlDeviceGetP2PStatus(device gpu, device other, int what, int *answer) {
+    BEGIN("p2p", USUAL);
+    int linked = links_between(gpu, other) > 0, near = gpu->numa_node == other->numa_node && gpu->pcie_switch == other->pcie_switch;
+    *answer = linked || (what != 2 && near) ? 0 : 5;
+    return OK;
+}
+
+result nvmlDeviceGetCurrPcieLinkGeneration(device gpu, unsigned *g) { BEGIN("pcie", USUAL); *g = gpu->pcie_generation; return OK; }
+result nvmlDeviceGetMaxPcieLinkGeneration(device gpu, unsigned *g) { BEGIN("pcie", USUAL); *g = gpu->pcie_generation_max; return OK; }
+result nvmlDeviceGetCurrPcieLinkWidth(device gpu, unsigned *w) { BEGIN("pcie", USUAL); *w = gpu->pcie_width; return OK; }
+result nvmlDeviceGetMaxPcieLinkWidth(device gpu, unsigned *w) { BEGIN("pcie", USUAL); *w = gpu->pcie_width_max; return OK; }
+
+result nvmlDeviceGetMemoryAffinity(device gpu, unsigned size, unsigned long *nodes, unsigned scope) {
+    BEGIN("affinity", USUAL);
+    (void)scope;
+    memset(nodes, 0, size * sizeof *nodes);
+    nodes[gpu->numa_node / 64] = 1ul << (gpu->numa_node % 64);
+    return OK;
+}
+
+/* Sixteen CPUs to each NUMA node. */
+result nvmlDeviceGetCpuAffinity(device gpu, unsigned size, unsigned long *cpus) {
+    BEGIN("affinity", USUAL);
+    memset(cpus, 0, size * sizeof *cpus);
+    for (int cpu = 16 * gpu->numa_node; cpu < 16 * (gpu->numa_node + 1); cpu++) cpus[cpu / 64] |= 1ul << (cpu % 64);
+    return OK;
+}
+
+static struct gpu slices[MAX_GPUS][MAX_SLICES];
+
+result nvmlDeviceGetMaxMigDeviceCount(device gpu, unsigned *n) { BEGIN("mig", USUAL); *n = gpu->mig ? MAX_SLICES : 0; return OK; }
+
+result nvmlDeviceGetMigDeviceHandleByIndex(device gpu, unsigned index, device *slice) {
+    BEGIN("mig", USUAL);
+    if (index >= gpu->mig_slices) return NOT_FOUND;
+    *slice = &slices[index_of(gpu)][index];
+    **slice = *gpu;
+    snprintf((*slice)->uuid, TEXT, "MIG-%d%u", index_of(gpu), index);
+    snprintf((*slice)->name, TEXT, "%.80s MIG 1g", gpu->name);
     return OK;
 }
 

@@ -9,12 +9,14 @@ import pytest
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import PreflightError
 from wattdock.host.gpus import GpuInfo, GpuInventory
-from wattdock.host.selection import choose_gpus
+from wattdock.host.selection import Surroundings, choose_gpus
 
 
 def gpu(index: int) -> GpuInfo:
     facts: dict[str, Any] = dict.fromkeys(GpuInfo.__dataclass_fields__)
-    return GpuInfo(**facts | {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200"})
+    return GpuInfo(
+        **facts | {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200", "mig_slices": ()}
+    )
 
 
 THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
@@ -23,7 +25,7 @@ NONE = GpuInventory((), "no NVIDIA driver")
 
 def chosen(found: GpuInventory, visible: str | None = None, **settings: Any) -> list[int]:
     config = ExperimentConfig.model_validate(settings)
-    return [one.index for one in choose_gpus(config, found, visible=visible)]
+    return [one.index for one in choose_gpus(config, found, Surroundings(visible))]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from wattdock.host import nvml
+from wattdock.host.activity import owner_of
 from wattdock.meter.schedule import TickSchedule
 from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample
 
@@ -245,7 +246,7 @@ class GpuSampler:
         at_ns = self._clock.now_ns()
         found = [(kind, self._timed(partial(nvml.processes, kind=kind))) for kind in PROCESS_KINDS]
         processes = tuple(
-            GpuProcess(pid=pid, kind=kind, memory_bytes=memory_bytes)
+            GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
             for kind, listed in found
             for pid, memory_bytes in listed
         )

@@ -1,0 +1,65 @@
+"""Show a host's GPUs, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+
+from rich.console import Console
+from rich.live import Live
+
+from wattdock.errors import PreflightError
+from wattdock.host.gpus import inventory
+from wattdock.host.leases import holders
+from wattdock.report.gpus import GpuView, as_json, as_tables
+
+WATCH_S = 2.0
+PIPE_COLUMNS = 200
+
+
+def look() -> GpuView:
+    """Return what the host's GPUs are doing now.
+
+    Raises:
+        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    """
+    found = inventory()
+    try:
+        return GpuView(found, holders())
+    except PreflightError as error:
+        return GpuView(found, {}, leases_unknown=str(error))
+
+
+def show_gpus(*, watch: bool, json_lines: bool) -> bool:
+    """Print the host's GPUs, with `watch` until Ctrl-C, which is no failure; return whether there was any at last.
+
+    Raises:
+        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=PIPE_COLUMNS, highlight=False)
+    with ExitStack() as stack:
+        live = stack.enter_context(Live(console=console, auto_refresh=False)) if watch and not json_lines else None
+        while True:
+            view = look()
+            if json_lines:
+                _print_json(view, one_line=watch)
+            elif live and console.is_terminal:
+                live.update(as_tables(view), refresh=True)
+            else:
+                console.print(as_tables(view))
+            if not watch:
+                break
+            try:
+                time.sleep(WATCH_S)
+            except KeyboardInterrupt:
+                break
+    return bool(view.inventory.gpus)
+
+
+def _print_json(view: GpuView, *, one_line: bool) -> None:
+    sys.stdout.write(json.dumps(as_json(view), indent=None if one_line else 2) + "\n")
+    sys.stdout.flush()
