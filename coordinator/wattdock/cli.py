@@ -12,8 +12,10 @@ import typer
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from io import TextIOWrapper
 
+    from wattdock.config.experiment import ExperimentConfig
     from wattdock.run import Run
 
 app = typer.Typer(
@@ -204,6 +206,29 @@ def gpus(
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
+@app.command()
+@_takes_settings
+def doctor(
+    file: File = None,
+    settings: Settings = NO_SETTINGS,
+    output_dir: OutputDir = Path("results"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    from wattdock.doctor.examine import examine
+    from wattdock.host.folders import wattdock_home
+    from wattdock.progress import progress_for
+    from wattdock.report.doctor import show_findings
+
+    config = _experiments(file, settings)[0]
+    with_engine = file is not None or settings["backend"] is not None
+    home, progress = wattdock_home(), progress_for(quiet=quiet)
+    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
+    if not show_findings(findings, as_json=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
 def main() -> NoReturn:
     """Run the command; every error a user can meet is one line and a documented exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -230,9 +255,14 @@ def _fail(message: str, code: ExitCode) -> NoReturn:
 
 
 def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
-    from wattdock.config.load import load_experiments
     from wattdock.host.folders import wattdock_home
     from wattdock.run import Run
+
+    return Run(_experiments(file, given), output_dir=output_dir, home=wattdock_home())
+
+
+def _experiments(file: Path | None, given: Settings) -> "Sequence[ExperimentConfig]":
+    from wattdock.config.load import load_experiments
 
     flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
     written_as = {FLAGS[name]: "--" + name.replace("_", "-") for name in given if name in FLAGS}
@@ -244,7 +274,7 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         flags[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return Run(load_experiments(file, flags, written_as=written_as), output_dir=output_dir, home=wattdock_home())
+    return load_experiments(file, flags, written_as=written_as)
 
 
 def _gpus(text: str) -> Any:

@@ -65,14 +65,19 @@ def square(
 
 @dataclass(frozen=True)
 class FakeProcess:
-    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS."""
+    """A process on a GPU from one instant to another; kind "c" compute, "g" graphics, "m" MPS.
+
+    A pid of 0 stands for the runner of the coordinator that asks.
+    """
 
     pid: int
     kind: str = "c"
     memory_bytes: int = 1_000_000_000
+    from_s: float = -inf
+    until_s: float = inf
 
     def __str__(self) -> str:
-        return f"{self.pid} {self.kind} {self.memory_bytes}"
+        return f"{self.pid} {self.kind} {self.memory_bytes} {self.from_s} {self.until_s}"
 
 
 @dataclass(frozen=True)

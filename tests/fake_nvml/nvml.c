@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999,
@@ -349,13 +350,32 @@ result nvmlDeviceGetMigDeviceHandleByIndex(device gpu, unsigned index, device *s
 
 struct process_v3 { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
 
+/* The first child of a process, 0 without one. */
+static unsigned child_of(unsigned pid) {
+    char path[64];
+    unsigned child = 0;
+    snprintf(path, sizeof path, "/proc/%u/task/%u/children", pid, pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    if (fscanf(file, "%u", &child) != 1) child = 0;
+    fclose(file);
+    return child;
+}
+
+/* 0 stands for the runner of the coordinator that asks: its keeper's child. */
+static unsigned pid_of(const struct process *p) {
+    unsigned keeper = p->pid ? 0 : child_of((unsigned)getpid());
+    return p->pid ? p->pid : keeper ? child_of(keeper) : 0;
+}
+
 static result processes(device gpu, unsigned *count, struct process_v3 *to, char kind) {
     BEGIN("processes", gpu->process_cost_s);
     unsigned found = 0;
     for (int i = 0; i < gpu->process_count; i++) {
-        if (gpu->processes[i].kind != kind) continue;
+        unsigned pid = pid_of(&gpu->processes[i]);
+        if (gpu->processes[i].kind != kind || !pid || t < gpu->processes[i].from_s || t >= gpu->processes[i].until_s) continue;
         if (to && found < *count)
-            to[found] = (struct process_v3){gpu->processes[i].pid, gpu->processes[i].memory_bytes, ~0u, ~0u};
+            to[found] = (struct process_v3){pid, gpu->processes[i].memory_bytes, ~0u, ~0u};
         found++;
     }
     result answer = found > *count || (found && !to) ? SMALL : OK;

@@ -71,6 +71,7 @@ class GpuInfo:
     cpus: str | None = None
     nvlinks: int | None = None
     nvlink_version: str | None = None
+    nvml_version: str | None = None
 
     @property
     def vram_free_bytes(self) -> int | None:
@@ -180,6 +181,7 @@ def _read(index: int, gpu: nvml.Device) -> GpuInfo:
         cpus=_cpus(gpu),
         nvlinks=nvlinks,
         nvlink_version=nvlink_version,
+        nvml_version=known(pynvml.nvmlSystemGetNVMLVersion),
     )
 
 

@@ -128,9 +128,10 @@ def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int
     """Links that end at the other GPU; behind switches, where none does, as many as both have."""
     there = _told(pynvml.nvmlDeviceGetPciInfo, second)
     ends = [_told(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in of_first]
-    if there is not None and (direct := sum(end is not None and end.busId == there.busId for end in ends)):
+    direct = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
+    if direct:
         return direct
-    shared = min(len(of_first), len(of_second))
+    shared: int = min(len(of_first), len(of_second))
     status = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     if status is None:
         return None if shared else 0

@@ -126,14 +126,16 @@ def _table(found: GpuInventory) -> Table:
 
 
 def _state(gpu: GpuInfo, now: GpuActivity | None) -> Sequence[str]:
-    busy = None if now is None else now.utilization_percent
+    vram = f"{_gb(gpu.vram_used_bytes)}/{_gb(gpu.vram_total_bytes)}"
+    if now is None:
+        return (vram, NOTHING, NOTHING, _number(gpu.power_limit_w), NOTHING, NOTHING)
     return (
-        f"{_gb(gpu.vram_used_bytes)}/{_gb(gpu.vram_total_bytes)}",
-        NOTHING if busy is None else f"{busy:.0f}%",
-        _number(now and now.power_w),
+        vram,
+        _number(now.utilization_percent, ".0f") + "%",
+        _number(now.power_w),
         _number(gpu.power_limit_w),
-        _number(now and now.temperature_c),
-        _number(now and now.sm_clock_mhz, ".0f"),
+        _number(now.temperature_c),
+        _number(now.sm_clock_mhz, ".0f"),
     )
 
 
