@@ -65,19 +65,18 @@ def square(
 
 @dataclass(frozen=True)
 class FakeProcess:
-    """A process on a GPU from one instant to another; kind "c" compute, "g" graphics, "m" MPS.
+    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS.
 
-    A pid of 0 stands for the runner of the coordinator that asks.
+    A pid of 0 stands for the runner of the coordinator that asks; `beside_runner` ones come and go with it.
     """
 
     pid: int
     kind: str = "c"
     memory_bytes: int = 1_000_000_000
-    from_s: float = -inf
-    until_s: float = inf
+    beside_runner: bool = False
 
     def __str__(self) -> str:
-        return f"{self.pid} {self.kind} {self.memory_bytes} {self.from_s} {self.until_s}"
+        return f"{self.pid} {self.kind} {self.memory_bytes} {int(self.beside_runner)}"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ struct process {
     unsigned pid;
     char kind; /* c, g or m */
     uint64_t memory_bytes;
-    double from_s, until_s;
+    int beside_runner;
 };
 
 struct gpu {

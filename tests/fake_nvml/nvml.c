@@ -362,20 +362,21 @@ static unsigned child_of(unsigned pid) {
     return child;
 }
 
-/* 0 stands for the runner of the coordinator that asks: its keeper's child. */
-static unsigned pid_of(const struct process *p) {
-    unsigned keeper = p->pid ? 0 : child_of((unsigned)getpid());
-    return p->pid ? p->pid : keeper ? child_of(keeper) : 0;
+/* The runner of the coordinator that asks: its keeper's child. */
+static unsigned runner(void) {
+    unsigned keeper = child_of((unsigned)getpid());
+    return keeper ? child_of(keeper) : 0;
 }
 
 static result processes(device gpu, unsigned *count, struct process_v3 *to, char kind) {
     BEGIN("processes", gpu->process_cost_s);
     unsigned found = 0;
     for (int i = 0; i < gpu->process_count; i++) {
-        unsigned pid = pid_of(&gpu->processes[i]);
-        if (gpu->processes[i].kind != kind || !pid || t < gpu->processes[i].from_s || t >= gpu->processes[i].until_s) continue;
+        const struct process *p = &gpu->processes[i];
+        unsigned pid = p->pid ? p->pid : runner();
+        if (p->kind != kind || !pid || (p->beside_runner && !runner())) continue;
         if (to && found < *count)
-            to[found] = (struct process_v3){pid, gpu->processes[i].memory_bytes, ~0u, ~0u};
+            to[found] = (struct process_v3){pid, p->memory_bytes, ~0u, ~0u};
         found++;
     }
     result answer = found > *count || (found && !to) ? SMALL : OK;

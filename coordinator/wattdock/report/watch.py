@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -39,7 +40,7 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
         PreflightError: An NVIDIA driver is there and cannot be talked to.
     """
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=PIPE_COLUMNS, highlight=False)
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if watch and not json_lines else None
