@@ -35,7 +35,6 @@ class Command:
         return {
             "HOME": str(self.home),
             "WATTDOCK_HOME": str(self.home / "wattdock"),
-            "WATTDOCK_LEASES": str(self.home / "leases"),
             "WATTDOCK_RUNNERS": str(REPO / "tests" / "runners"),
             # How every process of this run, and nothing else, is found again.
             "WATTDOCK_TEST_MARK": str(self.home),

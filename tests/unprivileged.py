@@ -82,6 +82,8 @@ def popen_as_user(
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # What else runs on this machine must not be waited for.
+        "WATTDOCK_LEASES": str(home / "leases"),
         **env,
     }
     command = [str(word) for word in cmd]

@@ -85,6 +85,17 @@ def test_a_process_launcher_is_a_launcher(standin: Path, spec: Spec) -> None:
     assert (launcher.name, runner.alive(), runner.exit_reason()) == ("process", False, "stopped")
 
 
+def test_all_that_a_runner_started_belongs_to_it(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:
+    """Its workers, whatever session they moved to; nothing once it has ended."""
+    family = spec("family")
+    with launcher.launch(family) as runner:
+        until(lambda: ready(family))
+        assert runner.pid in runner.pids()
+        assert len(runner.pids()) > 1
+        assert os.getpid() not in runner.pids()
+    assert runner.pids() == frozenset()
+
+
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [

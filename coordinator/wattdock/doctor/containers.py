@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from wattdock.doctor.finding import ok, warn
-from wattdock.launch.docker_probe import docker_reason
+from wattdock.launch.docker_probe import DEFAULT_ENGINE, docker_reason, socket_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,10 +28,11 @@ def container_findings(backend: str, *, gpus: bool) -> Iterable[Finding]:
     else:
         yield ok("containers", f"the engine answers and has {image}")
     if gpus and (runtimes := _runtimes()) is not None:
-        yield _runtime(runtimes)
+        yield runtime_finding(runtimes)
 
 
-def _runtime(runtimes: tuple[str, ...]) -> Finding:
+def runtime_finding(runtimes: tuple[str, ...]) -> Finding:
+    """Return whether an engine with these runtimes can show GPUs to containers."""
     if "nvidia" in runtimes:
         return ok("container GPUs", "NVIDIA's runtime is configured")
     return warn("container GPUs", f"runtimes: {', '.join(runtimes)}, not nvidia", TOOLKIT)
@@ -38,6 +40,8 @@ def _runtime(runtimes: tuple[str, ...]) -> Finding:
 
 def _runtimes() -> tuple[str, ...] | None:
     """The engine's runtimes; None where no engine answers, which is told already."""
+    if socket_reason(os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE):
+        return None
     import docker
     import docker.errors
 
