@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from wattdock.host.leases import MACHINE
+from wattdock.host.leases import CPU, MACHINE
 from wattdock.host.selection import why_occupied
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def as_json(view: GpuView) -> dict[str, Any]:
         "links": [asdict(link) | {"label": link.label} for link in found.links],
         "unreadable": list(found.unreadable),
         "machine_lease": _holder(view.leases.get(MACHINE)),
+        "cpu_lease": _holder(view.leases.get(CPU)),
         "leases_unknown": view.leases_unknown,
     }
 
@@ -68,6 +69,8 @@ def as_tables(view: GpuView) -> RenderableType:
     parts += [Text(f"does not answer: {one}", style="red") for one in found.unreadable]
     if holder := view.leases.get(MACHINE):
         parts.append(Text(f"the machine is measured on by {holder}"))
+    elif holder := view.leases.get(CPU):
+        parts.append(Text(f"the CPU is measured on by {holder}"))
     if view.leases_unknown:
         parts.append(Text(f"leases unknown: {view.leases_unknown}"))
     return Group(*parts)

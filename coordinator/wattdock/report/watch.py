@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from rich.console import Console
 from rich.live import Live
@@ -42,23 +42,24 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=PIPE_COLUMNS, highlight=False)
+    found = False
     with ExitStack() as stack:
-        live = stack.enter_context(Live(console=console, auto_refresh=False)) if watch and not json_lines else None
+        if watch:
+            stack.enter_context(suppress(KeyboardInterrupt))
+        live = stack.enter_context(Live(console=console, auto_refresh=False)) if watch and console.is_terminal else None
         while True:
             view = look()
+            found = bool(view.inventory.gpus)
             if json_lines:
                 _print_json(view, one_line=watch)
-            elif live and console.is_terminal:
+            elif live:
                 live.update(as_tables(view), refresh=True)
             else:
                 console.print(as_tables(view))
             if not watch:
                 break
-            try:
-                time.sleep(WATCH_S)
-            except KeyboardInterrupt:
-                break
-    return bool(view.inventory.gpus)
+            time.sleep(WATCH_S)
+    return found
 
 
 def _print_json(view: GpuView, *, one_line: bool) -> None:
