@@ -107,3 +107,14 @@ def test_mig_slices_are_named(library: Path) -> None:
 def test_cpus_are_listed_as_the_kernel_does(numbers: list[int], text: str) -> None:
     """The text can be handed to taskset."""
     assert ranges(numbers) == text
+
+
+def test_what_is_only_good_to_know_never_hides_a_gpu(library: Path) -> None:
+    """A container without sysfs cannot tell NUMA nodes; its GPUs are there all the same."""
+    failing = FakeGpu(failing="affinity pcie clocks reasons utilization topology p2p", failing_from_s=0)
+    with fake_nvml.loaded(library, gpus=[failing, FakeGpu(uuid=fake_nvml.uuid_of(2))]):
+        found = inventory()
+    gpu = found.gpus[0]
+    assert len(found.gpus) == 2
+    assert (gpu.numa_node, gpu.cpus, gpu.pcie_width, found.activity[gpu.uuid].sm_clock_mhz) == (None,) * 4
+    assert found.links[0].label == "?"

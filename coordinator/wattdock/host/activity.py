@@ -14,7 +14,7 @@ from pathlib import Path
 import pynvml
 
 from wattdock.host import nvml
-from wattdock.host.nvml import known
+from wattdock.host.nvml import told
 
 PROC = Path("/proc")
 CLOCKS_LIMITED = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
@@ -68,19 +68,19 @@ def read_activity(gpu: nvml.Device) -> GpuActivity:
     Raises:
         NvmlError: It does not answer.
     """
-    reasons = known(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
+    reasons = told(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
     return GpuActivity(
-        power_w=known(nvml.power_usage_w, gpu),
-        utilization_percent=known(nvml.gpu_utilization_percent, gpu),
-        temperature_c=known(nvml.temperature_c, gpu),
-        sm_clock_mhz=known(nvml.sm_clock_mhz, gpu),
-        memory_clock_mhz=known(nvml.memory_clock_mhz, gpu),
+        power_w=told(nvml.power_usage_w, gpu),
+        utilization_percent=told(nvml.gpu_utilization_percent, gpu),
+        temperature_c=told(nvml.temperature_c, gpu),
+        sm_clock_mhz=told(nvml.sm_clock_mhz, gpu),
+        memory_clock_mhz=told(nvml.memory_clock_mhz, gpu),
         clocks_limited=None if reasons is None else bool(reasons & CLOCKS_LIMITED),
-        has_counter=known(nvml.counter_mj, gpu) is not None,
+        has_counter=told(nvml.counter_mj, gpu) is not None,
         processes=tuple(
             ProcessOnGpu(pid, kind, memory_bytes, *owner_of(pid))
             for kind in KINDS
-            for pid, memory_bytes in known(nvml.processes, gpu, kind) or ()
+            for pid, memory_bytes in told(nvml.processes, gpu, kind) or ()
         ),
     )
 

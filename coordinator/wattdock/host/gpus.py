@@ -13,7 +13,7 @@ import pynvml
 from wattdock.errors import PreflightError
 from wattdock.host import nvml
 from wattdock.host.activity import read_activity
-from wattdock.host.nvml import known
+from wattdock.host.nvml import known, told
 from wattdock.host.topology import read_links, read_nvlinks
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ def _read(index: int, gpu: nvml.Device) -> GpuInfo:
         vram_used_bytes=None if memory is None else int(memory.used),
         power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
         power_limit_default_w=_watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu),
-        sm_clock_max_mhz=known(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
-        memory_clock_max_mhz=known(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
+        sm_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
+        memory_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
         mig=_is_on(pynvml.nvmlDeviceGetMigMode, gpu),
         persistence=_is_on(pynvml.nvmlDeviceGetPersistenceMode, gpu),
@@ -173,22 +173,22 @@ def _read(index: int, gpu: nvml.Device) -> GpuInfo:
         driver_version=known(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         mig_slices=_mig_slices(gpu),
-        pcie_generation=known(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
-        pcie_generation_max=known(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
-        pcie_width=known(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
-        pcie_width_max=known(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
+        pcie_generation=told(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
+        pcie_generation_max=told(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
+        pcie_width=told(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
+        pcie_width_max=told(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
         numa_node=_numa_node(gpu),
         cpus=_cpus(gpu),
         nvlinks=nvlinks,
         nvlink_version=nvlink_version,
-        nvml_version=known(pynvml.nvmlSystemGetNVMLVersion),
+        nvml_version=told(pynvml.nvmlSystemGetNVMLVersion),
     )
 
 
 def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
     """UUIDs of the MIG devices that exist; NVML counts places, of which some are empty."""
     slices = []
-    for place in range(known(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+    for place in range(told(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
         try:
             slices.append(nvml.uuid(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
         except nvml.NvmlError as error:
@@ -198,12 +198,12 @@ def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
 
 
 def _numa_node(gpu: nvml.Device) -> int | None:
-    nodes = known(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    nodes = told(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     return None if nodes is None else next(iter(_bits(nodes)), None)
 
 
 def _cpus(gpu: nvml.Device) -> str | None:
-    words = known(pynvml.nvmlDeviceGetCpuAffinity, gpu, AFFINITY_WORDS)
+    words = told(pynvml.nvmlDeviceGetCpuAffinity, gpu, AFFINITY_WORDS)
     return None if words is None else ranges(_bits(words))
 
 

@@ -68,6 +68,20 @@ def known(call: Callable[..., Any], *arguments: object) -> Any:
         raise
 
 
+def told(call: Callable[..., Any], *arguments: object) -> Any:
+    """Return what an NVML call answers, or None where it fails: for what is good to know and no reason to give up.
+
+    Raises:
+        NvmlError: The GPU is lost.
+    """
+    try:
+        return call(*arguments)
+    except NvmlError as error:
+        if code_of(error) == GPU_LOST:
+            raise
+        return None
+
+
 def open_nvml() -> str | None:
     """Initialise NVML; return why there is none on this machine, or None when it is ready (then `close_nvml` is due).
 

@@ -147,7 +147,7 @@ def _active_links(gpu: nvml.Device) -> list[int]:
 
 
 def _told(call: Callable[..., Any], *arguments: object) -> Any:
-    """What NVML says, or None: a link that cannot be read is unknown, and takes no inventory with it."""
+    """What NVML says, or None: a link that cannot be read, even of a lost GPU, takes no inventory with it."""
     try:
         return call(*arguments)
     except nvml.NvmlError:
