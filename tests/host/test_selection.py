@@ -152,6 +152,8 @@ def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
         chosen(found, gpus=[0])
     with pytest.raises(PreflightError, match="slice of GPU 0"):
         chosen(found, gpus=["MIG-7"])
+    with pytest.raises(PreflightError, match="CUDA_VISIBLE_DEVICES=MIG-7 gives the MIG slice"):
+        chosen(found, "MIG-7")
 
 
 def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_one() -> None:

@@ -47,7 +47,8 @@ def choose_gpus(
     coordinator has leased is taken only where `config` allows to wait for it.
 
     Raises:
-        PreflightError: Too few can be had; the message says why each GPU cannot.
+        PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
+            metered.
     """
     if config.accelerator == "cpu":
         if config.gpus != "auto":
@@ -159,7 +160,7 @@ def _groups(candidates: Sequence[GpuInfo], count: int) -> Iterable[tuple[GpuInfo
 
 def _linkage(group: tuple[GpuInfo, ...], found: GpuInventory) -> tuple[int, int]:
     """The slowest link decides how fast a group is, then all of them."""
-    ranks = [link.rank for link in links_among([gpu.uuid for gpu in group], found.links)]
+    ranks = [link.rank for link in links_among(frozenset(gpu.uuid for gpu in group), found.links)]
     return (min(ranks, default=0), sum(ranks))
 
 
@@ -176,6 +177,11 @@ def _ours(gpus: Sequence[GpuInfo], visible: str | None) -> tuple[GpuInfo, ...]:
     if visible is None:
         return tuple(gpus)
     words = [word.strip() for word in visible.split(",") if word.strip()]
+    if slices := [word for word in words if word.startswith("MIG-")]:
+        raise PreflightError(
+            f"CUDA_VISIBLE_DEVICES={visible} gives the MIG slice {slices[0]}, which has no energy counter of its own; "
+            "ask the scheduler for a whole GPU"
+        )
     return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
 
 
