@@ -83,10 +83,21 @@ class Attempt:
     Args:
         pending: Rows of one load group; those left afterwards want a fresh runner.
         log: Where this runner's output goes; it is added to each served row's log.
+        lease_fds: Leases that the runner's keeper is to hold too, until nothing of the runner is left.
     """
 
-    def __init__(self, pending: deque[Row], restart: int, *, home: Path, log: Path, progress: Progress) -> None:
+    def __init__(
+        self,
+        pending: deque[Row],
+        restart: int,
+        *,
+        home: Path,
+        log: Path,
+        progress: Progress,
+        lease_fds: tuple[int, ...] = (),
+    ) -> None:
         self._pending, self._home, self._log, self._progress = pending, home, log, progress
+        self._lease_fds = lease_fds
         self._ready = pending[0].ready
         self._opening = Collected(pending[0].config, restart, stage="model")
         self._served: list[tuple[Row, Collected]] = []
@@ -138,12 +149,14 @@ class Attempt:
         try:
             with RunnerClient(runner, check=interrupts.check) as client:
                 self._open(client, began_ns, model)
+                self._opening.own_pids |= runner.pids()
                 session = Session(client, model, meter, self._progress, metered=metered)
                 while self._pending:
                     self._current = self._opening.for_experiment(self._pending[0].config)
                     self._served.append((self._pending.popleft(), self._current))
                     self._progress.say(f"{self._current.config.label}: restart {self._current.restart + 1}")
                     measure(session, self._current)
+                    self._opening.own_pids |= runner.pids()
                     self._current = None
                 client.unload()
         finally:
@@ -159,6 +172,7 @@ class Attempt:
             gpu_uuids=tuple(gpu.uuid for gpu in gpus),
             model_path=model.path,
             labels={"experiment": self._ready.config.experiment_id},
+            lease_fds=self._lease_fds,
         )
 
     def _open(self, client: RunnerClient, began_ns: int, model: ModelFolder) -> None:

@@ -12,8 +12,10 @@ import typer
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from io import TextIOWrapper
 
+    from wattdock.config.experiment import ExperimentConfig
     from wattdock.run import Run
 
 app = typer.Typer(
@@ -35,13 +37,14 @@ Duration = Annotated[float | None, typer.Option("--min-duration-s", help="A pass
 Restarts = Annotated[int | None, typer.Option(help="Fresh runners per experiment.")]
 Passes = Annotated[int | None, typer.Option(help="Measured passes per restart.")]
 Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or count:N.")]
+Wait = Annotated[float | None, typer.Option("--wait", help="Seconds to wait for others who measure on this machine.")]
 Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
 MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml, zeus, rapl or none.")]
 RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
 OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
 
@@ -61,6 +64,7 @@ FLAGS = {
     "restarts": "repeats.restarts",
     "passes": "repeats.passes",
     "gpus": "gpus",
+    "wait": "wait_s",
     "accelerator": "accelerator",
     "launcher": "launcher",
     "meter": "meter",
@@ -80,6 +84,7 @@ def _settings(
     restarts: Restarts = None,
     passes: Passes = None,
     gpus: Gpus = None,
+    wait: Wait = None,
     accelerator: Accelerator = None,
     launcher: LauncherName = None,
     meter: MeterName = None,
@@ -189,6 +194,41 @@ def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json
         print_result(result, path if path.is_dir() else path.parent)
 
 
+@app.command()
+def gpus(
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
+    from wattdock.report.watch import show_gpus
+
+    if not show_gpus(watch=watch, json_lines=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+@app.command()
+@_takes_settings
+def doctor(
+    file: File = None,
+    settings: Settings = NO_SETTINGS,
+    output_dir: OutputDir = Path("results"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    from wattdock.doctor.examine import examine
+    from wattdock.host.folders import wattdock_home
+    from wattdock.progress import progress_for
+    from wattdock.report.doctor import show_findings
+
+    config = _experiments(file, settings)[0]
+    with_engine = file is not None or settings["backend"] is not None
+    home, progress = wattdock_home(), progress_for(quiet=quiet)
+    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
+    if not show_findings(findings, as_json=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
 def main() -> NoReturn:
     """Run the command; every error a user can meet is one line and a documented exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -215,9 +255,14 @@ def _fail(message: str, code: ExitCode) -> NoReturn:
 
 
 def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
-    from wattdock.config.load import load_experiments
     from wattdock.host.folders import wattdock_home
     from wattdock.run import Run
+
+    return Run(_experiments(file, given), output_dir=output_dir, home=wattdock_home())
+
+
+def _experiments(file: Path | None, given: Settings) -> "Sequence[ExperimentConfig]":
+    from wattdock.config.load import load_experiments
 
     flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
     written_as = {FLAGS[name]: "--" + name.replace("_", "-") for name in given if name in FLAGS}
@@ -229,7 +274,7 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         flags[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return Run(load_experiments(file, flags, written_as=written_as), output_dir=output_dir, home=wattdock_home())
+    return load_experiments(file, flags, written_as=written_as)
 
 
 def _gpus(text: str) -> Any:

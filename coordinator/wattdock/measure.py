@@ -36,6 +36,7 @@ class Collected:
 
     Attributes:
         stage: What is being done now, for people and for the failure that may come.
+        own_pids: Processes of the runner, shared by all that it serves.
         started_utc: A label, never a duration's end.
     """
 
@@ -47,12 +48,21 @@ class Collected:
     clock_checks: list[ClockCheck] = field(default_factory=list)
     loaded: Loaded | None = None
     failure: Failure | None = None
+    own_pids: set[int] = field(default_factory=set)
     started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def for_experiment(self, config: ExperimentConfig) -> Collected:
         """Return what an experiment served by this runner starts from: its launch and load."""
         return Collected(
-            config, self.restart, self.stage, list(self.spans), [], list(self.clock_checks), self.loaded, self.failure
+            config,
+            self.restart,
+            self.stage,
+            list(self.spans),
+            [],
+            list(self.clock_checks),
+            self.loaded,
+            self.failure,
+            self.own_pids,
         )
 
     def record(self, timeline: Timeline | None) -> RestartRecord:
@@ -65,6 +75,7 @@ class Collected:
             clock_checks=tuple(self.clock_checks),
             timeline=timeline,
             failure=self.failure,
+            own_pids=frozenset(self.own_pids),
         )
 
 

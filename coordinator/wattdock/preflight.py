@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 from wattdock.errors import PreflightError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
+from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
-from wattdock.host.selection import choose_gpus
+from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, why_occupied
 from wattdock.launch.docker_probe import docker_reason
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
@@ -19,21 +21,42 @@ from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
 from wattdock.meter.choice import choose_meter
-from wattdock.models import check_model
+from wattdock.models import check_model, known_weight_bytes
 from wattdock.prompts import check_prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
     from wattdock.meter.choice import MeterChoice
     from wattdock.meter.protocol import Meter
     from wattdock.progress import Progress
+
+# A runner that has just ended may be on its GPU for a moment still.
+TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
+
+
+@dataclass(frozen=True)
+class Host:
+    """This machine as it was before anything was started: its GPUs, and who holds a lease on what."""
+
+    inventory: GpuInventory
+    leases: Mapping[str, Holder]
+
+
+def survey() -> Host:
+    """Look at this machine once, for all experiments.
+
+    Raises:
+        PreflightError: The driver cannot be talked to, or there is no folder for leases.
+    """
+    return Host(inventory(), holders())
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,16 @@ class Ready:
         return f"{launcher}; meter: {self.meter.name} ({self.meter.reason})"
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes its GPUs a bad group."""
+        return gpu_warnings(self.gpus, self.inventory)
+
+    @property
+    def lease_names(self) -> tuple[str, ...]:
+        """What it needs for itself."""
+        return tuple(gpu.uuid for gpu in self.gpus) or (CPU,)
+
+    @property
     def variant(self) -> Variant:
         """Which of the backend's requirement files fits: "cuda" or "cpu"."""
         return "cuda" if self.gpus else "cpu"
@@ -84,7 +117,7 @@ class Ready:
         return self.meter.new_meter()
 
 
-def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Ready:
+def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready:
     """Check everything that needs no runner.
 
     Raises:
@@ -94,8 +127,12 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
     runner_dir = find_runner(config.backend)
     check_model(config.model)
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
-    found = inventory()
-    gpus = choose_gpus(config, found, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    found = host.inventory
+    # What is quantised while it is loaded takes less than the files do.
+    quantised = getattr(config.section, "quantization", None)
+    weight_bytes = None if quantised else known_weight_bytes(config.model)
+    around = Surroundings(os.environ.get("CUDA_VISIBLE_DEVICES"), host.leases, weight_bytes)
+    gpus = choose_gpus(config, found, around)
     python = check_python(config.runner_python) if config.runner_python else None
     make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
@@ -112,6 +149,26 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         launcher_reason=launcher_reason,
         meter=choose_meter(config.meter, found),
     )
+
+
+def require_still_free(experiments: Sequence[Ready]) -> None:
+    """See, once the leases are held, that nobody came between the first look and now.
+
+    Raises:
+        PreflightError: One of the GPUs chosen is in use; names by whom.
+    """
+    chosen = {gpu.uuid for one in experiments for gpu in one.gpus}
+    deadline_s = time.monotonic() + TEARDOWN_S
+    while chosen:
+        found = inventory()
+        occupied = [
+            f"GPU {gpu.index}: {why}" for gpu in found.gpus if gpu.uuid in chosen and (why := why_occupied(gpu, found))
+        ]
+        if not occupied:
+            return
+        if time.monotonic() > deadline_s:
+            raise PreflightError(f"{'; '.join(occupied)}; choose others with gpus")
+        time.sleep(TEARDOWN_POLL_S)
 
 
 def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING
 from wattdock.attempt import Attempt, Row
 from wattdock.errors import ExitCode, StoreError
 from wattdock.host.folders import scratch_folder
+from wattdock.host.leases import Wanted, held
 from wattdock.interrupts import Interrupts
 from wattdock.merge.result import merge, result_row
 from wattdock.plan import load_groups
-from wattdock.preflight import preflight
+from wattdock.preflight import preflight, require_still_free, survey
 from wattdock.results.result import Failure
 from wattdock.results.store import store
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
+    from wattdock.preflight import Ready
     from wattdock.progress import Progress
     from wattdock.results.result import ExperimentResult
 
@@ -53,7 +56,8 @@ class Run:
             ConfigError, PreflightError: One of the experiments cannot run here; nothing was started.
         """
         self._output_dir, self._home = output_dir, home
-        self.ready = [preflight(one, output_dir=output_dir, home=home) for one in experiments]
+        host = survey()
+        self.ready = [preflight(one, host, output_dir=output_dir, home=home) for one in experiments]
         self.stored: list[Stored] = []
         self._unstored: list[Row] = []
         self._store_errors: list[StoreError] = []
@@ -62,22 +66,28 @@ class Run:
         """Measure until all is done, or one has failed under `on_failure: stop`.
 
         Raises:
+            PreflightError: Others measure on this machine, or on the GPUs chosen; nothing was started.
             StoreError: A row could not be written; the message says where it is instead. The others are stored.
             KeyboardInterrupt: As soon as everything measured so far is stored.
         """
-        for line in dict.fromkeys(one.decisions for one in self.ready):
+        for line in dict.fromkeys(line for one in self.ready for line in (one.decisions, *one.warnings)):
             progress.say(line)
-        with scratch_folder() as scratch, Interrupts() as interrupts:
+        with scratch_folder() as scratch, Interrupts() as interrupts, ExitStack() as leases:
+            with interrupts.allowed():
+                lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
+                require_still_free(self.ready)
             rows = [Row(one, scratch / f"row-{number}.log") for number, one in enumerate(self.ready)]
             self._unstored = list(rows)
             try:
-                self._attempts(rows, scratch, progress, interrupts)
+                self._attempts(rows, scratch, progress, interrupts, lease_fds)
             finally:
                 self._store([row for row in self._unstored if row.restarts], progress)
         if self._store_errors:
             raise self._store_errors[0]
 
-    def _attempts(self, rows: list[Row], scratch: Path, progress: Progress, interrupts: Interrupts) -> None:
+    def _attempts(
+        self, rows: list[Row], scratch: Path, progress: Progress, interrupts: Interrupts, lease_fds: tuple[int, ...]
+    ) -> None:
         groups = load_groups([row.config for row in rows])
         number = 0
         for restart in range(max(row.config.repeats.restarts for row in rows)):
@@ -86,7 +96,10 @@ class Run:
                 while pending:
                     number += 1
                     log = scratch / f"{number}.log"
-                    Attempt(pending, restart, home=self._home, log=log, progress=progress).run(interrupts)
+                    attempt = Attempt(
+                        pending, restart, home=self._home, log=log, progress=progress, lease_fds=lease_fds
+                    )
+                    attempt.run(interrupts)
                     finished = [row for row in self._unstored if row.restarts and not row.wants(len(row.restarts))]
                     self._store(finished, progress)
                     if any(row.failed and row.config.on_failure == "stop" for row in rows):
@@ -105,6 +118,18 @@ class Run:
                 continue
             self.stored.append(Stored(result, folder))
             progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
+
+
+def wanted_leases(ready: Sequence[Ready]) -> Wanted:
+    """Return what these experiments need for themselves, all of it for the whole run."""
+    alone = any(one.config.exclusive == "machine" for one in ready)
+    more = f" and {len(ready) - 1} more" if len(ready) > 1 else ""
+    return Wanted(
+        names=tuple(dict.fromkeys(name for one in ready for name in one.lease_names)),
+        exclusive="machine" if alone else "gpus",
+        experiment=ready[0].config.label + more,
+        wait_s=max(one.config.wait_s for one in ready),
+    )
 
 
 def _merged(row: Row, progress: Progress) -> ExperimentResult:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NONE = GpuInventory((), reason="no NVIDIA driver: libnvidia-ml.so.1 was not found")
-ONE = GpuInventory((GpuInfo(0, "GPU-1", "NVIDIA H200", *[None] * 13),))
+ONE = GpuInventory(
+    (GpuInfo(0, "GPU-1", "NVIDIA H200", None, None, None, None, None, None, None, None, None, None, None, None, None),)
+)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
 RANDOM_WEIGHTS = (-1e-3, 1e-3)
 # Say where or under which label something runs, not what is measured.
-NOT_IDENTITY = {"name", "runner_python"}
+NOT_IDENTITY = {"name", "runner_python", "wait_s"}
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -168,9 +168,10 @@ class WarmUpSpec(_Written):
 
 
 class GpuCount(_Written):
-    """`gpus: {count: N}`."""
+    """`gpus: {count: N}`; each with at least `min_free_gb` (1e9 bytes) of VRAM free."""
 
     count: Positive
+    min_free_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class TimeoutsSpec(_Written):
@@ -197,6 +198,9 @@ class ExperimentConfig(_Written):
     Attributes:
         accelerator: "auto" uses a GPU where one is visible; "cpu" uses none; "cuda" requires one.
         gpus: "auto" takes as many as the backend's section needs; or indices or UUIDs; or `{count: N}`.
+        exclusive: "machine" keeps everybody else who uses wattdock from measuring on this machine meanwhile; "gpus"
+            only from the same GPUs, which disturbs and is not publishable.
+        wait_s: How long to wait for others who measure here.
         launcher: "auto" takes docker where an engine and the image are there, else a process.
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
             each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
@@ -214,6 +218,8 @@ class ExperimentConfig(_Written):
     warmup: WarmUpSpec = WarmUpSpec()
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
+    exclusive: Literal["machine", "gpus"] = "machine"
+    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     launcher: Literal["auto", "docker", "process"] = "auto"
     meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from wattdock.errors import LaunchError
+from wattdock.launch.keeper import descendants
 from wattdock.launch.log import log_tail
 from wattdock.launch.protocol import STOP_GRACE_S
 from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
@@ -73,6 +74,7 @@ class ProcessLauncher:
                     env=runner_variables(spec, os.environ, keep_pythonpath=self._keep_pythonpath),
                     # A terminal's Ctrl-C is the coordinator's to handle.
                     start_new_session=True,
+                    pass_fds=spec.lease_fds,
                 )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,6 +110,10 @@ class RunnerProcess:
     def alive(self) -> bool:
         """Whether it still runs; False only once all that it had started is gone too."""
         return self.exit_reason() is None
+
+    def pids(self) -> frozenset[int]:
+        """Return all processes that belong to it now; empty once it has ended."""
+        return frozenset(descendants(self._keeper.pid)) if self.alive() else frozenset()
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""

@@ -28,6 +28,8 @@ class LaunchSpec:
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
         labels: What to mark it with, where the launcher can mark; a plain process cannot be marked.
+        lease_fds: Descriptors of leases that are to be held until nothing of the runner is left, even should the
+            coordinator be killed; a launcher whose runners' keeper is no child of ours leaves them alone.
     """
 
     backend: str
@@ -37,6 +39,7 @@ class LaunchSpec:
     gpu_uuids: tuple[str, ...] = ()
     model_path: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    lease_fds: tuple[int, ...] = ()
 
 
 class LaunchedRunner(Protocol):
@@ -52,6 +55,9 @@ class LaunchedRunner(Protocol):
 
     def alive(self) -> bool:
         """Whether it still runs; cheap enough to poll."""
+
+    def pids(self) -> frozenset[int]:
+        """Return all processes that belong to it now, as this host numbers them; empty once it has ended."""
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from wattdock.energy import COUNTER_LAG, EnergyCurve
 from wattdock.merge.beside import cross_check, host_energy, host_joules
+from wattdock.merge.processes import processes_seen
 from wattdock.results.result import (
     CpuEstimate,
     EnergyResult,
-    GpuProcessSeen,
     MeterFact,
     MultiGPUMetrics,
     PassEnergy,
@@ -157,7 +157,7 @@ def measured_energy(
         host_j=host_j,
         host=host,
         meter=_meter_facts(restarts),
-        gpu_processes=_processes(restarts),
+        gpu_processes=processes_seen(restarts),
         cpu_estimate=_cpu_estimate([one for _, _, one in passes], cpu_tdp_w),
     )
 
@@ -259,28 +259,9 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
         counter_period_s=float(np.median(periods)) if periods else None,
         nvml_busy_fraction=max(busy, default=None),
         ticks=sum(len(gpu.ticks.energy_mj) for gpu in timelines),
+        process_lists=sum(len(gpu.processes) for gpu in timelines),
         events=[f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
     )
-
-
-def _processes(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
-    seen: dict[tuple[str, int, str], GpuProcessSeen] = {}
-    for one in restarts:
-        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
-            for sample in gpu.processes:
-                for process in sample.processes:
-                    key = (uuid, process.pid, process.kind)
-                    before = seen.get(key)
-                    sizes = [process.memory_bytes, before.memory_bytes_max if before else None]
-                    seen[key] = GpuProcessSeen(
-                        gpu_uuid=uuid,
-                        pid=process.pid,
-                        kind=process.kind,
-                        memory_bytes_max=max((size for size in sizes if size is not None), default=None),
-                        first_seen_ns=before.first_seen_ns if before else sample.at_ns,
-                        last_seen_ns=sample.at_ns,
-                    )
-    return list(seen.values())
 
 
 def _cpu_estimate(passes: list[MeasuredPass], tdp_w: float) -> CpuEstimate | None:

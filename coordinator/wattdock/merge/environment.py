@@ -10,7 +10,7 @@ from wattdock import __version__
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
 from wattdock.records import NS_PER_S
-from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, HostGpu, ModelFacts
+from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, GpuLink, HostGpu, ModelFacts, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,9 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         driver_version=gpus[0].driver_version if gpus else None,
         cuda_version=runner.cuda_version if runner else None,
         nccl_version=runner.nccl_version if runner else None,
+        topology=_topology(ready),
+        leased=list(ready.lease_names),
+        exclusive=config.exclusive,
         **dataclasses.asdict(ready.machine),
         coordinator_python=platform.python_version(),
         wattdock_version=__version__,
@@ -82,6 +85,11 @@ def _gigabytes(gpu: GpuInfo) -> float | None:
 def _host_gpu(gpu: GpuInfo, *, used: bool) -> HostGpu:
     facts = dataclasses.asdict(gpu) | {"used": used}
     return HostGpu.model_validate({name: facts[name] for name in HostGpu.model_fields})
+
+
+def _topology(ready: Ready) -> Topology | None:
+    links = [GpuLink(**dataclasses.asdict(link), label=link.label) for link in ready.inventory.links]
+    return Topology(links=links, warnings=list(ready.warnings)) if links else None
 
 
 def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:

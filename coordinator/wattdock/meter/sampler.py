@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from wattdock.host.activity import owner_of
 from wattdock.meter.schedule import TickSchedule
 from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample
 
@@ -225,7 +226,7 @@ class GpuSampler:
         at_ns = self._clock.now_ns()
         found = [(kind, self._timed(partial(self._source.processes, kind))) for kind in PROCESS_KINDS]
         processes = tuple(
-            GpuProcess(pid=pid, kind=kind, memory_bytes=memory_bytes)
+            GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
             for kind, listed in found
             for pid, memory_bytes in listed
         )

@@ -56,11 +56,13 @@ class ProcessSample:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """One process on a GPU; `memory_bytes` is None where the driver does not tell."""
+    """One process on a GPU; None where the driver, or /proc, does not tell."""
 
     pid: int
     kind: Literal["compute", "graphics", "mps"]
     memory_bytes: int | None
+    user: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.results.result import Audit, Check
+from wattdock.results.sharing import sharing_checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from wattdock.results.result import EnergyResult, Failure, Performance
 
 # What a defensible figure needs beyond what is checked below.
-NOT_CHECKED = ("warm-up converged", "idle baselines", "exclusive GPUs", "throttling", "roofline", "image pinned")
+NOT_CHECKED = ("warm-up converged", "idle baselines", "throttling", "roofline", "image pinned")
 MIN_RESTARTS = 3
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
@@ -53,6 +54,7 @@ def audit(
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
         _prompts_check(energy),
         *_cache_checks(performance),
+        *sharing_checks(environment, energy),
         *_schedule_checks(performance),
         *_meters_checks(energy),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),

@@ -168,7 +168,12 @@ class CpuEstimate(_Stored):
 
 
 class GpuProcessSeen(_Stored):
-    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it."""
+    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it.
+
+    Attributes:
+        own: It belonged to the runner.
+        user, command: None where this host does not show the process.
+    """
 
     gpu_uuid: str
     pid: int
@@ -176,15 +181,19 @@ class GpuProcessSeen(_Stored):
     memory_bytes_max: int | None
     first_seen_ns: int
     last_seen_ns: int
+    own: bool = False
+    user: str | None = None
+    command: str | None = None
 
 
 class MeterFact(_Stored):
-    """How well one GPU was read."""
+    """How well one GPU was read; `process_lists` is how often its processes were listed."""
 
     source: str | None
     counter_period_s: float | None
     nvml_busy_fraction: float | None
     ticks: int
+    process_lists: int = 0
     events: list[str]
 
 
