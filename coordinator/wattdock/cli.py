@@ -177,6 +177,19 @@ def _options(
 
 
 @app.command()
+def reap() -> None:
+    """Remove the containers of coordinators that are gone; those of living ones stay."""
+    from wattdock.launch.orphans import reap as reap_orphans
+
+    found = reap_orphans()
+    for verb, names in (("removed", found.removed), ("left alone", found.left)):
+        for name in names:
+            typer.echo(f"{verb}: {name}")
+    if not (found.removed or found.left):
+        typer.echo("no container of wattdock is here")
+
+
+@app.command()
 def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json: Json = False) -> None:
     """Show a stored result."""
     from wattdock.report.table import print_result

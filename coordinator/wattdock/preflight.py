@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.machine import describe_machine
 from wattdock.host.selection import choose_gpus
-from wattdock.launch.docker_probe import docker_reason
+from wattdock.launch.container import Limits
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.engine import NoContainers, find_containers
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
@@ -30,10 +32,26 @@ if TYPE_CHECKING:
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.machine import Machine
+    from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
     from wattdock.meter.protocol import Meter
     from wattdock.progress import Progress
+
+
+@dataclass(frozen=True)
+class LauncherChoice:
+    """How runners are started, and why so.
+
+    Attributes:
+        change: What a person would do to have it otherwise.
+        containers: The engine and the image, for "docker".
+    """
+
+    name: str
+    reason: str
+    change: str
+    containers: Containers | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +62,9 @@ class Ready:
         inventory: Every GPU of the host, and the driver's versions.
         gpus: The GPUs it is to run on; empty for the CPU.
         python: The interpreter that the user named; None for an environment of our own.
-        launcher_reason, meter_reason: Why this launcher and this meter.
+        launch: How runners are started.
+        cache: Folder for what engines in containers compile.
+        meter_reason: Why this meter.
     """
 
     config: ExperimentConfig
@@ -53,16 +73,15 @@ class Ready:
     inventory: GpuInventory
     gpus: tuple[GpuInfo, ...]
     python: Path | None
-    launcher_name: str
-    launcher_reason: str
+    launch: LauncherChoice
+    cache: Path
     meter_name: str
     meter_reason: str
 
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, and what would change the launcher."""
-        change = "--launcher docker" if self.launcher_name == "process" else "--launcher process"
-        launcher = f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
+        launcher = f"launcher: {self.launch.name} ({self.launch.reason}; change with {self.launch.change})"
         return f"{launcher}; meter: {self.meter_name} ({self.meter_reason})"
 
     @property
@@ -73,6 +92,10 @@ class Ready:
     @contextmanager
     def launcher(self, progress: Progress) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
+        if containers := self.launch.containers:
+            limits = Limits(**self.config.container.model_dump(exclude={"image"}))
+            yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=limits)
+            return
         if self.python:
             yield ProcessLauncher(self.python, keep_pythonpath=True)
             return
@@ -100,7 +123,6 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
     make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
-    launcher_name, launcher_reason = _choose_launcher(config)
     meter_name, meter_reason = _choose_meter(config, found)
     return Ready(
         config=config,
@@ -109,22 +131,29 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         inventory=found,
         gpus=gpus,
         python=python,
-        launcher_name=launcher_name,
-        launcher_reason=launcher_reason,
+        launch=_choose_launcher(config),
+        cache=home.absolute() / "cache" / config.backend,
         meter_name=meter_name,
         meter_reason=meter_reason,
     )
 
 
-def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:
+def _choose_launcher(config: ExperimentConfig) -> LauncherChoice:
     if config.launcher == "process":
-        return "process", "asked for"
-    why_not = docker_reason(f"wattdock-{config.backend}")
-    if config.launcher == "docker":
-        raise PreflightError(
-            f"launcher: docker: {why_not or 'this version starts no containers yet'}; use --launcher process"
-        )
-    return "process", why_not or "this version starts no containers yet"
+        return LauncherChoice("process", "asked for", "--launcher docker")
+    if config.runner_python and config.launcher == "auto":
+        return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
+    try:
+        containers = find_containers(config.container.image or f"wattdock-{config.backend}", backend=config.backend)
+    except NoContainers as error:
+        if config.launcher == "docker":
+            raise PreflightError(f"launcher: docker: {error}") from error
+        return LauncherChoice("process", error.reason, f"--launcher docker; before that: {error.remedy}")
+    if config.runner_python:
+        raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
+    engine, image = containers.engine, containers.image
+    there = f"{engine.name} {engine.version} has image {image.name}"
+    return LauncherChoice("docker", there if config.launcher == "auto" else "asked for", "--launcher process", containers)
 
 
 def _choose_meter(config: ExperimentConfig, found: GpuInventory) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from wattdock.attempt import Attempt, Row
 from wattdock.errors import ExitCode, StoreError
 from wattdock.host.folders import scratch_folder
 from wattdock.interrupts import Interrupts
+from wattdock.launch.orphans import reap
 from wattdock.merge.result import merge, unmerged
 from wattdock.plan import load_groups
 from wattdock.preflight import preflight
@@ -67,6 +68,9 @@ class Run:
         """
         for line in dict.fromkeys(one.decisions for one in self.ready):
             progress.say(line)
+        if any(one.launch.containers for one in self.ready):
+            for name in reap().removed:
+                progress.say(f"removed container {name}: the coordinator that started it is gone")
         with scratch_folder() as scratch, Interrupts() as interrupts:
             rows = [Row(one, scratch / f"row-{number}.log") for number, one in enumerate(self.ready)]
             self._unstored = list(rows)

@@ -90,6 +90,20 @@ class ClockFacts(_Stored):
     round_trip_max_s: float | None = None
 
 
+class ContainerFacts(_Stored):
+    """What a runner in a container ran in.
+
+    Attributes:
+        image_id: Hash of the image's configuration; says exactly what ran, on this machine.
+    """
+
+    engine: str
+    engine_version: str
+    rootless: bool
+    image: str
+    image_id: str
+
+
 class EnvironmentSnapshot(_Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
@@ -97,6 +111,8 @@ class EnvironmentSnapshot(_Stored):
         gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
         host_gpus: Every GPU of the host.
         launcher, launcher_reason: How the runner was started and why so.
+        image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
+        container: None for a runner that is a plain process.
         dataset, dataset_sha256: The source of the prompts, and its hash.
     """
 
@@ -118,6 +134,7 @@ class EnvironmentSnapshot(_Stored):
     launcher: str
     launcher_reason: str
     image_digest: str | None = None
+    container: ContainerFacts | None = None
     backend: str
     framework: str | None
     framework_version: str | None
