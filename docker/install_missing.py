@@ -22,19 +22,26 @@ from pathlib import Path
 WITHOUT = "# wattdock: without "
 
 
-def main() -> int:
-    """Install; return the exit status."""
-    requirements, target, *rest = map(Path, sys.argv[1:])
+def main() -> None:
+    """Install, and see that nothing else changed."""
+    file, target, *rest = map(Path, sys.argv[1:])
     before = installed()
     wheels = sorted(rest[0].glob("*.whl")) if rest else []
-    chosen = missing_wheels(wheels, before) if wheels else resolved(requirements.read_text(), before)
-    print(f"{len(before)} packages in the base, {len(chosen)} to install", flush=True)
+    chosen = missing_wheels(wheels, before) if wheels else resolved(requirements_in(file), before)
+    sys.stderr.write(f"{len(before)} packages in the base, {len(chosen)} to install\n")
     if chosen:
         pip("install", "--no-deps", "--target", str(target), *(("--no-index",) if wheels else ()), *chosen)
     if changed := sorted(set(before.items()) - set(installed().items())):
-        print(f"the base image changed: {changed}", file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(f"the base image changed: {changed}")
+
+
+def requirements_in(file: Path) -> str:
+    """Return the lines of a requirements file, or what a pyproject.toml depends on."""
+    if file.suffix != ".toml":
+        return file.read_text()
+    import tomllib
+
+    return "\n".join(tomllib.loads(file.read_text())["project"]["dependencies"])
 
 
 def installed() -> dict[str, str]:
@@ -50,10 +57,13 @@ def missing_wheels(wheels: list[Path], before: dict[str, str]) -> list[str]:
 def resolved(requirements: str, before: dict[str, str]) -> list[str]:
     """Return what fits beside the base: pins of all that is missing, dependencies included.
 
-    A requirement that the base meets in any version is dropped: the base's engine is the reason for the base.
+    A pin of something that the base has is dropped: the base's engine is the reason for the base. A range is not.
     """
-    lines = [line.split("#")[0].strip() for line in requirements.splitlines()]
-    wanted = [line for line in lines if line and canonical(re.split(r"[\s<>=!~\[;]", line)[0]) not in before]
+    lines = [line for each in requirements.splitlines() if (line := each.split("#")[0].strip())]
+    wanted = [line for line in lines if named(line) not in before]
+    for line in lines:
+        if (version := before.get(named(line))) and "==" not in line and not admits(line, version):
+            sys.exit(f"the base image has {named(line)} {version}, and {line} is needed: choose another base")
     if not wanted:
         return []
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +77,21 @@ def resolved(requirements: str, before: dict[str, str]) -> list[str]:
 
 def left_out(requirements: str) -> list[str]:
     """Return the packages that a requirements file is to be installed without."""
-    return [name for line in requirements.splitlines() if line.startswith(WITHOUT) for name in line[len(WITHOUT) :].split()]
+    return [
+        name for line in requirements.splitlines() if line.startswith(WITHOUT) for name in line[len(WITHOUT) :].split()
+    ]
+
+
+def named(requirement: str) -> str:
+    """Return which package a requirement is about."""
+    return canonical(re.split(r"[\s<>=!~\[;]", requirement)[0])
+
+
+def admits(requirement: str, version: str) -> bool:
+    """Whether a version satisfies a requirement; vendors' pre-releases count."""
+    from pip._vendor.packaging.requirements import Requirement
+
+    return Requirement(requirement).specifier.contains(version, prereleases=True)
 
 
 def canonical(name: str) -> str:
@@ -83,4 +107,4 @@ def pip(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

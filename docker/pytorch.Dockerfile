@@ -9,7 +9,6 @@ RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_mis
     --mount=type=bind,source=runners/pytorch,target=/build/runner \
     --mount=type=bind,source=build/wheels/pytorch,target=/build/wheels \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
-    --mount=type=secret,id=ca.pem,target=/build/ca.pem,required=false \
     python3 /build/install_missing.py /build/runner/requirements-${VARIANT}.txt /opt/wattdock/packages /build/wheels
 COPY proto /opt/wattdock/proto
 COPY runners/common /opt/wattdock/runners/common

@@ -14,7 +14,7 @@ from wattdock.host.machine import describe_machine
 from wattdock.host.selection import choose_gpus
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import NoContainers, find_containers
+from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
@@ -145,7 +145,7 @@ def _choose_launcher(config: ExperimentConfig) -> LauncherChoice:
         return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
     try:
         containers = find_containers(config.container.image or f"wattdock-{config.backend}", backend=config.backend)
-    except NoContainers as error:
+    except NoContainersError as error:
         if config.launcher == "docker":
             raise PreflightError(f"launcher: docker: {error}") from error
         return LauncherChoice("process", error.reason, f"--launcher docker; before that: {error.remedy}")
@@ -153,7 +153,9 @@ def _choose_launcher(config: ExperimentConfig) -> LauncherChoice:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
     engine, image = containers.engine, containers.image
     there = f"{engine.name} {engine.version} has image {image.name}"
-    return LauncherChoice("docker", there if config.launcher == "auto" else "asked for", "--launcher process", containers)
+    return LauncherChoice(
+        "docker", there if config.launcher == "auto" else "asked for", "--launcher process", containers
+    )
 
 
 def _choose_meter(config: ExperimentConfig, found: GpuInventory) -> tuple[str, str]:

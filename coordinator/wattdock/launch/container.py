@@ -6,7 +6,6 @@ Pure: asks no engine and reads no file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.launch.socket_folder import SOCKET_NAME
@@ -14,6 +13,7 @@ from wattdock.launch.variables import container_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec

@@ -1,6 +1,6 @@
-"""Start a runner in a container of the local engine, watch it, and see that nothing of it is left.
+"""Start runners in containers of the local engine.
 
-Knows nothing of gRPC. What a container may do is `container`'s matter, what an engine is `engine`'s.
+Knows nothing of gRPC. What a container may do is `container`'s matter, how it ends `running_container`'s.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import LaunchError
 from wattdock.launch.container import (
@@ -26,28 +27,17 @@ from wattdock.launch.container import (
     ulimit_arguments,
 )
 from wattdock.launch.engine import new_client
-from wattdock.launch.protocol import STOP_GRACE_S
-from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
+from wattdock.launch.running_container import RunnerContainer, explained
+from wattdock.launch.socket_folder import make_socket_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
-
     import docker
     from docker.models.containers import Container
 
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Containers, Engine
     from wattdock.launch.protocol import LaunchSpec
 
-KILL_WAIT_S = 30.0
-SIGNAL_BASE = 128
-# What engines say, and what to do about it.
-REMEDIES = {
-    "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
-    "and restart the engine, or use --launcher process",
-    "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
-    "No such image": "the image went away meanwhile; make it again with `make images`",
-}
+KEEPER = Path(__file__).with_name("container_keeper.py")
 
 
 class DockerLauncher:
@@ -83,12 +73,13 @@ class DockerLauncher:
         spec = dataclasses.replace(spec, labels={**spec.labels, FOLDER_LABEL: str(folder)})
         binds = self._binds(spec, folder)
         client = new_client(self._containers.engine.address)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(client.close)
             container = self._started(client, spec, binds, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
-        except OSError:
-            client.close()
-            raise
-        return RunnerContainer(client, container, folder, spec.log_path)
+            undo.callback(container.remove, force=True, v=True)
+            keeper = keep(self._containers.engine, container, folder)
+            undo.pop_all()
+        return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
     def _binds(self, spec: LaunchSpec, folder: Path) -> tuple[Bind, ...]:
         """Make and gather everything of the host that the container is given."""
@@ -147,15 +138,22 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
     return container
 
 
+def keep(engine: Engine, container: Container, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process that removes the container and its socket's folder should this one be killed."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", KEEPER, engine.address.removeprefix("unix://"), str(container.id), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={},
+        start_new_session=True,
+    )
+
+
 def refuses_limits(error: Exception) -> bool:
     """Whether an engine that could not start a container lacks the right to raise resource limits."""
     return "rlimit" in str(error).lower()
-
-
-def explained(error: Exception) -> str:
-    """Return what an engine said, in one line, with what to do about it where that is known."""
-    said = " ".join(str(getattr(error, "explanation", None) or error).split())
-    return next((f"{said}; {remedy}" for sign, remedy in REMEDIES.items() if sign in said), said)
 
 
 def model_binds(folder: Path) -> tuple[Bind, ...]:
@@ -168,145 +166,3 @@ def model_binds(folder: Path) -> tuple[Bind, ...]:
     if all(file.resolve().is_relative_to(root) for file in files):
         return (Bind(root, MODEL_FOLDER),)
     return tuple(Bind(file.resolve(), f"{MODEL_FOLDER}/{file.relative_to(folder)}") for file in files)
-
-
-class RunnerContainer:
-    """A runner that was started in a container; satisfies `LaunchedRunner`.
-
-    Attributes:
-        id: The container's; it is stopped and killed by this, never by a name.
-        address: Where it serves, as gRPC writes it.
-    """
-
-    def __init__(self, client: docker.DockerClient, container: Container, folder: Path, log_path: Path) -> None:
-        self._client, self._container, self._folder, self._log_path = client, container, folder, log_path
-        self._exit_reason: str | None = None
-        self._forced = self._asked = False
-        self.id = str(container.id)
-        self.address = f"unix:{folder / SOCKET_NAME}"
-
-    @property
-    def description(self) -> str:
-        """What it is on this host, for people."""
-        return f"container {self.id[:12]}"
-
-    def model_path(self, on_host: Path) -> Path:  # noqa: ARG002
-        """Return where the runner finds the model's folder: always in one place."""
-        return Path(MODEL_FOLDER)
-
-    def alive(self) -> bool:
-        """Whether it still runs; False only once nothing of it is left."""
-        return self.exit_reason() is None
-
-    def exit_reason(self) -> str | None:
-        """How it ended, such as "exited with code 1"; None while it runs, and while the engine does not tell."""
-        if self._exit_reason is None and (state := self._state()) is not None and not state.get("Running"):
-            self._finish(self._how_it_ended(state))
-        return self._exit_reason
-
-    def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines of its log; empty where there is none."""
-        from docker.errors import DockerException
-
-        if self._exit_reason is None:
-            with contextlib.suppress(DockerException, OSError):
-                return bytes(self._container.logs(tail=lines)).decode(errors="replace").rstrip("\n")
-        with contextlib.suppress(OSError):
-            return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-lines:])
-        return ""
-
-    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.
-
-        Raises:
-            LaunchError: Even force did not end it, or the engine does not answer.
-        """
-        from docker.errors import DockerException
-
-        if not self.alive():
-            return
-        self._asked = True
-        try:
-            if grace_s > 0:
-                self._signal(signal.SIGTERM)
-                # One that is stopped would not hear it.
-                self._signal(signal.SIGCONT)
-            if not self._ended_within(grace_s):
-                self._forced = True
-                self._signal(signal.SIGKILL)
-                self._ended_within(KILL_WAIT_S)
-        except (DockerException, OSError) as error:
-            raise LaunchError(f"{self.description} cannot be stopped: {explained(error)}; see `wattdock reap`") from error
-        if self.alive():
-            raise LaunchError(
-                f"{self.description} does not end, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): a driver may hold it, "
-                "or the engine does not answer; see `wattdock reap`"
-            )
-
-    def kill(self) -> None:
-        """End it by force, now, and return when nothing of it is left."""
-        self.stop(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _state(self) -> Mapping[str, Any] | None:
-        """Return the engine's view of it; None where the engine does not answer."""
-        from docker.errors import DockerException, NotFound
-
-        try:
-            self._container.reload()
-        except NotFound:
-            return {"Running": False, "Removed": True}
-        except (DockerException, OSError):
-            return None
-        state: Mapping[str, Any] = self._container.attrs["State"]
-        return state
-
-    def _how_it_ended(self, state: Mapping[str, Any]) -> str:
-        if self._forced:
-            return "did not stop in time and was killed"
-        if state.get("Removed"):
-            return "its container was removed by somebody else"
-        code = int(state.get("ExitCode", 0))
-        if state.get("OOMKilled"):
-            return f"ran out of memory and was killed by the kernel (exit code {code}); raise container.memory_gb"
-        if self._asked:
-            return "stopped"
-        if code > SIGNAL_BASE and code - SIGNAL_BASE in set(signal.Signals):
-            return f"killed by {signal.Signals(code - SIGNAL_BASE).name}"
-        return f"exited with code {code}"
-
-    def _signal(self, number: signal.Signals) -> None:
-        from docker.errors import APIError
-
-        # An engine refuses to signal a container that has just ended.
-        with contextlib.suppress(APIError):
-            self._container.kill(signal=int(number))
-
-    def _ended_within(self, seconds: float) -> bool:
-        try:
-            self._container.wait(timeout=max(seconds, 0.01))
-        except OSError:
-            # A time-out, or an engine that has nothing to say any more: its state tells.
-            return False
-        return True
-
-    def _finish(self, reason: str) -> None:
-        """Keep its log, remove it and its socket's folder, and let go of the engine."""
-        from docker.errors import DockerException
-
-        with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
-            # Not all at once: it may be tens of megabytes.
-            for chunk in self._container.logs(stream=True):
-                log.write(chunk)
-        with contextlib.suppress(DockerException, OSError):
-            self._container.remove(force=True, v=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._client.close()
-        self._exit_reason = reason

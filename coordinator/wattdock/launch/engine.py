@@ -25,7 +25,7 @@ CALL_TIMEOUT_S = 120
 INSTEAD = "or use --launcher process"
 
 
-class NoContainers(PreflightError):
+class NoContainersError(PreflightError):
     """No container can be started from an image here.
 
     Attributes:
@@ -85,21 +85,21 @@ def find_containers(image: str, *, backend: str) -> Containers:
     """Return this machine's engine and an image that it has.
 
     Raises:
-        NoContainers: No engine answers, or it has no such image.
+        NoContainersError: No engine answers, or it has no such image.
     """
     import docker.errors
 
     address = os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
     require_socket(address)
-    silent = NoContainers(f"no Docker engine answers at {address}", "start one")
+    silent = NoContainersError(f"no Docker engine answers at {address}", "start one")
     try:
         with connect(address, timeout_s=PROBE_TIMEOUT_S) as client:
             engine = engine_from(address, client.version(), client.info())
             found = client.images.get(image)
     except docker.errors.ImageNotFound as error:
-        raise NoContainers(f"image {image} is not there", f"make it with: make image-{backend}") from error
+        raise NoContainersError(f"image {image} is not there", f"make it with: make image-{backend}") from error
     except docker.errors.APIError as error:
-        raise NoContainers(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
+        raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
         raise silent from error
     return Containers(engine, Image(image, str(found.id), _digest(found.attrs)))
@@ -127,10 +127,10 @@ def require_socket(address: str) -> None:
     """See that something listens at an engine's address and that we may speak to it.
 
     Raises:
-        NoContainers: It is no Unix socket, nobody listens, or permission is denied.
+        NoContainersError: It is no Unix socket, nobody listens, or permission is denied.
     """
     if not address.startswith("unix://"):
-        raise NoContainers(
+        raise NoContainersError(
             f"the engine at {address} cannot share a runner's socket with this machine", "set DOCKER_HOST to unix://…"
         )
     with socket.socket(socket.AF_UNIX) as probe:
@@ -138,12 +138,12 @@ def require_socket(address: str) -> None:
         try:
             probe.connect(address.removeprefix("unix://"))
         except PermissionError as error:
-            raise NoContainers(
+            raise NoContainersError(
                 f"permission denied on {address}",
                 "join the group that owns it (usually: sudo usermod -aG docker $USER, then log in again)",
             ) from error
         except OSError as error:
-            raise NoContainers(f"no Docker engine answers at {address}", "start one") from error
+            raise NoContainersError(f"no Docker engine answers at {address}", "start one") from error
 
 
 def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:

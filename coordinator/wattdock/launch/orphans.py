@@ -39,7 +39,7 @@ def reap(address: str | None = None) -> Reaped:
         address: The engine; None is the one that DOCKER_HOST names, or the usual one.
 
     Raises:
-        NoContainers: No engine answers.
+        NoContainersError: No engine answers.
         LaunchError: The engine would not list or remove them.
     """
     from docker.errors import DockerException, NotFound

@@ -43,11 +43,7 @@ def runner_variables(spec: LaunchSpec, environ: Mapping[str, str], *, keep_pytho
 
     Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
     """
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name not in PYTHON_NAMES and not is_secret(name, value)
-    }
+    kept = {name: value for name, value in environ.items() if name not in PYTHON_NAMES and not is_secret(name, value)}
     ours = [str(folder.absolute()) for folder in (PROTO_DIR, COMMON_DIR, spec.runner_dir)]
     theirs = environ.get("PYTHONPATH", "").split(os.pathsep) if keep_pythonpath else []
     return kept | {
