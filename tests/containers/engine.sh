@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# engine.sh start|stop FOLDER: a private Docker engine for tests, with its data and its socket in FOLDER.
+# engine.sh start|stop FOLDER [plain]: a private Docker engine for tests, with its data and its socket in FOLDER.
 #
 # Needs root and Debian's docker.io. Its socket belongs to the group of tests/unprivileged.py's user, as it would to the
-# docker group. On its PATH lies a stand-in for NVIDIA's runtime hook, which notes in FOLDER/hook what it was given.
+# docker group. Unless "plain", a stand-in for NVIDIA's runtime hook lies on its PATH and notes in FOLDER/hook what it was
+# given. It has no network and touches none of the machine's.
 set -euo pipefail
-action=${1:?start or stop} folder=${2:?folder}
+action=${1:?start or stop} folder=${2:?folder} kind=${3:-}
 group=1500
 
 start() {
@@ -19,7 +20,8 @@ cp "\$bundle/config.json" "$folder/hook/config.json"
 chmod 644 "$folder/hook/config.json"
 HOOK
   chmod 755 "$folder/bin/nvidia-container-runtime-hook"
-  PATH=${WATTDOCK_NO_HOOK:+}${WATTDOCK_NO_HOOK-$folder/bin:}$PATH setsid dockerd \
+  if [ "$kind" != plain ]; then PATH=$folder/bin:$PATH; fi
+  setsid dockerd \
     --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" \
     -H "unix://$folder/docker.sock" --group "$group" --storage-driver overlay2 --bridge none --iptables=false \
     >"$folder/log" 2>&1 </dev/null &

@@ -78,9 +78,3 @@ def tagged(mark: str) -> Iterator[str]:
             client.images.remove(name, force=True)
         except docker.errors.ImageNotFound:
             return
-
-
-def containers_left(mark: str) -> list[str]:
-    """Return the names of containers, of any state, that have this label."""
-    with connect(engine_address()) as client:
-        return [str(one.name) for one in client.containers.list(all=True, filters={"label": mark})]

@@ -49,7 +49,8 @@ def reap(address: str | None = None) -> Reaped:
     removed, left = [], []
     try:
         with connect(address) as client:
-            for container in client.containers.list(all=True, filters={"label": LABEL_PREFIX + ALIVE_LABEL}):
+            marked = {"label": LABEL_PREFIX + ALIVE_LABEL}
+            for container in client.containers.list(all=True, filters=marked, ignore_removed=True):
                 name = f"{container.name} ({container.short_id})"
                 if not is_orphan(container.labels, uid=os.getuid()):
                     left.append(name)
