@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import docker.errors
 import pytest
 from command import WATTDOCK, Command
 from containers.engines import BASE, build_on, engine_address, tagged
+from docker.errors import APIError
 from unprivileged import give_to_user, user_home
 
 from wattdock.launch.engine import connect
@@ -19,8 +19,9 @@ from wattdock.launch.engine import connect
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import docker
+    from docker import DockerClient
     from docker.models.containers import Container
+
     from wattdock.launch.engine import Containers
 
 TESTS = Path(__file__).parents[1]
@@ -49,7 +50,7 @@ class InContainers(Command):
     """The installed `wattdock` of a user who may use the engine, with runners in containers of one image."""
 
     containers_image: Containers
-    client: docker.DockerClient
+    client: DockerClient
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         return super().env({"DOCKER_HOST": self.containers_image.engine.address, **(more or {})})
@@ -69,7 +70,7 @@ class InContainers(Command):
         while time.monotonic() < deadline_s:
             for container in self.containers():
                 # Between the list and the question it may have gone.
-                with contextlib.suppress(docker.errors.APIError):
+                with contextlib.suppress(APIError):
                     if container not in besides and b"Generate: began" in container.logs():
                         return container
             time.sleep(0.05)
@@ -77,14 +78,14 @@ class InContainers(Command):
 
 
 @pytest.fixture(scope="session")
-def client() -> Iterator[docker.DockerClient]:
+def client() -> Iterator[DockerClient]:
     """A client of the engine, to look at it from beside the coordinator."""
     with connect(engine_address()) as connected:
         yield connected
 
 
 @pytest.fixture
-def in_containers(tmp_path: Path, fake_image: Containers, client: docker.DockerClient) -> Iterator[InContainers]:
+def in_containers(tmp_path: Path, fake_image: Containers, client: DockerClient) -> Iterator[InContainers]:
     """The command with the fake backend, and a folder of its own."""
     home = user_home(tmp_path)
     folder = home / "work"
@@ -92,5 +93,5 @@ def in_containers(tmp_path: Path, fake_image: Containers, client: docker.DockerC
     give_to_user(folder)
     yield (command := InContainers(home, folder, fake_image, client))
     for container in command.containers():
-        with contextlib.suppress(docker.errors.APIError):
+        with contextlib.suppress(APIError):
             container.remove(force=True)

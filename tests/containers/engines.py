@@ -9,8 +9,8 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import docker.errors
 import pytest
+from docker.errors import ImageNotFound
 
 from wattdock.errors import PreflightError
 from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, require_socket
@@ -18,8 +18,6 @@ from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, req
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-
-    import docker
 
     from wattdock.launch.engine import Containers
 
@@ -76,5 +74,5 @@ def tagged(mark: str) -> Iterator[str]:
     with connect(engine_address()) as client:
         try:
             client.images.remove(name, force=True)
-        except docker.errors.ImageNotFound:
+        except ImageNotFound:
             return

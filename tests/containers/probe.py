@@ -1,4 +1,4 @@
-"""A program in a runner's place that tries what its backend name says, inside the container, and prints one JSON line."""
+"""A program in a runner's place: tries what its backend name says, inside the container, and prints one JSON line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import os
 import socket
 import sys
 from pathlib import Path
+
+FOLDERS = "/ /etc /opt/wattdock /model /root /var /home /usr /tmp /cache /run/wattdock /dev/shm".split()
+ADDRESSES = ("1.1.1.1", "10.0.0.1", "192.168.0.1", "2606:4700:4700::1111")
 
 
 def main() -> None:
@@ -19,9 +22,8 @@ def walls() -> dict[str, object]:
     """What can be written, reached and gained."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
-        "writable": [folder for folder in ("/", "/etc", "/opt/wattdock", "/model", "/root", "/var", "/home", "/usr",
-                                           "/tmp", "/cache", "/run/wattdock", "/dev/shm") if can_write(folder)],
-        "reachable": [address for address in ("1.1.1.1", "10.0.0.1", "192.168.0.1", "2606:4700:4700::1111") if routes(address)],
+        "writable": [folder for folder in FOLDERS if can_write(folder)],
+        "reachable": [address for address in ADDRESSES if routes(address)],
         "interfaces": [name for _, name in socket.if_nameindex()],
         "localhost": socket.gethostbyname(socket.gethostname()),
         "user": [os.getuid(), os.getgid(), getpass.getuser(), str(Path.home())],
@@ -29,8 +31,11 @@ def walls() -> dict[str, object]:
         "capabilities": [int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")],
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "processes": sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()),
-        "mounted": sorted(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()
-                          if not line.split()[1].startswith(("/proc", "/sys", "/dev"))),
+        "mounted": sorted(
+            line.split()[1]
+            for line in Path("/proc/mounts").read_text().splitlines()
+            if not line.split()[1].startswith(("/proc", "/sys", "/dev"))
+        ),
         "offline": [os.environ[name] for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")],
         "model": sorted(file.name for file in Path("/model").iterdir()) if Path("/model").exists() else None,
         "model_text": Path("/model/config.json").read_text() if Path("/model/config.json").exists() else None,
@@ -66,7 +71,7 @@ def compiled() -> dict[str, object]:
 
     x = torch.linspace(-3, 3, 1000)
     equal = torch.allclose(torch.compile(formula)(x), formula(x))
-    kernels = [file for file in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.so")]
+    kernels = list(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.so"))
     return {"equal": equal, "kernels_in_cache": len(kernels) > 0}
 
 

@@ -63,9 +63,7 @@ def folder_of(runner: LaunchedRunner) -> Path:
         ("deaf_family", "did not stop in time and was killed"),
     ],
 )
-def test_stop_ends_a_runner_and_removes_its_folder(
-    behaviour: str, reason: str, launcher: Launcher, spec: Spec
-) -> None:
+def test_stop_ends_a_runner_and_removes_its_folder(behaviour: str, reason: str, launcher: Launcher, spec: Spec) -> None:
     """Whether it obeys, is deaf, or has children in sessions of their own."""
     runner = launcher.launch(spec(behaviour))
     wait_until(lambda: "ready" in runner.log_tail())
@@ -98,7 +96,7 @@ def test_logs_of_several_runners_are_appended(launcher: Launcher, spec: Spec) ->
     """A restart must not erase what the one before it said."""
     for _ in range(2):
         with launcher.launch(spec("crash")) as runner:
-            wait_until(lambda: not runner.alive())  # noqa: B023
+            wait_until(lambda: not runner.alive())
     assert spec("crash").log_path.read_text().count("CUDA driver is too old") == 2
 
 
