@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ USER = User(1500, 1600)
 UNLIMITED = Limits()
 
 
-def described(engine: Engine = DOCKER, *, limits: Limits = UNLIMITED, gpus: tuple[str, ...] = ()) -> dict[str, object]:
+def described(engine: Engine = DOCKER, *, limits: Limits = UNLIMITED, gpus: tuple[str, ...] = ()) -> dict[str, Any]:
     spec = LaunchSpec("fake", Path("/r"), Path("/l"), gpu_uuids=gpus, labels={"experiment": "e"})
     return create_arguments(
         spec,
@@ -62,7 +63,7 @@ def test_walls_stand_whatever_the_engine() -> None:
 
 def test_gpus_are_asked_for_by_uuid_in_the_order_given() -> None:
     """Indices are another thing on every side of the wall."""
-    [request] = described(gpus=("GPU-b", "GPU-a"))["device_requests"]  # type: ignore[attr-defined]
+    [request] = described(gpus=("GPU-b", "GPU-a"))["device_requests"]
     assert request["DeviceIDs"] == ["GPU-b", "GPU-a"]
     assert request["Capabilities"] == [["gpu", "compute", "utility"]]
     assert "device_requests" not in described()
@@ -70,8 +71,8 @@ def test_gpus_are_asked_for_by_uuid_in_the_order_given() -> None:
 
 def test_without_gpus_an_image_that_asks_for_all_gets_none() -> None:
     """NVIDIA's images carry NVIDIA_VISIBLE_DEVICES=all."""
-    assert described()["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"  # type: ignore[index]
-    assert "NVIDIA_VISIBLE_DEVICES" not in described(gpus=("GPU-a",))["environment"]  # type: ignore[operator]
+    assert described()["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "NVIDIA_VISIBLE_DEVICES" not in described(gpus=("GPU-a",))["environment"]
 
 
 def test_limits_are_bytes_and_no_swap_and_absent_unless_set() -> None:
