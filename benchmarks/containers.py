@@ -113,11 +113,11 @@ def main() -> None:
         scratch = Path(folder)
         rows = [*bench_launch(containers, scratch), *bench_throughput(scratch), *bench_sweep(scratch)]
     engine = containers.engine
+    machine = f"{os.cpu_count()} CPUs, {engine.name} {engine.version}, the PyTorch CPU image"
     lines = [
         "# What a container costs beside a process",
         "",
-        f"`make bench` with wattdock {__version__} on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} CPUs, "
-        f"{engine.name} {engine.version}, the PyTorch CPU image, a model of the shape tiny-llama, no GPU.",
+        f"`make bench` with wattdock {__version__} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU.",
         "",
         "| what | median | range |",
         "|---|---|---|",
