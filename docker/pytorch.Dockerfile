@@ -1,7 +1,7 @@
 # The PyTorch runner. Built by `make image-pytorch`, from the repository's root, with BuildKit.
 #
 # Any base with Python 3.10 or later and pip will do; what it lacks of the requirements is added beside it.
-ARG BASE=nvcr.io/nvidia/pytorch:26.10-py3
+ARG BASE=nvcr.io/nvidia/pytorch:26.09-py3
 FROM ${BASE}
 ARG VARIANT=cuda
 # Wheels of the whole set make the build independent of any network; an empty folder leaves it to pip's index.
@@ -22,4 +22,5 @@ LABEL org.opencontainers.image.title="wattdock runner: PyTorch" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="${BASE}"
+      org.opencontainers.image.base.name="${BASE}" \
+      wattdock.variant="${VARIANT}"

@@ -22,4 +22,5 @@ LABEL org.opencontainers.image.title="wattdock runner: vLLM" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="${BASE}"
+      org.opencontainers.image.base.name="${BASE}" \
+      wattdock.variant="${VARIANT}"

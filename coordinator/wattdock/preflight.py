@@ -131,20 +131,21 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         inventory=found,
         gpus=gpus,
         python=python,
-        launch=_choose_launcher(config),
+        launch=_choose_launcher(config, on_gpu=bool(gpus)),
         cache=home.absolute() / "cache" / config.backend,
         meter_name=meter_name,
         meter_reason=meter_reason,
     )
 
 
-def _choose_launcher(config: ExperimentConfig) -> LauncherChoice:
+def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "--launcher docker")
     if config.runner_python and config.launcher == "auto":
         return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
     try:
-        containers = find_containers(config.container.image or f"wattdock-{config.backend}", backend=config.backend)
+        wanted = config.container.image or f"wattdock-{config.backend}"
+        containers = find_containers(wanted, backend=config.backend, needs_gpu=on_gpu)
     except NoContainersError as error:
         if config.launcher == "docker":
             raise PreflightError(f"launcher: docker: {error}") from error

@@ -33,6 +33,7 @@ class Engine(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         images = {
             "wattdock-here": {"Id": "sha256:1", "RepoTags": ["wattdock-here:latest"]},
+            "wattdock-cpu": {"Id": "sha256:4", "Config": {"Labels": {"wattdock.variant": "cpu"}}},
             "wattdock-pulled": {"Id": "sha256:2", "RepoDigests": ["example/x@sha256:3"]},
         }
         if self.path.endswith("/version"):
@@ -88,6 +89,15 @@ def test_an_image_that_is_not_there_is_named_with_the_command_that_makes_it(engi
     """It is not pulled either."""
     with pytest.raises(NoContainersError, match="wattdock-absent is not there; make it with: make image-fake, or use"):
         find_containers("wattdock-absent", backend="fake")
+
+
+def test_an_image_for_a_cpu_is_refused_where_a_gpu_is_to_be_used(engine: Path) -> None:
+    """Its engine would see no GPU, and say so only after loading."""
+    assert find_containers("wattdock-cpu", backend="fake").image.variant == "cpu"
+    with pytest.raises(
+        NoContainersError, match="wattdock-cpu was built for a CPU; make one for GPUs with: make image-"
+    ):
+        find_containers("wattdock-cpu", backend="fake", needs_gpu=True)
 
 
 def test_no_engine_is_named_with_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
+VARIANT_LABEL = "wattdock.variant"
 INSTEAD = "or use --launcher process"
 
 
@@ -66,11 +67,13 @@ class Image:
         name: As it was asked for.
         id: Hash of its configuration, "sha256:…"; what containers are made from.
         digest: "repository@sha256:…" as a registry knows it; None for one that was only built here.
+        variant: "cpu" or "cuda", what its packages were built for; None where its label does not tell.
     """
 
     name: str
     id: str
     digest: str | None
+    variant: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,11 @@ class Containers:
     image: Image
 
 
-def find_containers(image: str, *, backend: str) -> Containers:
+def find_containers(image: str, *, backend: str, needs_gpu: bool = False) -> Containers:
     """Return this machine's engine and an image that it has.
 
     Raises:
-        NoContainersError: No engine answers, or it has no such image.
+        NoContainersError: No engine answers, or it has no such image, or one for a CPU where a GPU is to be used.
     """
     import docker.errors
 
@@ -102,7 +105,10 @@ def find_containers(image: str, *, backend: str) -> Containers:
         raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
         raise silent from error
-    return Containers(engine, Image(image, str(found.id), _digest(found.attrs)))
+    variant = found.labels.get(VARIANT_LABEL)
+    if needs_gpu and variant == "cpu":
+        raise NoContainersError(f"image {image} was built for a CPU", f"make one for GPUs with: make image-{backend}")
+    return Containers(engine, Image(image, str(found.id), _digest(found.attrs), variant))
 
 
 @contextmanager
