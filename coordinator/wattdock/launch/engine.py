@@ -105,7 +105,7 @@ def find_containers(image: str, *, backend: str, needs_gpu: bool = False) -> Con
         raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
         raise silent from error
-    variant = found.labels.get(VARIANT_LABEL)
+    variant = ((found.attrs.get("Config") or {}).get("Labels") or {}).get(VARIANT_LABEL)
     if needs_gpu and variant == "cpu":
         raise NoContainersError(f"image {image} was built for a CPU", f"make one for GPUs with: make image-{backend}")
     return Containers(engine, Image(image, str(found.id), _digest(found.attrs), variant))
