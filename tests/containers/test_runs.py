@@ -54,6 +54,7 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: In
         image.name,
         image.id,
     )
+    assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
     # Built here and in no registry, so nobody else could get it by a digest.
     assert seen["image_digest"] is None
     [folder] = (in_containers.folder / "results").iterdir()
