@@ -6,16 +6,19 @@ Turns whatever goes wrong into a failure on a row; what was measured before stay
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock import wire
-from wattdock.client import RunnerClient
+from wattdock.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.host.folders import SCRATCH_LOCK
 from wattdock.launch.log import log_tail
+from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
 from wattdock.meter.excerpt import excerpt
@@ -148,7 +151,7 @@ class Attempt:
         runner = launcher.launch(self._launch_spec(model))
         try:
             with RunnerClient(runner, check=interrupts.check) as client:
-                self._open(client, began_ns, model)
+                self._open(client, began_ns, model, runner.model_path(model.path))
                 self._opening.own_pids |= runner.pids()
                 session = Session(client, model, meter, self._progress, metered=metered)
                 while self._pending:
@@ -171,11 +174,17 @@ class Attempt:
             gpu_indices=tuple(gpu.index for gpu in gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in gpus),
             model_path=model.path,
-            labels={"experiment": self._ready.config.experiment_id},
+            labels={
+                "experiment": self._ready.config.experiment_id,
+                "run": self._log.parent.name,
+                "protocol": str(PROTOCOL_VERSION),
+                OWNER_LABEL: str(os.getuid()),
+                ALIVE_LABEL: str(self._log.parent / SCRATCH_LOCK),
+            },
             lease_fds=self._lease_fds,
         )
 
-    def _open(self, client: RunnerClient, began_ns: int, model: ModelFolder) -> None:
+    def _open(self, client: RunnerClient, began_ns: int, model: ModelFolder, model_path: Path) -> None:
         """Wait for the runner, hold its clock against ours, load the model, and compare the GPUs it sees."""
         config, opening, say = self._ready.config, self._opening, self._progress.say
         described = client.wait_ready(config.timeouts.launch_s)
@@ -186,7 +195,7 @@ class Attempt:
         opening.stage = "load"
         say(f"loading {model.name}")
         asked = [gpu.uuid for gpu in self._ready.gpus]
-        request = wire.load_request(config, model_path=model.path, random_weights=model.random_weights, gpu_uuids=asked)
+        request = wire.load_request(config, model_path=model_path, random_weights=model.random_weights, gpu_uuids=asked)
         opening.loaded = client.load(
             request, timeout_s=config.timeouts.load_s, progress=lambda stage: say(f"  {stage}")
         )

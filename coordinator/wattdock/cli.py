@@ -155,7 +155,7 @@ def plan(
     """Check everything that `run` would check and show what it would do; starts nothing."""
     from wattdock.report.table import print_plan
 
-    prepared = _prepare(file, settings, output_dir)
+    prepared = _prepare(file, settings, output_dir, clean=False)
     if as_json:
         import json
 
@@ -179,6 +179,19 @@ def _options(
     ] = False,
 ) -> None:
     """Measure what LLM inference costs in energy."""
+
+
+@app.command()
+def reap() -> None:
+    """Remove the containers of coordinators that are gone; those of living ones stay."""
+    from wattdock.launch.orphans import reap as reap_orphans
+
+    found = reap_orphans()
+    for verb, names in (("removed", found.removed), ("left alone", found.left)):
+        for name in names:
+            typer.echo(f"{verb}: {name}")
+    if not (found.removed or found.left):
+        typer.echo("no container of wattdock is here")
 
 
 @app.command()
@@ -254,11 +267,11 @@ def _fail(message: str, code: ExitCode) -> NoReturn:
     sys.exit(code)
 
 
-def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
+def _prepare(file: Path | None, given: Settings, output_dir: Path, *, clean: bool = True) -> "Run":
     from wattdock.host.folders import wattdock_home
     from wattdock.run import Run
 
-    return Run(_experiments(file, given), output_dir=output_dir, home=wattdock_home())
+    return Run(_experiments(file, given), output_dir=output_dir, home=wattdock_home(), clean=clean)
 
 
 def _experiments(file: Path | None, given: Settings) -> "Sequence[ExperimentConfig]":

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from wattdock.config.experiment import ExperimentConfig
 
 # What decides how a runner is started and what it loads.
-LOAD_KEYS = ("backend", "model", "accelerator", "gpus", "launcher", "meter", "runner_python", "timeouts")
+LOAD_KEYS = ("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
 
 
 def load_groups(experiments: Sequence[ExperimentConfig]) -> tuple[tuple[int, ...], ...]:

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
 from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, why_occupied
-from wattdock.launch.docker_probe import docker_reason
+from wattdock.launch.container import Limits
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
+    from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
     from wattdock.meter.choice import MeterChoice
@@ -60,6 +63,21 @@ def survey() -> Host:
 
 
 @dataclass(frozen=True)
+class LauncherChoice:
+    """How runners are started, and why so.
+
+    Attributes:
+        change: What a person would do to have it otherwise.
+        containers: The engine and the image, for "docker".
+    """
+
+    name: str
+    reason: str
+    change: str
+    containers: Containers | None = None
+
+
+@dataclass(frozen=True)
 class Ready:
     """An experiment that this machine can run, and what was decided about how.
 
@@ -67,7 +85,8 @@ class Ready:
         inventory: Every GPU of the host, and the driver's versions.
         gpus: The GPUs it is to run on; empty for the CPU.
         python: The interpreter that the user named; None for an environment of our own.
-        launcher_reason: Why this launcher.
+        launch: How runners are started.
+        cache: Folder for what engines in containers compile.
         meter: Which meter, and why.
     """
 
@@ -77,15 +96,14 @@ class Ready:
     inventory: GpuInventory
     gpus: tuple[GpuInfo, ...]
     python: Path | None
-    launcher_name: str
-    launcher_reason: str
+    launch: LauncherChoice
+    cache: Path
     meter: MeterChoice
 
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, and what would change the launcher."""
-        change = "--launcher docker" if self.launcher_name == "process" else "--launcher process"
-        launcher = f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
+        launcher = f"launcher: {self.launch.name} ({self.launch.reason}; change with {self.launch.change})"
         return f"{launcher}; meter: {self.meter.name} ({self.meter.reason})"
 
     @property
@@ -106,6 +124,10 @@ class Ready:
     @contextmanager
     def launcher(self, progress: Progress) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
+        if containers := self.launch.containers:
+            limits = Limits(**self.config.container.model_dump(exclude={"image"}))
+            yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=limits)
+            return
         if self.python:
             yield ProcessLauncher(self.python, keep_pythonpath=True)
             return
@@ -137,7 +159,6 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
-    launcher_name, launcher_reason = _choose_launcher(config)
     return Ready(
         config=config,
         runner_dir=runner_dir,
@@ -145,8 +166,8 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
         inventory=found,
         gpus=gpus,
         python=python,
-        launcher_name=launcher_name,
-        launcher_reason=launcher_reason,
+        launch=_choose_launcher(config, on_gpu=bool(gpus)),
+        cache=home.absolute() / "cache" / config.backend,
         meter=choose_meter(config.meter, found),
     )
 
@@ -171,12 +192,22 @@ def require_still_free(experiments: Sequence[Ready]) -> None:
         time.sleep(TEARDOWN_POLL_S)
 
 
-def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:
+def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
     if config.launcher == "process":
-        return "process", "asked for"
-    why_not = docker_reason(f"wattdock-{config.backend}")
-    if config.launcher == "docker":
-        raise PreflightError(
-            f"launcher: docker: {why_not or 'this version starts no containers yet'}; use --launcher process"
-        )
-    return "process", why_not or "this version starts no containers yet"
+        return LauncherChoice("process", "asked for", "--launcher docker")
+    if config.runner_python and config.launcher == "auto":
+        return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
+    try:
+        wanted = config.container.image or f"wattdock-{config.backend}"
+        containers = find_containers(wanted, backend=config.backend, needs_gpu=on_gpu)
+    except NoContainersError as error:
+        if config.launcher == "docker":
+            raise PreflightError(f"launcher: docker: {error}") from error
+        return LauncherChoice("process", error.reason, f"--launcher docker; before that: {error.remedy}")
+    if config.runner_python:
+        raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
+    engine, image = containers.engine, containers.image
+    there = f"{engine.name} {engine.version} has image {image.name}"
+    return LauncherChoice(
+        "docker", there if config.launcher == "auto" else "asked for", "--launcher process", containers
+    )

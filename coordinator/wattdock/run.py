@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ from wattdock.errors import ExitCode, StoreError
 from wattdock.host.folders import scratch_folder
 from wattdock.host.leases import Wanted, held
 from wattdock.interrupts import Interrupts
+from wattdock.launch.engine import NoContainersError
+from wattdock.launch.orphans import reap
 from wattdock.merge.result import merge, result_row
 from wattdock.plan import load_groups
 from wattdock.preflight import preflight, require_still_free, survey
@@ -49,13 +51,20 @@ class Run:
         stored: The rows so far, in the order in which they were finished; readable at any time, and after any error.
     """
 
-    def __init__(self, experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path) -> None:
+    def __init__(
+        self, experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path, clean: bool = True
+    ) -> None:
         """Check everything that needs no runner.
+
+        Args:
+            clean: Remove the containers of coordinators that are gone first: they would be found on the GPUs.
 
         Raises:
             ConfigError, PreflightError: One of the experiments cannot run here; nothing was started.
+            LaunchError: An engine will not remove such a container.
         """
         self._output_dir, self._home = output_dir, home
+        self._reaped = _reaped() if clean else ()
         host = survey()
         self.ready = [preflight(one, host, output_dir=output_dir, home=home) for one in experiments]
         self.stored: list[Stored] = []
@@ -72,6 +81,8 @@ class Run:
         """
         for line in dict.fromkeys(line for one in self.ready for line in (one.decisions, *one.warnings)):
             progress.say(line)
+        for name in self._reaped:
+            progress.say(f"removed container {name}: the coordinator that started it is gone")
         with scratch_folder() as scratch, Interrupts() as interrupts, ExitStack() as leases:
             with interrupts.allowed():
                 lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
@@ -118,6 +129,13 @@ class Run:
                 continue
             self.stored.append(Stored(result, folder))
             progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
+
+
+def _reaped() -> tuple[str, ...]:
+    """Remove what dead coordinators left, where an engine answers; return the containers' names."""
+    with suppress(NoContainersError):
+        return reap().removed
+    return ()
 
 
 def wanted_leases(ready: Sequence[Ready]) -> Wanted:

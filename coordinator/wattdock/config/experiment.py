@@ -192,6 +192,23 @@ class TimeoutsSpec(_Written):
     stop_s: Seconds = 20
 
 
+class ContainerSpec(_Written):
+    """The container that a runner gets under `launcher: docker`; a plain process has none of it.
+
+    Attributes:
+        image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
+        memory_gb: Most memory, in 10^9 bytes and without swap; None is no limit.
+        cpus: Most CPU time per time; None is no limit.
+        shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes.
+    """
+
+    image: str | None = None
+    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    shm_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
+    tmp_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
+
+
 class ExperimentConfig(_Written):
     """Everything that defines one experiment; its backend's settings stand under the backend's own name.
 
@@ -221,6 +238,7 @@ class ExperimentConfig(_Written):
     exclusive: Literal["machine", "gpus"] = "machine"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     launcher: Literal["auto", "docker", "process"] = "auto"
+    container: ContainerSpec = ContainerSpec()
     meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"
     on_failure: Literal["continue", "stop"] = "continue"

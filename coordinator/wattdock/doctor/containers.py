@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wattdock.doctor.finding import ok, warn
-from wattdock.launch.docker_probe import DEFAULT_ENGINE, docker_reason, socket_reason
+from wattdock.launch.engine import NoContainersError, find_containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,13 +21,14 @@ def container_findings(backend: str, *, gpus: bool) -> Iterable[Finding]:
     Args:
         gpus: There are GPUs that a container would have to see.
     """
-    image = f"wattdock-{backend}"
-    if reason := docker_reason(image):
-        yield warn("containers", reason, "wattdock runs the backend as a process instead; publication wants its image")
-    else:
-        yield ok("containers", f"the engine answers and has {image}")
-    if gpus and (runtimes := _runtimes()) is not None:
-        yield runtime_finding(runtimes)
+    try:
+        found = find_containers(f"wattdock-{backend}", backend=backend, needs_gpu=gpus)
+    except NoContainersError as error:
+        yield warn("containers", error.reason, f"{error.remedy}; until then the backend runs as a process")
+        return
+    yield ok("containers", f"{found.engine.name} {found.engine.version} has image {found.image.name}")
+    if gpus:
+        yield runtime_finding(found.engine.runtimes)
 
 
 def runtime_finding(runtimes: tuple[str, ...]) -> Finding:
@@ -36,20 +36,3 @@ def runtime_finding(runtimes: tuple[str, ...]) -> Finding:
     if "nvidia" in runtimes:
         return ok("container GPUs", "NVIDIA's runtime is configured")
     return warn("container GPUs", f"runtimes: {', '.join(runtimes)}, not nvidia", TOOLKIT)
-
-
-def _runtimes() -> tuple[str, ...] | None:
-    """The engine's runtimes; None where no engine answers, which is told already."""
-    if socket_reason(os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE):
-        return None
-    import docker
-    import docker.errors
-
-    try:
-        client = docker.from_env(timeout=3)
-        try:
-            return tuple(sorted(client.info()["Runtimes"]))
-        finally:
-            client.close()
-    except (docker.errors.DockerException, OSError):
-        return None

@@ -107,6 +107,10 @@ class RunnerProcess:
         """What it is on this host, for people."""
         return f"process {self.pid}"
 
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder: where everybody does."""
+        return on_host
+
     def alive(self) -> bool:
         """Whether it still runs; False only once all that it had started is gone too."""
         return self.exit_reason() is None

@@ -1,6 +1,6 @@
 """What every launcher offers: one runner, started from a spec, watched and stopped through its handle.
 
-Knows no way to start anything: `process` does, and docker will. Whether the runner answers is the client's to find out.
+Knows no way to start anything: `process` and `docker` do. Whether the runner answers is the client's to find out.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class LaunchedRunner(Protocol):
     @property
     def description(self) -> str:
         """What it is on this host, for people: "process 1234"."""
+
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder that lies at `on_host` on this machine."""
 
     def alive(self) -> bool:
         """Whether it still runs; cheap enough to poll."""

@@ -10,7 +10,15 @@ from wattdock import __version__
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
 from wattdock.records import NS_PER_S
-from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, GpuLink, HostGpu, ModelFacts, Topology
+from wattdock.results.environment import (
+    ClockFacts,
+    ContainerFacts,
+    EnvironmentSnapshot,
+    GpuLink,
+    HostGpu,
+    ModelFacts,
+    Topology,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,8 +62,10 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         **dataclasses.asdict(ready.machine),
         coordinator_python=platform.python_version(),
         wattdock_version=__version__,
-        launcher=ready.launcher_name,
-        launcher_reason=ready.launcher_reason,
+        launcher=ready.launch.name,
+        launcher_reason=ready.launch.reason,
+        image_digest=ready.launch.containers.image.digest if ready.launch.containers else None,
+        container=_container_facts(ready),
         backend=config.backend,
         framework=runner.framework if runner else None,
         framework_version=runner.framework_version if runner else None,
@@ -104,6 +114,15 @@ def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironm
         trust_remote_code=spec.trust_remote_code,
         parameter_count=runner.parameter_count if runner else None,
         weight_bytes=runner.weight_bytes if runner else None,
+    )
+
+
+def _container_facts(ready: Ready) -> ContainerFacts | None:
+    if (containers := ready.launch.containers) is None:
+        return None
+    engine, image = containers.engine, containers.image
+    return ContainerFacts(
+        engine=engine.name, engine_version=engine.version, rootless=engine.rootless, image=image.name, image_id=image.id
     )
 
 

@@ -100,6 +100,8 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "backend", f"{seen.backend}: {seen.framework or NOTHING} {seen.framework_version or ''}".strip()
     yield "ran on", f"{seen.gpu_count} × {seen.gpu_names[0]}" if seen.gpu_count else f"CPU: {seen.cpu_model}"
     yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
+    if inside := seen.container:
+        yield "image", seen.image_digest or f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

@@ -120,6 +120,20 @@ class ClockFacts(_Stored):
     round_trip_max_s: float | None = None
 
 
+class ContainerFacts(_Stored):
+    """What a runner in a container ran in.
+
+    Attributes:
+        image_id: Hash of the image's configuration; says exactly what ran, on this machine.
+    """
+
+    engine: str
+    engine_version: str
+    rootless: bool
+    image: str
+    image_id: str
+
+
 class EnvironmentSnapshot(_Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
@@ -130,6 +144,8 @@ class EnvironmentSnapshot(_Stored):
         leased: GPU UUIDs, or "cpu", that were held for the run.
         exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
         launcher, launcher_reason: How the runner was started and why so.
+        image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
+        container: None for a runner that is a plain process.
         dataset, dataset_sha256: The source of the prompts, and its hash.
     """
 
@@ -153,6 +169,7 @@ class EnvironmentSnapshot(_Stored):
     launcher: str
     launcher_reason: str
     image_digest: str | None = None
+    container: ContainerFacts | None = None
     backend: str
     framework: str | None
     framework_version: str | None
