@@ -95,7 +95,7 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
 	@$(BIN)/python -m wattdock.launch pytorch vllm
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
-	@$(BIN)/python benchmarks/containers.py
+	@$(BIN)/python benchmarks/container_costs.py
 
 clean: ## Remove environments and caches, not results
 	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info

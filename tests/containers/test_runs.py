@@ -142,7 +142,9 @@ def test_a_coordinator_killed_by_force_takes_its_container_along(in_containers: 
 
 def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
     """Leave a container whose coordinator and keeper were both killed, and return its name."""
-    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
+    # Beside one that lives, which has this machine's leases.
+    leases = {"WATTDOCK_LEASES": str(in_containers.home / "other-leases")}
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet", env=leases)
     container = in_containers.wait_for_container(*besides)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
