@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call; workers of
-# a split model are processes of their own, spawned, since this process has threads. No usage reports while measuring.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and since
+# vLLM waits for ever on a core of its own that was killed. Workers of a split model are processes of their own, spawned,
+# since this process has threads. No usage reports while measuring.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 # A socket's path ends at 107 characters, which a deep temporary folder exceeds. The working folder is shared with the
@@ -221,13 +222,12 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
 
 def _cache_blocks(engine: LLMEngine) -> int | None:
     """Return the size of the KV cache in blocks, where every layer keeps every token."""
-    core: Any = getattr(engine.engine_core, "engine_core", None)
-    if core is None:
-        return None
-    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    core: Any = engine.engine_core
+    cache = core.engine_core.scheduler.kv_cache_config
+    groups = cache.kv_cache_groups
     plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
     # One block is vLLM's own placeholder.
-    return int(core.scheduler.kv_cache_config.num_blocks) - 1 if plain else None
+    return int(cache.num_blocks) - 1 if plain else None
 
 
 def _tokenizer(order: LoadOrder) -> Any:
@@ -247,7 +247,6 @@ def _describe(
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, EngineArgs(**settings)) | {
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
-        "engine_core_process": os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1",
     }
     is_quantised = config.model_config.quantization is not None
     bytes_each = config.model_config.dtype.itemsize

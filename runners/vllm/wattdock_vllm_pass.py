@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.exceptions import EngineDeadError
 from wattdock_vllm_faults import fault_of
 from wattdock_vllm_load import VllmModel, drain
 
@@ -138,8 +137,8 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
         drain(model.engine)
         served = _loop(model.engine, workload, requests, recorder, running)
         drain(model.engine)
-    except (EngineDeadError, RuntimeError) as error:
-        died = has_died(model.engine, error)
+    except RuntimeError as error:
+        died = has_died(model.engine)
         if died:
             running.clear()
         cause = model.faults.cause()
@@ -156,10 +155,10 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
     return served
 
 
-def has_died(engine: Any, error: Exception) -> bool:
-    """Return whether an engine cannot go on because one of its processes has ended."""
-    # With its core in this process, only the executor knows.
-    return isinstance(error, EngineDeadError) or getattr(getattr(engine, "model_executor", None), "is_failed", False)
+def has_died(engine: Any) -> bool:
+    """Return whether an engine cannot go on because one of its workers' processes has ended."""
+    # Only the executor that has such processes knows.
+    return bool(getattr(engine.model_executor, "is_failed", False))
 
 
 def _loop(
