@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and since
-# vLLM waits for ever on a core of its own that was killed. Workers of a split model are processes of their own, spawned,
+# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and because
+# vLLM goes on waiting for a core process that was killed. Workers of a split model are processes of their own, spawned,
 # since this process has threads. No usage reports while measuring.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

@@ -179,7 +179,7 @@ def _loop(
         elif admission.exhausted:
             return served
         else:
-            recorder.cancelled.wait(max(0, admission.next_ns - now_ns()) / NS_PER_S)
+            recorder.cancelled.wait(max(0, admission.wake_ns - now_ns()) / NS_PER_S)
 
 
 def _submit(
