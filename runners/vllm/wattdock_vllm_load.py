@@ -28,6 +28,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
 from wattdock_vllm_faults import ChildFaults, fault_of
+from wattdock_vllm_room import require_room
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
@@ -84,7 +85,8 @@ def load_model(
     config = _checkpoint_config(order)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
-    _require_room(parameters, settings, config, gpus)
+    if gpus:
+        require_room(weight_bytes(parameters, settings, config), settings, gpus)
     report("drawing random weights" if order.random_weights else "reading weights", None)
     model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
@@ -165,29 +167,11 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     return sum(int(parameter.numel()) for parameter in model.parameters())
 
 
-def _require_room(parameters: int | None, settings: dict[str, Any], config: Any, gpus: tuple[Gpu, ...]) -> None:
-    """Refuse a model that cannot fit; in a worker's process this would end as an unnamed failure.
-
-    Raises:
-        InvalidRequest: More GPUs are needed than there are.
-        OutOfMemory: Holds both sizes.
-    """
-    split = int(settings.get("tensor_parallel_size", 1)) * int(settings.get("pipeline_parallel_size", 1))
-    if not gpus:
-        return
-    if split > len(gpus):
-        raise InvalidRequest(
-            f"tensor_parallel_size × pipeline_parallel_size is {split}, and vLLM sees {len(gpus)} GPUs"
-        )
+def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:
+    """Return what the weights of all GPUs together take; None where they are not counted, or quantised."""
     if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
-        return
-    bytes_each = getattr(torch, settings["dtype"]).itemsize if settings["dtype"] != "auto" else 2
-    needed_bytes, least_bytes = parameters * bytes_each / split, min(gpu.vram_total_bytes or 0 for gpu in gpus)
-    if needed_bytes > least_bytes:
-        raise OutOfMemory(
-            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
-            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
-        )
+        return None
+    return parameters * (2 if settings["dtype"] == "auto" else int(getattr(torch, settings["dtype"]).itemsize))
 
 
 def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
