@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Ids must be unique among all requests that the engine still knows.
 _SERIAL = count()
+MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class _Served:
     """One request that entered the engine, as seen from outside it; instants in ns.
 
     Attributes:
+        inside: The same request as vLLM's scheduler keeps it.
         steps: Instant and number of new tokens of each engine step that gave some.
     """
 
@@ -51,6 +53,7 @@ class _Served:
     request: _Request
     submitted_ns: int
     intended_ns: int | None
+    inside: Any = None
     steps: list[tuple[int, int]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     cached_prompt_tokens: int | None = None
@@ -111,7 +114,7 @@ def _require_cache(model: VllmModel, workload: Workload, lengths: Sequence[int])
     if needed > model.cache_blocks:
         raise OutOfMemory(
             f"{in_flight} requests in flight need {needed} blocks of KV cache at their full length, and there "
-            f"are {model.cache_blocks}; lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+            f"are {model.cache_blocks}; {MORE_ROOM}"
         )
 
 
@@ -189,11 +192,17 @@ def _submit(
     running[name] = one = _Served(index, request, now_ns(), intended_ns)
     # The form that a prompt has after vLLM's own rendering, which is thus left out.
     engine.add_request(name, {"type": "token", "prompt_token_ids": request.ids}, request.sampling)
+    # Under a name that vLLM has lengthened; the latest is this one.
+    one.inside = next(reversed(engine.engine_core.engine_core.scheduler.requests.values()))
     return one
 
 
 def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> int:
-    """Note what one engine step gave, and return how many tokens that was."""
+    """Note what one engine step gave, and return how many tokens that was.
+
+    Raises:
+        OutOfMemory: vLLM had stopped a request for lack of room and computed it again: another workload's figure.
+    """
     total = 0
     for output in outputs:
         one = running[output.request_id]
@@ -204,6 +213,11 @@ def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> in
             one.cached_prompt_tokens = output.num_cached_tokens
             total += new
         if output.finished:
+            if times := one.inside.num_preemptions:
+                raise OutOfMemory(
+                    f"the KV cache could not hold what was in flight: vLLM stopped request {one.index} {times} time(s) "
+                    f"and computed it again; {MORE_ROOM}"
+                )
             one.finish_reason = completion.finish_reason
             del running[output.request_id]
     return total
