@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call; workers of
-# a split model are processes of their own, spawned, since this process has threads. No usage reports while measuring.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and because
+# vLLM goes on waiting for a core process that was killed. Workers of a split model are processes of their own, spawned,
+# since this process has threads. No usage reports while measuring.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 # A socket's path ends at 107 characters, which a deep temporary folder exceeds. The working folder is shared with the
@@ -27,6 +28,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
 from wattdock_vllm_faults import ChildFaults, fault_of
+from wattdock_vllm_room import require_room
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
@@ -83,7 +85,8 @@ def load_model(
     config = _checkpoint_config(order)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
-    _require_room(parameters, settings, config, gpus)
+    if gpus:
+        require_room(weight_bytes(parameters, settings, config), settings, gpus)
     report("drawing random weights" if order.random_weights else "reading weights", None)
     model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
@@ -164,29 +167,11 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     return sum(int(parameter.numel()) for parameter in model.parameters())
 
 
-def _require_room(parameters: int | None, settings: dict[str, Any], config: Any, gpus: tuple[Gpu, ...]) -> None:
-    """Refuse a model that cannot fit; in a worker's process this would end as an unnamed failure.
-
-    Raises:
-        InvalidRequest: More GPUs are needed than there are.
-        OutOfMemory: Holds both sizes.
-    """
-    split = int(settings.get("tensor_parallel_size", 1)) * int(settings.get("pipeline_parallel_size", 1))
-    if not gpus:
-        return
-    if split > len(gpus):
-        raise InvalidRequest(
-            f"tensor_parallel_size × pipeline_parallel_size is {split}, and vLLM sees {len(gpus)} GPUs"
-        )
+def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:
+    """Return what the weights of all GPUs together take; None where they are not counted, or quantised."""
     if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
-        return
-    bytes_each = getattr(torch, settings["dtype"]).itemsize if settings["dtype"] != "auto" else 2
-    needed_bytes, least_bytes = parameters * bytes_each / split, min(gpu.vram_total_bytes or 0 for gpu in gpus)
-    if needed_bytes > least_bytes:
-        raise OutOfMemory(
-            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
-            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
-        )
+        return None
+    return parameters * (2 if settings["dtype"] == "auto" else int(getattr(torch, settings["dtype"]).itemsize))
 
 
 def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
@@ -221,13 +206,12 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
 
 def _cache_blocks(engine: LLMEngine) -> int | None:
     """Return the size of the KV cache in blocks, where every layer keeps every token."""
-    core: Any = getattr(engine.engine_core, "engine_core", None)
-    if core is None:
-        return None
-    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    core: Any = engine.engine_core
+    cache = core.engine_core.scheduler.kv_cache_config
+    groups = cache.kv_cache_groups
     plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
     # One block is vLLM's own placeholder.
-    return int(core.scheduler.kv_cache_config.num_blocks) - 1 if plain else None
+    return int(cache.num_blocks) - 1 if plain else None
 
 
 def _tokenizer(order: LoadOrder) -> Any:
@@ -247,7 +231,6 @@ def _describe(
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, EngineArgs(**settings)) | {
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
-        "engine_core_process": os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1",
     }
     is_quantised = config.model_config.quantization is not None
     bytes_each = config.model_config.dtype.itemsize

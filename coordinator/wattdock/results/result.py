@@ -255,10 +255,12 @@ class Performance(_Stored):
 
     Attributes:
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
-        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, over the
-            pass's duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the
-            offered rate ends at 0.2. None where arrivals follow no schedule.
-        ttft, tpot, e2e: Time to first token; per output token after the first; from submission to last token.
+        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, or how
+            much longer the last quarter of its requests took than the first, whichever is more, over the pass's
+            duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
+            one request at a time ends at 0.2. None where arrivals follow no schedule.
+        ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
+            arrival where there was one, else from submission.
     """
 
     duration_s: float
