@@ -51,7 +51,7 @@ def engine_arguments(hidden: Collection[str] | None = None) -> dict[str, Argumen
     """Return the arguments that a caller may set, or None where no TensorRT-LLM is installed.
 
     Args:
-        hidden: Names to leave out; None for those that wattdock sets itself or cannot serve, with its own in their place.
+        hidden: Names to leave out; None for those that wattdock sets or cannot serve, with its own in their place.
 
     Source: classes TorchLlmArgs and TrtLlmArgs in tensorrt_llm/llmapi/llm_args.py.
     """
@@ -101,8 +101,7 @@ def fields_of(name: str, classes: Mapping[str, ast.ClassDef]) -> dict[str, Argum
         if isinstance(base, ast.Name):
             found |= fields_of(base.id, classes)
     for node in classes[name].body:
-        is_field = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        if is_field and not node.target.id.startswith("_") and node.target.id != "model_config":
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             found[node.target.id] = argument_for(node.annotation)
     return found
 

@@ -1,6 +1,6 @@
-"""Keep built TensorRT engines: a folder for each, named after everything that changes an engine.
+"""Keep built TensorRT engines, a folder for each, named after everything that changes an engine; and scratch folders.
 
-Knows nothing of how one is built.
+Knows nothing of how an engine is built.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import Gpu, LoadOrder
 
+SCRATCH, ALIVE = "drawn-", "alive.lock"
 # Compilers, kernels and their readers; an engine built by one is not for another.
 BUILDERS = ("tensorrt-llm", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "torch", "transformers", "nvidia-modelopt")
 # These only matter once an engine runs; it is built the same with any of them.
@@ -93,6 +95,37 @@ def kept_engine(key: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
         finally:
             shutil.rmtree(half, ignore_errors=True)
     return folder, True
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new folder in the cache that is removed at the end; those of runners that were killed go first.
+
+    Drawn weights are as large as the model's, and a killed runner cannot tidy up.
+    """
+    root = cache_folder()
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / "scratch.lock"):
+        for left in root.glob(f"{SCRATCH}*"):
+            if not _is_held(left / ALIVE):
+                shutil.rmtree(left)
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=root))
+        alive = (folder / ALIVE).open("w")
+        fcntl.flock(alive, fcntl.LOCK_EX)
+    try:
+        with alive:
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_held(file: Path) -> bool:
+    try:
+        with file.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 @contextmanager

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import tempfile
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 # Read when it is imported and when MPI starts. No usage reports while measuring. MPI finds its own processes over
@@ -25,10 +24,10 @@ from tensorrt_llm import LLM
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from wattdock_tensorrt_arguments import require_known_cache_settings
 from wattdock_tensorrt_describe import effective_engine_args, parallelism
-from wattdock_tensorrt_engine import cache_folder, engine_key, kept_engine, runtime_settings
+from wattdock_tensorrt_engine import engine_key, kept_engine, runtime_settings, scratch_folder
 from wattdock_tensorrt_loop import EngineLoop
 from wattdock_tensorrt_weights import meta_model, write_checkpoint
-from wattdock_tensorrt_workers import Process, descendants, kill, workers_below
+from wattdock_tensorrt_workers import Process, descendants, is_alive, kill, workers_below
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
@@ -37,9 +36,10 @@ from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from wattdock_tensorrt_api import Llm
+    from wattdock_tensorrt_api import Llm, SavableLlm
 
     from wattdock_runner.backend import LoadOrder
 
@@ -48,7 +48,8 @@ MEMORY_WORDS = ("out of memory", "OutOfMemory", "insufficient memory", "Insuffic
 # What it raises for values that it does not take, or not together; pydantic's errors are ValueErrors.
 REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
 ENGINE_MODULE = "tensorrt_llm._tensorrt_engine"
-SHUTDOWN_S = 20.0
+# Within the ten seconds that a runner has to end.
+SHUTDOWN_S = 8.0
 NO_WORKERS = (
     "TensorRT-LLM's worker processes could not be told from others; one that is killed would show as a pass that hangs"
 )
@@ -62,7 +63,6 @@ class TensorrtModel:
         eos_ids: Ids that end a sequence, by the checkpoint's own word.
         context_tokens: Positions that prompt and answer share; None is not known.
         workers: Its computing processes.
-        checkpoint: Drawn weights on disk, removed with the engine.
     """
 
     llm: Llm
@@ -72,7 +72,6 @@ class TensorrtModel:
     vocab_size: int
     context_tokens: int | None
     workers: frozenset[Process]
-    checkpoint: tempfile.TemporaryDirectory[str] | None
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,9 @@ def load_model(
     settings = engine_settings(order, checkpoint.dtype)
     _require_room(checkpoint, settings, gpus)
     spans: list[Span] = []
-    drawn = _draw(order, checkpoint, report)
-    try:
-        source = settings | ({"model": drawn.name} if drawn else {})
-        llm = _start(order, source, gpus, report, spans)
-    except BaseException:
-        if drawn:
-            drawn.cleanup()
-        raise
-    model = _as_model(llm, order, checkpoint, drawn)
+    with _weights(order, checkpoint, report) as folder:
+        llm = _start(order, settings | {"model": str(folder)}, gpus, report, spans)
+    model = _as_model(llm, order, checkpoint)
     spans.insert(0, Span("load", start_ns, now_ns(), drained=True))
     return model, _describe(model, order, checkpoint, gpus, spans)
 
@@ -186,21 +179,22 @@ def _require_room(checkpoint: _Checkpoint, settings: dict[str, Any], gpus: tuple
         )
 
 
-def _draw(
-    order: LoadOrder, checkpoint: _Checkpoint, report: Callable[[str, float | None], None]
-) -> tempfile.TemporaryDirectory[str] | None:
-    """Write drawn weights to the cache folder, where they were asked for."""
+@contextmanager
+def _weights(order: LoadOrder, checkpoint: _Checkpoint, report: Callable[[str, float | None], None]) -> Iterator[Path]:
+    """Yield the folder that the engine reads: the model's, or one of drawn weights that is there until it has."""
     if order.random_weights is None:
-        return None
+        yield order.model_path
+        return
     report("drawing random weights", None)
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    folder = tempfile.TemporaryDirectory(prefix="drawn-", dir=cache_folder())
-    needed_bytes = checkpoint.parameters * getattr(torch, checkpoint.dtype).itemsize
-    if (free_bytes := shutil.disk_usage(folder.name).free) < needed_bytes:
-        folder.cleanup()
-        raise OutOfMemory(f"drawn weights take {needed_bytes / 1e9:.1f} GB of disk, free: {free_bytes / 1e9:.1f} GB")
-    write_checkpoint(checkpoint.model, order.model_path, Path(folder.name), checkpoint.dtype, order.random_weights)
-    return folder
+    with scratch_folder() as folder:
+        needed_bytes = checkpoint.parameters * getattr(torch, checkpoint.dtype).itemsize
+        if (free_bytes := shutil.disk_usage(folder).free) < needed_bytes:
+            raise OutOfMemory(
+                f"drawn weights take {needed_bytes / 1e9:.1f} GB in {folder.parent} until they are loaded, "
+                f"and {free_bytes / 1e9:.1f} GB are free; set XDG_CACHE_HOME to a larger disk"
+            )
+        write_checkpoint(checkpoint.model, order.model_path, folder, checkpoint.dtype, order.random_weights)
+        yield folder
 
 
 def _start(
@@ -245,12 +239,12 @@ def _start_built(
     """Start the TensorRT engine, building and keeping it first where there is none; the build is a span of its own."""
     if find_spec(ENGINE_MODULE) is None:
         raise WrongState("this TensorRT-LLM has no TensorRT backend any more (removed after 1.2); use backend: pytorch")
-    from tensorrt_llm._tensorrt_engine import LLM as TensorrtLLM
+    from tensorrt_llm import _tensorrt_engine
 
     def build(folder: Path) -> None:
         report("building the engine", None)
         start_ns = now_ns()
-        builder = TensorrtLLM(**settings)
+        builder: SavableLlm = _tensorrt_engine.LLM(**settings)
         try:
             builder.save(str(folder))
         finally:
@@ -261,13 +255,11 @@ def _start_built(
     folder, _ = kept_engine(engine_key(order, settings, gpus, capabilities), build)
     report("starting the engine", None)
     # The same way whether it was just built or not, so that what is measured is the same.
-    engine: Llm = TensorrtLLM(**runtime_settings(settings, folder))
+    engine: Llm = _tensorrt_engine.LLM(**runtime_settings(settings, folder))
     return engine
 
 
-def _as_model(
-    llm: Llm, order: LoadOrder, checkpoint: _Checkpoint, drawn: tempfile.TemporaryDirectory[str] | None
-) -> TensorrtModel:
+def _as_model(llm: Llm, order: LoadOrder, checkpoint: _Checkpoint) -> TensorrtModel:
     text_config = checkpoint.config.get_text_config()
     tokenizer = None
     if has_tokenizer(order.model_path):
@@ -282,7 +274,6 @@ def _as_model(
         vocab_size=text_config.vocab_size,
         context_tokens=llm.args.max_seq_len or getattr(text_config, "max_position_embeddings", None),
         workers=workers_below(os.getpid()),
-        checkpoint=drawn,
     )
 
 
@@ -291,7 +282,9 @@ def _describe(
 ) -> LoadedModel:
     args = model.llm.args
     used = gpus[: args.tensor_parallel_size * args.pipeline_parallel_size]
-    is_quantised = bool(order.engine_args.get("quant_config") or getattr(checkpoint.config, "quantization_config", None))
+    is_quantised = bool(
+        order.engine_args.get("quant_config") or getattr(checkpoint.config, "quantization_config", None)
+    )
     effective = effective_engine_args(args) | {
         "backend": order.engine_args.get("backend", "pytorch"),
         "dtype": checkpoint.dtype,
@@ -314,15 +307,14 @@ def _describe(
 
 
 def stop_engine(model: TensorrtModel) -> None:
-    """End the engine with its processes, and remove what was drawn for it."""
+    """End the engine with its processes."""
     everything = descendants(os.getpid())
     # It waits for its workers without end, and one may have been killed.
+    patience_s = SHUTDOWN_S if all(map(is_alive, model.workers)) else 0.0
     ending = threading.Thread(target=model.llm.shutdown, name="engine-shutdown", daemon=True)
     ending.start()
-    ending.join(SHUTDOWN_S)
+    ending.join(patience_s)
     if ending.is_alive():
         kill(everything)
     model.loop.stop()
-    if model.checkpoint:
-        model.checkpoint.cleanup()
     gc.collect()

@@ -145,9 +145,7 @@ class _Pass:
         """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
         await self._drain()
         started_ns = self._recorder.open()
-        admission = Admission(
-            self._workload, PromptSupply(self._workload, requests, started_ns), started_ns
-        )
+        admission = Admission(self._workload, PromptSupply(self._workload, requests, started_ns), started_ns)
         try:
             while self._admit(admission):
                 await self._wait(admission)
@@ -207,9 +205,7 @@ class _Pass:
             raise self._failure
 
     def _show_progress(self) -> None:
-        self._recorder.progress(
-            output_tokens=self._tokens, requests_finished=len(self._served) - len(self._reading)
-        )
+        self._recorder.progress(output_tokens=self._tokens, requests_finished=len(self._served) - len(self._reading))
 
     async def _leave_nothing(self) -> None:
         """Abort what still runs and wait for its end, unless there is nobody left to end it."""
@@ -228,7 +224,9 @@ class _Pass:
         The LLM API cannot ask a device. But an engine works in order: once a request of one token that was sent last
         is answered, everything before it has been computed, a step that was begun too much included.
         """
-        last = self._model.llm.generate_async([0], SamplingParams(max_tokens=1, end_id=-1, detokenize=False), streaming=True)
+        last = self._model.llm.generate_async(
+            [0], SamplingParams(max_tokens=1, end_id=-1, detokenize=False), streaming=True
+        )
         await asyncio.wait_for(self._to_the_end(last), DRAIN_S)
 
     async def _to_the_end(self, output: RequestOutput) -> None:

@@ -117,10 +117,9 @@ def ids_prompt(length: int, **fields: Any) -> pb.Prompt:
 
 def runner_environment(folder: Path, gpus: str, stand_in: Path | None = None) -> dict[str, str]:
     """Return the environment that a launcher gives a runner; `stand_in` holds packages and takes caches."""
-    more = () if stand_in is None else (stand_in,)
-    path = os.pathsep.join(map(str, (ROOT / "proto", ROOT / "runners/common", folder, *more)))
+    path = os.pathsep.join(map(str, filter(None, (ROOT / "proto", ROOT / "runners/common", folder, stand_in))))
     devices = {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    caches = {"XDG_CACHE_HOME": str(one / "cache") for one in more}
+    caches = {"XDG_CACHE_HOME": str(stand_in / "cache")} if stand_in else {}
     return {**os.environ, **devices, **caches, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 

@@ -280,9 +280,7 @@ def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_pa
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
 
-def test_sigterm_ends_a_running_pass_and_the_process(
-    subject: Subject, model_path: Path, stand_in: Path | None
-) -> None:
+def test_sigterm_ends_a_running_pass_and_the_process(subject: Subject, model_path: Path, stand_in: Path | None) -> None:
     """A stopped runner leaves with status 0, and its client reads CANCELLED."""
     with running(subject.name, subject.folder, Path(subject.python), stand_in=stand_in) as runner:
         runner.load(model_path, **subject.load_fields)

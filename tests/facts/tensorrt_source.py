@@ -82,7 +82,9 @@ def _is_public(name: str) -> bool:
 
 
 def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(getattr(one, "id", getattr(one, "attr", "")) in ("property", "setter") for one in function.decorator_list)
+    return any(
+        getattr(one, "id", getattr(one, "attr", "")) in ("property", "setter") for one in function.decorator_list
+    )
 
 
 def _set_on_self(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

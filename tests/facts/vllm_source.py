@@ -1,7 +1,7 @@
 """Make the file of facts about vLLM's engine arguments: each name's type in each version. Nothing is imported.
 
-    pip download vllm==0.33.0 --no-deps && unzip vllm-0.33.0*.whl vllm/engine/arg_utils.py -d versions/0.33.0   # and so on
-    python tests/facts/vllm_source.py versions > tests/facts/vllm.json
+pip download vllm==0.33.0 --no-deps && unzip vllm-0.33.0*.whl vllm/engine/arg_utils.py -d versions/0.33.0   # and so on
+python tests/facts/vllm_source.py versions > tests/facts/vllm.json
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def by_name(versions: dict[str, dict[str, str]]) -> dict[str, object]:
             found[name].setdefault(kind, []).append(version)
     everywhere = list(versions)
     # Most are the same in all of them.
-    short = {name: {kind: "all" if has == everywhere else has for kind, has in kinds.items()} for name, kinds in found.items()}
+    short = {
+        name: {kind: "all" if has == everywhere else has for kind, has in kinds.items()}
+        for name, kinds in found.items()
+    }
     return {"versions": everywhere, "arguments": short}
 
 

@@ -85,21 +85,34 @@ def _arguments(classes: dict[str, Any]) -> str:
     # Groups of settings that nobody looks into here take anything; other names are classes of Python.
     groups = [f"class {name}(BaseModel, extra='allow'): pass" for name in sorted(names) if name.endswith("Config")]
     others = [f"class {name}: pass" for name in sorted(names) if not name.endswith("Config")]
-    bodies = [f"class {name}({', '.join(classes[name]['bases'])}):\n{_fields(classes[name]['fields'])}" for name in wanted]
+    bodies = [
+        f"class {name}({', '.join(classes[name]['bases'])}):\n{_fields(classes[name]['fields'])}" for name in wanted
+    ]
     return HEADER + "\n".join([*groups, *others, *bodies])
 
 
 def _fields(fields: dict[str, str]) -> str:
-    return "".join(f"    {name}: {_plain(kind)} = {DEFAULTS.get(name, _start_of(kind))}\n" for name, kind in fields.items())
+    return "".join(
+        f"    {name}: {_plain(kind)} = {DEFAULTS.get(name, _start_of(kind))}\n" for name, kind in fields.items()
+    )
 
 
 def _plain(kind: str) -> str:
     """Return a type that needs no other package."""
-    return re.sub(r"\b(torch|tllme|tllm)\.\w+|\b(AdditionalModelOutput|GuidedDecodingParams|LogitsProcessor)\b", "Any", kind)
+    return re.sub(
+        r"\b(torch|tllme|tllm)\.\w+|\b(AdditionalModelOutput|GuidedDecodingParams|LogitsProcessor)\b", "Any", kind
+    )
 
 
 def _start_of(kind: str) -> str:
-    starts = {"bool": "False", "int": "0", "float": "0.0", "str": "''", "PositiveInt": "1", "KvCacheConfig": "KvCacheConfig()"}
+    starts = {
+        "bool": "False",
+        "int": "0",
+        "float": "0.0",
+        "str": "''",
+        "PositiveInt": "1",
+        "KvCacheConfig": "KvCacheConfig()",
+    }
     starts |= {"NonNegativeInt": "0", "NonNegativeFloat": "0.0"}
     return starts.get(kind, "None")
 

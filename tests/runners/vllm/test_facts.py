@@ -35,9 +35,9 @@ def written_by_the_runner() -> set[str]:
         for name in {"engine_settings", "defaults_for"} & functions.keys():
             for node in ast.walk(functions[name]):
                 if isinstance(node, ast.Dict):
-                    names |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
+                    names |= {str(key.value) for key in node.keys if isinstance(key, ast.Constant)}
                 elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-                    names.add(node.slice.value)
+                    names.add(str(node.slice.value))
     return names - OF_WATTDOCK
 
 

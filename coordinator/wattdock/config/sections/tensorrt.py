@@ -70,7 +70,9 @@ class Section(BackendSection):
     @model_validator(mode="after")
     def _engine_has_these(self) -> Section:
         if self.backend == "pytorch" and (self.quant_config or self.build_config):
-            raise ValueError("quant_config and build_config are for backend: tensorrt; with pytorch the checkpoint decides")
+            raise ValueError(
+                "quant_config and build_config are for backend: tensorrt; with pytorch the checkpoint decides"
+            )
         return self
 
     def gpus_needed(self) -> int:

@@ -84,16 +84,34 @@ class BaseLLM:
 
     _args_class = None
 
-    def __init__(self, model, tokenizer=None, tokenizer_mode="auto", skip_tokenizer_init=False, trust_remote_code=False,
-                 tensor_parallel_size=1, dtype="auto", revision=None, tokenizer_revision=None, **kwargs):
+    def __init__(
+        self,
+        model,
+        tokenizer=None,
+        tokenizer_mode="auto",
+        skip_tokenizer_init=False,
+        trust_remote_code=False,
+        tensor_parallel_size=1,
+        dtype="auto",
+        revision=None,
+        tokenizer_revision=None,
+        **kwargs,
+    ):
         for key in kwargs:
             if key not in self._args_class.model_fields:
                 raise ValueError(f"{type(self).__name__} got invalid argument: {key}")
         torch.cuda.get_device_properties(0)
         self.args = self._args_class(
-            model=model, tokenizer_mode=tokenizer_mode, skip_tokenizer_init=skip_tokenizer_init,
-            trust_remote_code=trust_remote_code, tensor_parallel_size=tensor_parallel_size, dtype=dtype,
-            revision=revision, tokenizer_revision=tokenizer_revision, **kwargs)
+            model=model,
+            tokenizer_mode=tokenizer_mode,
+            skip_tokenizer_init=skip_tokenizer_init,
+            trust_remote_code=trust_remote_code,
+            tensor_parallel_size=tensor_parallel_size,
+            dtype=dtype,
+            revision=revision,
+            tokenizer_revision=tokenizer_revision,
+            **kwargs,
+        )
         world_size = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if torch.cuda.device_count() < world_size:
             raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
@@ -107,12 +125,20 @@ class BaseLLM:
     def _start(self, seed, world_size):
         config = json.loads((Path(self._config_folder) / "config.json").read_text())
         self._worker, *self._others = [
-            subprocess.Popen([sys.executable, "-m", "mpi4py.futures.server"], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, "-m", "mpi4py.futures.server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             for _ in range(world_size)
         ]
-        setup = {"seed": seed, "vocab": config["vocab_size"], "max_batch_size": self.args.max_batch_size,
-                 "reuse": self.args.kv_cache_config.enable_block_reuse}
+        setup = {
+            "seed": seed,
+            "vocab": config["vocab_size"],
+            "max_batch_size": self.args.max_batch_size,
+            "reuse": self.args.kv_cache_config.enable_block_reuse,
+        }
         for worker in (self._worker, *self._others):
             worker.stdin.write(json.dumps(setup) + "\n")
             worker.stdin.flush()
@@ -136,9 +162,19 @@ class BaseLLM:
                     raise RuntimeError("EventLoopShutdownError")
                 asyncio.run_coroutine_threadsafe(_notify(outputs), loop)
 
-    def generate_async(self, inputs, sampling_params=None, lora_request=None, prompt_adapter_request=None,
-                       streaming=False, kv_cache_retention_config=None, disaggregated_params=None,
-                       _postproc_params=None, scheduling_params=None, cache_salt=None):
+    def generate_async(
+        self,
+        inputs,
+        sampling_params=None,
+        lora_request=None,
+        prompt_adapter_request=None,
+        streaming=False,
+        kv_cache_retention_config=None,
+        disaggregated_params=None,
+        _postproc_params=None,
+        scheduling_params=None,
+        cache_salt=None,
+    ):
         """Send one request."""
         if self._worker is None:
             raise RuntimeError("LLM is shutting down")
@@ -146,17 +182,26 @@ class BaseLLM:
             raise TypeError(f"The sampling_params must be type SamplingParams or None, but got {type(sampling_params)}")
         _check_types(sampling_params)
         if sampling_params.end_id is None:
-            raise ValueError("tokenizer is required to reset end_id if it is None, or you can explicitly specify the end_id")
+            raise ValueError(
+                "tokenizer is required to reset end_id if it is None, or you can explicitly specify the end_id"
+            )
         assert all(isinstance(one, int) for one in inputs)
         if len(inputs) > self.args.max_num_tokens and not self.args.enable_chunked_prefill:
             raise ValueError(f"The sum of prompt length ({len(inputs)}) should not exceed max_num_tokens")
         self._last += 1
         output = RequestOutput(self._last, self._abort)
         self._requests[self._last] = output, asyncio.get_running_loop()
-        self._send({"id": self._last, "prompt": inputs, "max_tokens": sampling_params.max_tokens,
-                    "end_id": sampling_params.end_id, "stop_ids": sampling_params.stop_token_ids,
-                    "include_stop": sampling_params.include_stop_str_in_output,
-                    "ignore_eos": sampling_params.ignore_eos})
+        self._send(
+            {
+                "id": self._last,
+                "prompt": inputs,
+                "max_tokens": sampling_params.max_tokens,
+                "end_id": sampling_params.end_id,
+                "stop_ids": sampling_params.stop_token_ids,
+                "include_stop": sampling_params.include_stop_str_in_output,
+                "ignore_eos": sampling_params.ignore_eos,
+            }
+        )
         assert streaming, "a measured request must be a stream"
         return output
 

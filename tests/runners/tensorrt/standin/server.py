@@ -1,4 +1,4 @@
-"""The worker of the stand-in engine: one token per request and step, read from stdin, answered on stdout, as JSON lines.
+"""The worker of the stand-in engine: one token per request and step; JSON lines on stdin and stdout.
 
 Named as mpi4py's own server, since the runner tells workers by that.
 """
@@ -19,7 +19,8 @@ def main():
     """Serve until told to stop."""
     setup = json.loads(sys.stdin.readline())
     if FAULT == "oom at load":
-        return answer([{"fatal": "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79 GiB"}])
+        answer([{"fatal": "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79 GiB"}])
+        return
     answer([{"ready": True}])
     arrivals = queue.SimpleQueue()
     threading.Thread(target=lambda: [arrivals.put(json.loads(line)) for line in sys.stdin], daemon=True).start()
