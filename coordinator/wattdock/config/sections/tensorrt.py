@@ -54,7 +54,7 @@ class Section(BackendSection):
     max_num_tokens: Size | None = None
     max_seq_len: Size | None = None
     max_input_len: Size | None = None
-    enable_chunked_prefill: bool | None = None
+    enable_chunked_prefill: bool = False
     kv_cache_config: KvCacheSettings = KvCacheSettings()
     quant_config: dict[str, Any] | None = None
     build_config: dict[str, Any] | None = None
