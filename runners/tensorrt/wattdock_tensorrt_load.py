@@ -24,6 +24,7 @@ from tensorrt_llm import LLM
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from wattdock_tensorrt_arguments import require_known_cache_settings
 from wattdock_tensorrt_describe import effective_engine_args, parallelism
+from wattdock_tensorrt_drain import drain
 from wattdock_tensorrt_engine import engine_key, kept_engine, runtime_settings, scratch_folder
 from wattdock_tensorrt_loop import EngineLoop
 from wattdock_tensorrt_weights import meta_model, write_checkpoint
@@ -112,8 +113,13 @@ def load_model(
     with _weights(order, checkpoint, report) as folder:
         llm = _start(order, settings | {"model": str(folder)}, gpus, report, spans)
     model = _as_model(llm, order, checkpoint)
-    spans.insert(0, Span("load", start_ns, now_ns(), drained=True))
-    return model, _describe(model, order, checkpoint, gpus, spans)
+    try:
+        model.loop.run(drain(llm, model.workers))
+        spans.insert(0, Span("load", start_ns, now_ns(), drained=True))
+        return model, _describe(model, order, checkpoint, gpus, spans)
+    except BaseException:
+        stop_engine(model)
+        raise
 
 
 def visible_gpus() -> tuple[Gpu, ...]:

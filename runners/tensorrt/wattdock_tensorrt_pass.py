@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorrt_llm import SamplingParams
+from wattdock_tensorrt_drain import WATCH_S, drain, require_alive
 from wattdock_tensorrt_load import MEMORY_WORDS, TensorrtModel
 from wattdock_tensorrt_loop import TurnInstant
 from wattdock_tensorrt_workers import is_alive
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
 
-# How soon a pass sees that its client has gone or that a worker has died.
-WATCH_S = 0.1
-DRAIN_S, ABORT_S = 120.0, 20.0
+ABORT_S = 20.0
 REASONS = ("stop", "length")
 
 
@@ -143,7 +142,7 @@ class _Pass:
 
     async def serve(self, requests: list[_Request]) -> list[_Served]:
         """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
-        await self._drain()
+        await drain(self._model.llm, self._model.workers)
         started_ns = self._recorder.open()
         admission = Admission(self._workload, PromptSupply(self._workload, requests, started_ns), started_ns)
         try:
@@ -152,7 +151,7 @@ class _Pass:
                 self._check()
         finally:
             await self._leave_nothing()
-        await self._drain()
+        await drain(self._model.llm, self._model.workers)
         self._recorder.close(drained=True)
         return self._served
 
@@ -199,8 +198,7 @@ class _Pass:
 
     def _check(self) -> None:
         self._recorder.check_cancelled()
-        if not all(map(is_alive, self._model.workers)):
-            raise RuntimeError("a process of TensorRT-LLM's engine died during the pass")
+        require_alive(self._model.workers)
         if self._failure:
             raise self._failure
 
@@ -217,30 +215,6 @@ class _Pass:
             await asyncio.wait(self._reading, timeout=ABORT_S)
         for task in list(self._reading):
             task.cancel()
-
-    async def _drain(self) -> None:
-        """Return when the engine has done all its work on the devices.
-
-        The LLM API cannot ask a device. But an engine works in order: once a request of one token that was sent last
-        is answered, everything before it has been computed, a step that was begun too much included.
-        """
-        last = self._model.llm.generate_async(
-            [0], SamplingParams(max_tokens=1, end_id=-1, detokenize=False), streaming=True
-        )
-        await asyncio.wait_for(self._to_the_end(last), DRAIN_S)
-
-    async def _to_the_end(self, output: RequestOutput) -> None:
-        reading = asyncio.ensure_future(_exhaust(output))
-        while not (await asyncio.wait({reading}, timeout=WATCH_S))[0]:
-            if not all(map(is_alive, self._model.workers)):
-                reading.cancel()
-                raise RuntimeError("a process of TensorRT-LLM's engine died during the pass")
-        reading.result()
-
-
-async def _exhaust(output: RequestOutput) -> None:
-    async for _ in output:
-        pass
 
 
 def _record(one: _Served, model: TensorrtModel, workload: Workload, recorder: PassRecorder) -> None:
