@@ -50,7 +50,9 @@ def write_checkpoint(model: Any, source: Path, target: Path, dtype: str, weights
         name = f"model-{number:05d}.safetensors"
         save_file(shard, target / name, metadata={"format": "pt"})
         index |= dict.fromkeys(shard, name)
-    (target / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}), encoding="utf-8")
+    size_bytes = sum(parameter.numel() for parameter in model.parameters()) * getattr(torch, dtype).itemsize
+    listing = {"metadata": {"total_size": size_bytes}, "weight_map": index}
+    (target / "model.safetensors.index.json").write_text(json.dumps(listing), encoding="utf-8")
 
 
 def _shards(model: Any, dtype: torch.dtype, weights: RandomWeights) -> Iterator[dict[str, torch.Tensor]]:
