@@ -132,6 +132,29 @@ def test_vllm_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare() ->
         ExperimentConfig.model_validate({"backend": "vllm", "vllm": {"tensor_parallel_size": 0}})
 
 
+def test_tensorrt_takes_a_gpu_per_worker_and_knows_one_name_for_each_setting() -> None:
+    """Settings in groups keep what the section does not declare."""
+    section = {"tp_size": 2, "pp_size": 2, "kv_cache_config": {"host_cache_size": 0}, "stream_interval": 2}
+    config = ExperimentConfig.model_validate({"backend": "tensorrt", "tensorrt": section})
+    assert config.section.gpus_needed() == 4
+    assert config.section.engine_args() == section
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is called tp_size here"),
+        ({"backend": "tensort"}, "'pytorch' or 'tensorrt'"),
+        ({"quant_config": {"quant_algo": "FP8"}}, "are for backend: tensorrt"),
+        ({"kv_cache_config": {"free_gpu_memory_fraction": 1.5}}, "less than or equal to 1"),
+    ],
+)
+def test_tensorrt_settings_that_cannot_be_are_refused_before_launch(section: dict[str, object], named: str) -> None:
+    """Nothing is started to find these."""
+    with pytest.raises(ValidationError, match=named):
+        ExperimentConfig.model_validate({"backend": "tensorrt", "tensorrt": section})
+
+
 def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:
     """Only the installed engine knows all its arguments."""
     config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": {"device_map": "auto", "foo": 3}})
