@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,8 +15,17 @@ from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.load import load_experiments
 from wattdock.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_every_example_is_one_that_can_be_run_as_it_stands(file: Path) -> None:
+    """Each experiment has a name of its own and room for its requests in the engine it asks for."""
+    experiments = load_experiments(file, {})
+    assert len({one.name for one in experiments}) == len(experiments) > 0
+    for one in experiments:
+        most = one.section.engine_args().get("max_num_seqs")
+        assert most is None or one.workload.batch_size <= most
 
 
 @pytest.mark.parametrize(
