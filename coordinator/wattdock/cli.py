@@ -44,9 +44,13 @@ OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
+Resume = Annotated[bool, typer.Option(help="Go on with this study where it was left; measures nothing twice.")]
+RetryFailed = Annotated[bool, typer.Option(help="Like --resume, and measure what has failed again.")]
 
 Settings = dict[str, Any]
 NO_SETTINGS: Settings = {}
+# More results than these are shown as a table only.
+SHOWN_WHOLE = 3
 # Typer keeps click's UsageError, the base of this one, to itself.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 FLAGS = {
@@ -114,11 +118,13 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
     require_publishable: RequirePublishable = False,
+    resume: Resume = False,
+    retry_failed: RetryFailed = False,
 ) -> None:
-    """Measure an experiment, or every one of a file, and store a row for each."""
+    """Measure an experiment, or a whole study, and store a row for each experiment."""
     from wattdock.progress import progress_for
 
-    prepared = _prepare(file, settings, output_dir)
+    prepared = _prepare(file, settings, output_dir, resume=resume or retry_failed, retry_failed=retry_failed)
     interrupted = False
     try:
         prepared.measure(progress_for(quiet=quiet))
@@ -214,8 +220,8 @@ def _fail(message: str, code: ExitCode) -> NoReturn:
     sys.exit(code)
 
 
-def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
-    from wattdock.config.load import load_experiments
+def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bool) -> "Run":
+    from wattdock.config.load import load_study
     from wattdock.host.folders import wattdock_home
     from wattdock.run import Run
 
@@ -229,7 +235,8 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path) -> "Run":
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         flags[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return Run(load_experiments(file, flags, written_as=written_as), output_dir=output_dir, home=wattdock_home())
+    study = load_study(file, flags, written_as=written_as)
+    return Run(study, output_dir=output_dir, home=wattdock_home(), **options)
 
 
 def _gpus(text: str) -> Any:
@@ -255,7 +262,7 @@ def _show(prepared: "Run", *, as_json: bool) -> None:
 
         typer.echo(json.dumps([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
         return
-    for one in prepared.stored:
+    for one in prepared.stored if len(prepared.stored) <= SHOWN_WHOLE else ():
         print_result(one.result, one.folder)
     if len(prepared.stored) > 1:
         print_summary([one.result for one in prepared.stored])

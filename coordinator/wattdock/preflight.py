@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError
+from wattdock.errors import PreflightError, WattdockError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.machine import describe_machine
@@ -21,10 +21,11 @@ from wattdock.launch.socket_folder import make_socket_folder
 from wattdock.meter.none import NoMeter
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.models import check_model
+from wattdock.plan import load_key
 from wattdock.prompts import check_prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
@@ -114,6 +115,32 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         meter_name=meter_name,
         meter_reason=meter_reason,
     )
+
+
+def preflight_each(
+    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
+) -> list[Ready | WattdockError]:
+    """Check every experiment; what depends on the machine and the load only is checked once for all that share it.
+
+    Returns:
+        For each experiment what was decided, or why it cannot run here.
+    """
+    seen: dict[str, Ready] = {}
+    return [_checked(one, seen, output_dir=output_dir, home=home) for one in experiments]
+
+
+def _checked(
+    config: ExperimentConfig, seen: dict[str, Ready], *, output_dir: Path, home: Path
+) -> Ready | WattdockError:
+    key = load_key(config)
+    try:
+        if known := seen.get(key):
+            check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
+            return replace(known, config=config)
+        seen[key] = preflight(config, output_dir=output_dir, home=home)
+    except WattdockError as error:
+        return error
+    return seen[key]
 
 
 def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:

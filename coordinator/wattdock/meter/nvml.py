@@ -75,6 +75,14 @@ class NvmlMeter:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
 
+    def so_far(self) -> Timeline:
+        """Return what was recorded up to now, while recording goes on."""
+        gpus = {one.sampler.uuid: gpu_timeline(one.sampler.uuid, one.sampler.recording) for one in self._threads}
+        for name, event in self._unreadable.items():
+            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=_ticks([]), events=(event,))
+        now_ns = self._clock.now_ns()
+        return Timeline(meter="nvml", start_ns=self._start_ns or 0, end_ns=now_ns, gpus=gpus, reason=self._reason)
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
 

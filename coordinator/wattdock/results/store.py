@@ -52,6 +52,14 @@ def folder_name(result: ExperimentResult) -> str:
     return f"{started:%Y%m%dT%H%M%S}-{result.config['backend']}-{result.experiment_id[:8]}"
 
 
+def find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
+    """Return the folder that holds the row of the same measured spans already; None where there is none."""
+    for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
+        if (folder / RESULT).exists() and load_result(folder).spans == result.spans:
+            return folder
+    return None
+
+
 def load_result(path: Path) -> ExperimentResult:
     """Return the result in `path`, a result folder or its result.json.
 
