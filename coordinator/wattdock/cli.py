@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 import typer
 
 from wattdock.errors import ConfigError, ExitCode, WattdockError
+from wattdock.results_cli import app as results_app
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
 
+    from wattdock.config.expand import Study
     from wattdock.run import Run
 
 app = typer.Typer(
@@ -22,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
+app.add_typer(results_app, name="results")
 
 File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment or `experiments:`; none: defaults.")]
 Backend = Annotated[str | None, typer.Option(help="Backend: the name of a folder in runners/.")]
@@ -154,15 +157,24 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
-    from wattdock.report.table import print_plan
+    from wattdock.host.folders import wattdock_home
+    from wattdock.preflight import Ready, preflight_each
+    from wattdock.report.plan_table import print_plan
+    from wattdock.study.history import earlier_costs
 
-    prepared = _prepare(file, settings, output_dir)
+    study = _study(file, settings)
+    checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
     if as_json:
         import json
 
-        typer.echo(json.dumps([one.config.model_dump(mode="json") for one in prepared.ready], indent=2))
+        typer.echo(json.dumps([one.model_dump(mode="json") for one in study.experiments], indent=2))
     else:
-        print_plan(prepared.ready)
+        print_plan(study, checked, earlier_costs(study.experiments, output_dir))
+    if study.invalid:
+        _fail(f"{len(study.invalid)} point(s) cannot be experiments; leave them out with `exclude:`", ExitCode.CONFIG)
+    for one in checked:
+        if not isinstance(one, Ready):
+            raise one
 
 
 def _print_version(wanted: bool) -> None:
@@ -221,9 +233,14 @@ def _fail(message: str, code: ExitCode) -> NoReturn:
 
 
 def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bool) -> "Run":
-    from wattdock.config.load import load_study
     from wattdock.host.folders import wattdock_home
     from wattdock.run import Run
+
+    return Run(_study(file, given), output_dir=output_dir, home=wattdock_home(), **options)
+
+
+def _study(file: Path | None, given: Settings) -> "Study":
+    from wattdock.config.load import load_study
 
     flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
     written_as = {FLAGS[name]: "--" + name.replace("_", "-") for name in given if name in FLAGS}
@@ -235,8 +252,7 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bo
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         flags[name] = _yaml_value(value)
         written_as.pop(name, None)
-    study = load_study(file, flags, written_as=written_as)
-    return Run(study, output_dir=output_dir, home=wattdock_home(), **options)
+    return load_study(file, flags, written_as=written_as)
 
 
 def _gpus(text: str) -> Any:

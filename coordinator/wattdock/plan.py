@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     from wattdock.config.expand import Study
     from wattdock.config.experiment import ExperimentConfig
 
-# What decides how a runner is started and what it loads.
-LOAD_KEYS = ("backend", "model", "accelerator", "gpus", "launcher", "meter", "runner_python", "timeouts")
+# What decides how a runner is started and what it loads, beside the backend's section.
+LOAD_KEYS = {"backend", "model", "accelerator", "gpus", "launcher", "meter", "runner_python", "timeouts"}
 
 Groups = tuple[tuple[int, ...], ...]
 
 
 def load_key(experiment: ExperimentConfig) -> str:
     """Return a text that is equal for experiments that one runner with one loaded model can serve."""
-    config = experiment.model_dump(mode="json")
-    return json.dumps([config[key] for key in (*LOAD_KEYS, experiment.backend)], sort_keys=True)
+    return json.dumps(experiment.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)
 
 
 def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
