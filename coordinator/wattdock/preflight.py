@@ -120,27 +120,29 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
 def preflight_each(
     experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
 ) -> list[Ready | WattdockError]:
-    """Check every experiment; what depends on the machine and the load only is checked once for all that share it.
+    """Check every experiment; what several of them share is checked once.
 
     Returns:
         For each experiment what was decided, or why it cannot run here.
     """
-    seen: dict[str, Ready] = {}
-    return [_checked(one, seen, output_dir=output_dir, home=home) for one in experiments]
+    seen: dict[tuple[str, str], Ready | WattdockError] = {}
+    for one in experiments:
+        if (key := _checked_key(one)) not in seen:
+            seen[key] = _checked(one, output_dir=output_dir, home=home)
+    found = [(one, seen[_checked_key(one)]) for one in experiments]
+    return [replace(ready, config=one) if isinstance(ready, Ready) else ready for one, ready in found]
 
 
-def _checked(
-    config: ExperimentConfig, seen: dict[str, Ready], *, output_dir: Path, home: Path
-) -> Ready | WattdockError:
-    key = load_key(config)
+def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
+    """Return what is equal for experiments that pass or fail preflight together."""
+    return load_key(config), config.prompts.model_dump_json()
+
+
+def _checked(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Ready | WattdockError:
     try:
-        if known := seen.get(key):
-            check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
-            return replace(known, config=config)
-        seen[key] = preflight(config, output_dir=output_dir, home=home)
+        return preflight(config, output_dir=output_dir, home=home)
     except WattdockError as error:
         return error
-    return seen[key]
 
 
 def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:
