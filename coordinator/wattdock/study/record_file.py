@@ -13,10 +13,12 @@ import json
 import os
 import types
 import typing
+import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,6 @@ from wattdock.models.folder import ModelFolder  # noqa: TC001  (read at run time
 from wattdock.records import RestartRecord  # noqa: TC001
 from wattdock.results import environment, result
 
-T = TypeVar("T")
 # What the dataclasses' modules import for type checkers only.
 NAMES = {
     **vars(result),
@@ -93,11 +94,11 @@ def read_served(path: Path) -> Served:
         StoreError: It cannot be read, or was written by another version.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
         served: Served = _decode(Served, json.loads(arrays[DOCUMENT].tobytes()), arrays)
         return served
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error) as error:
         raise StoreError(f"{path}: cannot be read ({error}); was it written by another version?") from error
 
 
