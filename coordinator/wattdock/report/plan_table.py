@@ -50,7 +50,7 @@ def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Ma
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     passes = sum(sum(work.passes_left) for work in works)
     out.print(
-        f"{len(works)} experiments in {len(groups)} load groups, {passes} passes, expected: {duration(works, groups)}",
+        f"{len(works)} experiments, {len(groups)} load group(s), {passes} passes, expected: {duration(works, groups)}",
         highlight=False,
         soft_wrap=True,
     )

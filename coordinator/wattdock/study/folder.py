@@ -67,6 +67,13 @@ class StudyFolder:
     """
 
     def __init__(self, path: Path) -> None:
+        """Open the folder at `path`, which exists.
+
+        Raises:
+            StoreError: Another coordinator works in it, or its journal makes no sense.
+            OSError: It cannot be written.
+        """
+        (path / RECORDS).mkdir(exist_ok=True)
         self.path = path
         self.broken: StoreError | None = None
         self._journal = Journal(path / JOURNAL)
@@ -85,7 +92,6 @@ class StudyFolder:
             if path.exists():
                 path = path.with_name(f"{name}-{secrets.token_hex(2)}")
             path.mkdir()
-            (path / RECORDS).mkdir()
             folder = cls(path)
             folder._journal.append(
                 STUDY,

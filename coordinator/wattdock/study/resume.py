@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.study.folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder
 from wattdock.study.journal import read_journal
 
@@ -46,7 +46,10 @@ def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], re
         return StudyFolder.create(study, output_dir, machine=machine)
     path = max(same)
     _check_machine(begun[path], machine, path)
-    folder = StudyFolder(path)
+    try:
+        folder = StudyFolder(path)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error.strerror or error}; see its owner and free space") from error
     folder.note(RESUMED)
     return folder
 
