@@ -16,6 +16,8 @@ from command import on_gpus
 from fake_nvml import FakeGpu
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from command import Command
 
 CONFIG, RUNNER, STORE, INTERRUPTED = 2, 5, 7, 130
@@ -237,7 +239,7 @@ def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(wat
     """What was durable is still there, what was not was put elsewhere, and the rest is measured later."""
     small = wattdock.folder / "results"
     small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=51m,mode=777", "none", small]
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=51m,mode=777", "none", small]
     if os.getuid() != 0 or subprocess.run(mount).returncode:
         pytest.skip("mounting a small file system needs root and CAP_SYS_ADMIN")
     try:
