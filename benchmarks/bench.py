@@ -1,4 +1,4 @@
-"""What wattdock itself costs: start-up, the wire, and energy arithmetic over long timelines.
+"""What wattdock itself costs: start-up, the wire, energy arithmetic, planning, and looking at results.
 
 Prints a table and keeps it in docs/measurements/. Absolute times hold for the machine they were taken on only.
 """
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from wattdock.config.experiment import PromptSpec, WorkloadSpec
 from wattdock.energy import span_energy
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
+from wattdock.meter.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, SLOW_READS, Recording
 from wattdock.meter.timeline import GpuTimeline, Ticks
 from wattdock.prompts import load_prompts
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -56,13 +58,12 @@ def row(name: str, times_ms: tuple[float, float, float]) -> Row:
 
 def bench_start_up() -> list[Row]:
     """How long a person waits for `--help`, beside an interpreter that does nothing."""
-    wattdock = [str(Path(sys.executable).with_name("wattdock")), "--help"]
     empty = [sys.executable, "-c", "pass"]
     return [
         row("python -c pass", timed_ms(lambda: subprocess.run(empty, check=True), repeats=10)),
         row(
             "wattdock --help",
-            timed_ms(lambda: subprocess.run(wattdock, check=True, stdout=subprocess.DEVNULL), repeats=10),
+            timed_ms(lambda: wattdock("--help"), repeats=10),
         ),
     ]
 
@@ -114,12 +115,93 @@ def bench_energy() -> list[Row]:
     return [row("energy of one span, one hour of one GPU", times)]
 
 
+def bench_plan() -> list[Row]:
+    """From a sweep of 10,000 points to a checked, grouped plan, as a person runs it."""
+    axis = "{from: 1, to: 100, step: 1}"
+    text = f"sweep:\n  workload.batch_size: {axis}\n  workload.max_output_tokens: {axis}\n"
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "study.yaml"
+        file.write_text(text)
+        return [row("wattdock plan, 10,000 points", timed_ms(lambda: wattdock("plan", file), repeats=3))]
+
+
+def bench_results() -> list[Row]:
+    """Listing and querying 10,000 stored results, each a copy of a stored sample."""
+    sample = (REPO / "tests" / "results" / "samples" / "v1.json").read_text()
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(10_000):
+            folder = Path(scratch) / f"20260101T000000-fake-{number:08x}"
+            folder.mkdir()
+            (folder / "result.json").write_text(sample)
+        where = ("--output-dir", scratch)
+        sql = "SELECT batch_size, avg(energy_per_output_token_j) FROM results GROUP BY ALL"
+        listed = timed_ms(lambda: wattdock("results", "list", *where), repeats=5)
+        asked = timed_ms(lambda: wattdock("results", "query", sql, *where), repeats=5)
+        return [row("results list, 10,000 results", listed), row("results query, mean over 10,000 results", asked)]
+
+
+def bench_timeline_memory() -> list[Row]:
+    """What the meter holds after an hour of eight GPUs, at the rates it samples at."""
+    hour_ns = 3600 * NS_PER_S
+    tracemalloc.start()
+    held = [_recording(hour_ns) for _ in range(8)]
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return [("memory of a timeline, 8 GPUs, one hour", f"{size / 1e6:.0f} MB", f"{len(held)} recordings")]
+
+
+def _recording(until_ns: int) -> Recording:
+    seen = Recording()
+    for at_ns in range(0, until_ns, NS_PER_S // 10):
+        seen.ticks.append((at_ns + 1, at_ns + 2, at_ns + 3, at_ns + 4, at_ns * 7))
+    for at_ns in range(0, until_ns, POWER_PERIOD_NS):
+        seen.series["power_w"].append((at_ns, at_ns / 7))
+    for name in SLOW_READS:
+        for at_ns in range(0, until_ns, SLOW_PERIOD_NS):
+            seen.series[name].append((at_ns, at_ns / 7))
+    return seen
+
+
+def bench_load_groups() -> list[Row]:
+    """Twelve workloads on one loaded PyTorch runner, against a runner for each."""
+    text = (
+        "defaults: {backend: pytorch, model: 'shape:tiny-llama', repeats: {passes: 1},\n"
+        "  workload: {max_output_tokens: 4, prompts: {source: synthetic, input_tokens: 16}}}\n"
+        "sweep: {workload.batch_size: {from: 1, to: 12, step: 1}}\n"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "study.yaml"
+        file.write_text(text)
+        seconds = {
+            isolation: timed_ms(
+                lambda one=isolation: wattdock(  # type: ignore[misc]
+                    "run", file, "--quiet", "--set", f"isolation={one}", "--output-dir", Path(scratch) / one
+                ),
+                repeats=1,
+            )[0]
+            / 1e3
+            for isolation in ("group", "experiment")
+        }
+    times = f"{seconds['experiment'] / seconds['group']:.1f} times as long"
+    return [
+        ("12 workloads, one load group", f"{seconds['group']:.1f} s", "1 run"),
+        ("12 workloads, a runner each", f"{seconds['experiment']:.1f} s", times),
+    ]
+
+
+def wattdock(*words: str | Path) -> None:
+    """Run the command and hide what it prints."""
+    command = [Path(sys.executable).with_name("wattdock"), *words]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def main() -> None:
     """Run every benchmark, print the table and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-save", action="store_true", help="print only")
     save = not parser.parse_args().no_save
-    rows = [*bench_start_up(), *bench_wire(), *bench_energy()]
+    rows = [*bench_start_up(), *bench_wire(), *bench_energy(), *bench_timeline_memory()]
+    rows += [*bench_plan(), *bench_results(), *bench_load_groups()]
     now = datetime.now(UTC)
     lines = [
         f"# What wattdock {__version__} itself costs",

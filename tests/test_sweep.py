@@ -100,6 +100,8 @@ def test_a_range_that_makes_no_sense_is_refused_with_what_was_seen(written: Any,
         ),
         ("sweep: {workload.batch_size.x: [1]}\n", "batch_size"),
         ("sweep: {'': [1]}\n", "''"),
+        (f"sweep: {{{'a.' * 400}a: [1]}}\n", "no setting lies that deep"),
+        ("sweep: {workload.foo: {from: 1, to: 20000, step: 1}}\n", "unknown key 'foo'"),
         ("sweep: {backend: [3, 4]}\n", "backend: must be text, not 3"),
     ],
 )

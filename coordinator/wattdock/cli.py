@@ -139,7 +139,8 @@ def run(
         # Typer would turn a KeyboardInterrupt into a silent exit.
         _fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
     results = [stored.result for stored in prepared.stored]
-    errors = [one.error for one in results if one.error]
+    # What failed says more than what was left unfinished because of it.
+    errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
     for error in errors:
         typer.echo(f"wattdock: {error.stage}: {error.message}", err=True)
     if errors:

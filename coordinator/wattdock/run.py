@@ -100,7 +100,9 @@ class Run:
             rows = self._restore(folder)
             loop = _Loop(self._study, rows, folder, self._output_dir, self._home, progress, self.stored)
             if self._resume:
-                progress.say(f"{folder.study_id}: {len(self.stored)} experiment(s) done before, {loop.standing()}")
+                begun = f"{folder.study_id}: {len(self.stored)} experiment(s) done before"
+                new = f"nothing to resume, begun as {folder.study_id}"
+                progress.say(f"{begun if folder.resumed else new}; {loop.standing()}")
             try:
                 loop.run()
             finally:
@@ -153,7 +155,9 @@ class _Loop:
                 self._store(row for row in self._unstored if row.begun)
         if error := next(iter(self._store_errors), self._folder.broken):
             raise error
-        if not self._unstored and all(one.result.status != "interrupted" for one in self._stored):
+        if self._unstored:
+            self._progress.say(f"{len(self._unstored)} experiment(s) were not begun; go on with --resume")
+        elif all(one.result.status != "interrupted" for one in self._stored):
             self._folder.end()
 
     def standing(self) -> str:

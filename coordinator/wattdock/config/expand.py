@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
 NAME_CHARACTERS = 40
+# So many points that are all wrong are wrong in the same way.
+MANY = 200
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,9 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
                 raise
             first_error = first_error or error
             invalid.append(InvalidPoint(str(candidate.given["name"]), str(error)))
-    if first_error and not valid:
-        # What is wrong with every point is no property of a point.
-        raise first_error
+        if first_error and not valid and len(invalid) == min(MANY, len(candidates)):
+            # What is wrong with every point is no property of a point.
+            raise first_error
     experiments, merged = without_duplicates(valid)
     return Study(
         name=written.name,
@@ -154,11 +156,12 @@ def _swept(written: StudyFile, flags: Settings, sections: set[str]) -> list[Cand
         given = laid_over(given, flags)
         foreign = sections - {given.get("backend", DEFAULT_BACKEND)}
         own = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
-        # What is swept in one backend's section multiplies that backend's points only.
-        key = json.dumps(own, sort_keys=True, default=str)
-        if len(own) < len(point) and key in seen:
-            continue
-        seen.add(key)
+        if len(own) < len(point):
+            # What is swept in one backend's section multiplies that backend's points only.
+            key = json.dumps(own, sort_keys=True, default=str)
+            if key in seen:
+                continue
+            seen.add(key)
         words = [str(given["name"])] if given.get("name") else []
         words += [f"{names[name]}={_value_name(value)}" for name, value in own.items()]
         found.append(Candidate(_own_section(given, sections) | {"name": " ".join(words)}, own))

@@ -94,7 +94,7 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
                 f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; put it under `defaults:`"
             )
     try:
-        written = StudyFile.model_validate({key: {} if value is None else value for key, value in data.items()})
+        written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
     except ValidationError as error:
         raise _config_error(error.errors(), (), places, ((),)) from None
     if not written.experiments and not written.sweep:

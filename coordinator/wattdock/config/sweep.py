@@ -21,6 +21,7 @@ ZIP = "zip"
 Range = LinearRange | PowerRange | LogRange
 RANGES: dict[str, type[Range]] = {"step": LinearRange, "powers_of": PowerRange, "log": LogRange}
 FORMS = "[1, 2], {from: 1, to: 9, step: 2}, {from: 1, to: 512, powers_of: 2} or {from: 1, to: 100, log: 5}"
+MAX_DEPTH = 10
 # Decimals that a person can have meant; the rest is how floats add up.
 DIGITS = 12
 
@@ -46,6 +47,8 @@ def points(sweep: Mapping[str, Any]) -> Iterator[Point]:
     """
     axes = [*_axes(sweep)]
     names = [name for group, _ in axes for name in group]
+    if deep := [name for name in names if name.count(".") > MAX_DEPTH]:
+        raise SweepError(f"{_short(deep[0])}: no setting lies that deep", "sweep", deep[0])
     if twice := [name for name in names if names.count(name) > 1]:
         raise SweepError(f"{twice[0]}: is swept twice; keep one", "sweep", twice[0])
     count = math.prod(len(steps) for _, steps in axes)

@@ -122,6 +122,11 @@ class StudyFolder:
         return self.path.name
 
     @property
+    def resumed(self) -> bool:
+        """Whether it was begun by an earlier run."""
+        return any(line["event"] == RESUMED for line in self.lines)
+
+    @property
     def lines(self) -> list[Line]:
         """The journal so far."""
         return self._journal.lines
