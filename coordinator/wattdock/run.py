@@ -23,7 +23,7 @@ from wattdock.results.result import Failure, StudyFacts
 from wattdock.results.store import find_stored, store
 from wattdock.study.breaker import Breaker
 from wattdock.study.folder import GIVEN_UP, STORED
-from wattdock.study.history import earlier_costs, is_done, restore, stored_result, stored_rows
+from wattdock.study.history import Past, earlier_costs, pasts, restore, stored_result
 from wattdock.study.pace import Work, duration
 from wattdock.study.resume import open_study
 
@@ -112,15 +112,15 @@ class Run:
     def _restore(self, folder: StudyFolder) -> dict[int, Row]:
         """Return the rows that are not done, by position; those that are become `stored`."""
         rows = {}
-        before = stored_rows(folder)
+        before = pasts(folder.lines)
         expected = earlier_costs(self._study.experiments, self._output_dir)
         for position, ready in enumerate(self.ready):
             experiment_id = ready.config.experiment_id
-            stored = before.get(experiment_id, [])
-            if is_done(stored, retry_failed=self._retry_failed):
-                self.stored.append(Stored(*stored_result(stored[-1][1], self._output_dir)))
+            past = before.get(experiment_id, Past())
+            if past.is_done(retry_failed=self._retry_failed):
+                self.stored.append(Stored(*stored_result(past.folders[-1], self._output_dir)))
             else:
-                rows[position] = restore(ready, folder, expected=expected.get(experiment_id))
+                rows[position] = restore(ready, folder, past, expected=expected.get(experiment_id))
         return rows
 
 
@@ -225,8 +225,7 @@ class _Loop:
         self._progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
 
     def _merged(self, row: Row, parts: list[Served]) -> ExperimentResult:
-        earlier = stored_rows(self._folder).get(row.config.experiment_id, [])
-        facts = StudyFacts(study_id=self._folder.study_id, attempt=len(earlier) + 1)
+        facts = StudyFacts(study_id=self._folder.study_id, attempt=row.earlier_rows + 1)
         started_utc = min(one.started_utc for one in parts)
         records = [one.record for one in parts]
         try:

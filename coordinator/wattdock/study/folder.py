@@ -30,7 +30,8 @@ STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"
 JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
 # Events of a journal.
-STUDY, RESUMED, PASS, STORED, GIVEN_UP, ENDED = "study", "resumed", "pass", "stored", "given up", "ended"
+STUDY, RESUMED, RETRIED, PASS, STORED = "study", "resumed", "retried", "pass", "stored"
+GIVEN_UP, ENDED = "given up", "ended"
 
 
 @dataclass(frozen=True)

@@ -5,58 +5,78 @@ Reads only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.errors import StoreError
 from wattdock.results.store import RESULT, load_result
-from wattdock.study.folder import PASS, STORED
+from wattdock.study.folder import PASS, RETRIED, STORED
 from wattdock.study.pace import cost_of
 from wattdock.study.row import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.preflight import Ready
     from wattdock.results.result import ExperimentResult
     from wattdock.study.folder import StudyFolder
+    from wattdock.study.journal import Line
     from wattdock.study.pace import Cost
 
 OK, FAILED, INTERRUPTED = "ok", "failed", "interrupted"
 
 
-def stored_rows(folder: StudyFolder) -> dict[str, list[tuple[str, str]]]:
-    """Return, per experiment, the status and folder name of each row that the study has stored, in order."""
-    rows: dict[str, list[tuple[str, str]]] = {}
-    for line in folder.lines:
+@dataclass
+class Past:
+    """What a journal says of one experiment.
+
+    Attributes:
+        folders: Of the rows stored, in order.
+        status: Of the last of them; "interrupted" where there is none, or where it is being tried again.
+        noted: Its passes that stand in the journal, as (restart, pass).
+    """
+
+    folders: list[str] = field(default_factory=list)
+    status: str = INTERRUPTED
+    noted: set[tuple[int, int]] = field(default_factory=set)
+
+    def is_done(self, *, retry_failed: bool) -> bool:
+        """Whether nothing is to be measured any more."""
+        return self.status == OK or (self.status == FAILED and not retry_failed)
+
+
+def pasts(lines: Iterable[Line]) -> dict[str, Past]:
+    """Return what the journal says of each experiment it names, by experiment id."""
+    found: dict[str, Past] = {}
+    for line in lines:
+        if "experiment" not in line:
+            continue
+        past = found.setdefault(line["experiment"], Past())
         if line["event"] == STORED:
-            rows.setdefault(line["experiment"], []).append((line["status"], line["folder"]))
-    return rows
+            past.folders.append(line["folder"])
+            past.status = line["status"]
+        elif line["event"] == RETRIED:
+            past.status, past.noted = INTERRUPTED, set()
+        elif line["event"] == PASS:
+            past.noted.add((line["restart"], line["pass"]))
+    return found
 
 
-def is_done(stored: Sequence[tuple[str, str]], *, retry_failed: bool) -> bool:
-    """Whether nothing is to be measured of an experiment whose rows are `stored`."""
-    last = stored[-1][0] if stored else INTERRUPTED
-    return last == OK or (last == FAILED and not retry_failed)
-
-
-def restore(ready: Ready, folder: StudyFolder, *, expected: Cost | None) -> Row:
+def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | None) -> Row:
     """Return the row of an experiment that is not done, with what was measured of it before."""
-    config = ready.config
-    row = Row(ready, folder, expected=expected)
-    last = stored_rows(folder).get(config.experiment_id, [(INTERRUPTED, "")])[-1][0]
-    if last != INTERRUPTED:
-        # Its row holds what there was; the coordinator may have been killed before it tidied up.
-        folder.drop(config.experiment_id)
+    experiment_id = ready.config.experiment_id
+    row = Row(ready, folder, earlier_rows=len(past.folders), expected=expected)
+    if past.status == FAILED:
+        folder.drop(experiment_id)
+        folder.note(RETRIED, experiment=experiment_id)
         return row
-    row.kept = folder.kept(config.experiment_id)
-    row.model = next((one.read().model for one in row.kept.values()), None)
-    noted = {(line["restart"], line["pass"]) for line in folder.lines if _is_pass_of(line, config.experiment_id)}
-    for restart in range(config.repeats.restarts):
+    row.kept = folder.kept(experiment_id)
+    for restart in range(ready.config.repeats.restarts):
         # Killed between the record and the journal's line.
         for index in sorted(row.measured(restart)):
-            if (restart, index) not in noted:
+            if (restart, index) not in past.noted:
                 row.note_pass(restart, index)
     return row
 
@@ -92,7 +112,3 @@ def _cost(paths: Sequence[Path], config: ExperimentConfig) -> Cost | None:
         if result.status == OK and result.experiment_id == config.experiment_id:
             return cost_of(result.spans)
     return None
-
-
-def _is_pass_of(line: Mapping[str, object], experiment_id: str) -> bool:
-    return line["event"] == PASS and line["experiment"] == experiment_id

@@ -39,8 +39,9 @@ class Row:
     """One experiment of a study.
 
     Attributes:
+        earlier_rows: How many rows of it the study has stored before.
         expected: What it cost in earlier results; None where there are none.
-        model: As the last runner had it.
+        model: As this run's last runner had it.
         kept: What each runner measured of it, by the record's name.
         interruption: Why the run ended in the middle of it, if it did.
         unmeasured: A runner's service that was interrupted before its first pass ended.
@@ -48,6 +49,7 @@ class Row:
 
     ready: Ready
     folder: StudyFolder
+    earlier_rows: int = 0
     expected: Cost | None = None
     model: ModelFolder | None = None
     kept: dict[str, Kept] = field(default_factory=dict)
