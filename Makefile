@@ -12,11 +12,20 @@ SETUP_DEV := $(VENV)/.wattdock-setup-dev
 PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
+comma := ,
 
-.PHONY: help setup install run study schema test lint format proto bench clean
+# Images. Without BASE, a Dockerfile's own (NVIDIA's); VARIANT=cpu builds on any Debian with Python and pip.
+DOCKER ?= docker
+VARIANT ?= cuda
+BASE ?= $(if $(filter cpu,$(VARIANT)),docker.io/library/python:3.12-bookworm)
+PIP_CONF ?=
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION = $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+
+.PHONY: help setup install run study schema test lint format proto images bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo "  variables: BACKEND=pytorch FILE=experiment.yaml STUDY=study.yaml ARGS='--batch-size 8 …'"
 
 setup: $(SETUP) ## Make .venv with the wattdock command
@@ -25,11 +34,18 @@ setup: $(SETUP) ## Make .venv with the wattdock command
 LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock", "w"); \
   fcntl.flock(lock, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))' $(MAKE) --no-print-directory
 
+# Whether the driver's library loads and answers, which is how the meter finds GPUs; on WSL and in containers too.
+GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
+
 $(SETUP): pyproject.toml
-	@$(LOCKED) install WHAT=. MEGABYTES=100 STAMPS='$@'
+	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=160; else what=. megabytes=100; fi; \
+	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
-	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=130 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=190 STAMPS='$(SETUP) $@'
+
+# Zeus leaves its own development folders where they could shadow anyone's.
+STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
 
 install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -37,7 +53,8 @@ install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
-	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && $(PIP) install --quiet --editable '$(WHAT)' && touch $(STAMPS); }
+	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && $(PIP) install --quiet --editable '$(WHAT)' && \
+	    rm -rf $(STRAYS) && touch $(STAMPS); }
 
 # A file says which backend it is for, unless BACKEND was given by hand.
 BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEND))),--backend '$(BACKEND)')
@@ -60,7 +77,7 @@ test: $(SETUP_DEV) ## Run every test that this machine can run
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py docker/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true
@@ -71,9 +88,23 @@ proto: ## Generate the wire's code again from proto/
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r proto/requirements.txt
 	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
-bench: $(SETUP_DEV) ## Measure what wattdock itself costs; figures go to docs/measurements/
-	@$(BIN)/python -m wattdock.launch pytorch
+images: image-pytorch image-vllm image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
+
+image-%: ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
+	@mkdir -p build/wheels/$*
+	@DOCKER_BUILDKIT=1 $(DOCKER) build --file docker/$*.Dockerfile --tag wattdock-$* \
+	  $(if $(BASE),--build-arg BASE='$(BASE)') --build-arg VARIANT=$(VARIANT) \
+	  --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' \
+	  $(if $(PIP_CONF),--secret id=pip.conf$(comma)src='$(PIP_CONF)') $(BUILD_ARGS) .
+
+wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
+	@$(BIN)/python docker/fetch_wheels.py \
+	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$*
+
+bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
+	@$(BIN)/python -m wattdock.launch pytorch vllm
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
+	@$(BIN)/python benchmarks/container_costs.py
 
 clean: ## Remove environments and caches, not results
 	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info

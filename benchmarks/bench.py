@@ -1,6 +1,11 @@
-"""What wattdock itself costs: start-up, the wire, energy arithmetic, planning, and looking at results.
+"""What wattdock itself costs: start-up, the wire, energy arithmetic, the runner around an engine, and the meter.
 
-Prints a table and keeps it in docs/measurements/. Absolute times hold for the machine they were taken on only.
+    make bench ARGS='--only pytorch --quadruples 10'
+    python benchmarks/bench.py --gpu --runner-python "$(which python3)" --only vllm,meter --minutes 4 --output FILE
+
+Prints the figures and keeps them in a file, which is written anew after every quadruple, so that a run that is cut
+short loses nothing. Absolute times hold for the machine they were taken on only. Ends with 9 where a comparison named
+by --require is not shown to hold.
 """
 
 from __future__ import annotations
@@ -8,216 +13,226 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-import tracemalloc
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
+from arms import Way
+from comparison import Comparison, Quantity
+from engines import CPU_SIZES, GPU_SIZES, live_engine, tokens_per_s, tpot_p99_s
+from figures import Figures, ratio_row
+from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
+from overheads import energy_arithmetic, start_up, wire_costs
+from paired import Claim
+from studies import studies
 
-from wattdock import __version__, wire
-from wattdock.client import RunnerClient
-from wattdock.config.experiment import PromptSpec, WorkloadSpec
-from wattdock.energy import span_energy
-from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.protocol import LaunchSpec
-from wattdock.meter.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, SLOW_READS, Recording
-from wattdock.meter.timeline import GpuTimeline, Ticks
-from wattdock.prompts import load_prompts
-from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock.errors import ConfigError, ExitCode, PreflightError, WattdockError
+from wattdock.host.gpus import list_gpus
+from wattdock.host.machine import describe_machine
+from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-REPO = Path(__file__).resolve().parents[1]
-RESULTS = REPO / "docs" / "measurements"
-NS_PER_S = 1_000_000_000
-Row = tuple[str, str, str]
+    from engines import Block, LiveEngine
+    from paired import Arm
 
+    from wattdock.host.gpus import GpuInfo
+    from wattdock.records import GeneratedPass
 
-def timed_ms(call: Callable[[], object], *, repeats: int) -> tuple[float, float, float]:
-    """Return minimum, median and maximum duration of `call` in milliseconds."""
-    taken = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        call()
-        taken.append((time.perf_counter() - begun) * 1e3)
-    return min(taken), statistics.median(taken), max(taken)
+    Arms = Mapping[Arm, Callable[[], GeneratedPass]]
 
-
-def row(name: str, times_ms: tuple[float, float, float]) -> Row:
-    """Return one line of the table."""
-    low, median, high = times_ms
-    return name, f"{median:.2f} ms", f"{low:.2f} … {high:.2f} ms"
+OVERHEADS = {"start-up": start_up, "wire": wire_costs, "energy": energy_arithmetic, "studies": studies}
+# On which engine each comparison runs.
+COMPARISONS = {"pytorch": "pytorch", "vllm": "vllm", "vllm-final": "vllm", "meter": "vllm"}
+DEFAULT = ("start-up", "wire", "energy", "pytorch", "vllm", "meter")
+RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
+KEPT = REPO / "docs/measurements/bench.md"
 
 
-def bench_start_up() -> list[Row]:
-    """How long a person waits for `--help`, beside an interpreter that does nothing."""
-    empty = [sys.executable, "-c", "pass"]
+class Bench:
+    """One run of the command.
+
+    Args:
+        options: As parsed; see `parser`.
+        scratch: A folder for models' configs and logs.
+    """
+
+    def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
+        self._options, self._scratch = options, scratch
+        self._gpu: GpuInfo | None = list_gpus()[0] if options.gpu and list_gpus() else None
+        if options.gpu and self._gpu is None:
+            raise PreflightError("--gpu is given and NVML shows no GPU; leave it out for the CPU sizes")
+        if self._gpu is None:
+            # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
+            os.environ["OMP_NUM_THREADS"] = "1"
+        self.figures = Figures(" ".join(["python", "benchmarks/bench.py", *options.shown]), machine(self._gpu))
+        self.claims: dict[str, list[Claim]] = {}
+
+    def run(self) -> None:
+        """Measure what was asked for, cheapest first.
+
+        Raises:
+            WattdockError: Something cannot be measured here; what was measured before is kept.
+        """
+        for name, measure in OVERHEADS.items():
+            if name in self._options.only:
+                self.figures.rows += measure()
+                self.save()
+        for backend in ("pytorch", "vllm"):
+            wanted = [name for name, on in COMPARISONS.items() if on == backend and name in self._options.only]
+            if wanted:
+                self._compare_on(backend, wanted)
+
+    def save(self) -> None:
+        """Write everything so far, where it is to be kept."""
+        if self._options.output is None:
+            return
+        path: Path = self._options.output
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(path.name + ".partial")
+        fresh.write_text(self.figures.document(), encoding="utf-8")
+        fresh.replace(path)
+
+    def _compare_on(self, backend: str, wanted: Sequence[str]) -> None:
+        size = (GPU_SIZES if self._gpu else CPU_SIZES)[backend]
+        say(f"loading {size.shape} with {backend}")
+        python = self._options.runner_python or REPO / "runners" / backend / ".venv/bin/python"
+        if not python.exists():
+            raise PreflightError(f"no interpreter at {python}; make bench makes one, --runner-python names another")
+        named = self._options.runner_python is not None
+        with live_engine(size, python=python, keep_pythonpath=named, gpu=self._gpu, home=self._scratch) as engine:
+            ways = [Way.RUNNER, *(BARE_WAYS[name][0] for name in wanted if name in BARE_WAYS)]
+            block = engine.warm_up(ways, self._options.block_s)
+            for name in wanted:
+                planned = self._planned(name, block)
+                say(f"{name}: {planned} quadruples, {block.requests} requests and {block.expected_s:.0f} s per block")
+                compare = self._compare_meter if name == "meter" else self._compare_runner
+                compare(name, engine, block.requests, planned)
+
+    def _compare_runner(self, name: str, engine: LiveEngine, requests: int, planned: int) -> None:
+        way, loop = BARE_WAYS[name]
+        claim = Claim(f"runner / {loop}", RUNNER_LIMIT, planned)
+        arms: Arms = {"A": lambda: engine.run(Way.RUNNER, requests), "B": lambda: engine.run(way, requests)}
+        self._compare(name, arms, Comparison(engine.description, requests, [Quantity(claim, tokens_per_s)]))
+
+    def _compare_meter(self, name: str, engine: LiveEngine, requests: int, planned: int) -> None:
+        def block(heard: Callable[[object], None]) -> GeneratedPass:
+            return engine.run(Way.RUNNER, requests, heartbeat=heard)
+
+        quantities = [
+            Quantity(Claim("meter on / off, throughput", METER_LIMIT, planned), tokens_per_s),
+            Quantity(Claim("meter on / off, 1 / TPOT p99", METER_LIMIT, planned), lambda done: 1 / tpot_p99_s(done)),
+        ]
+        with something_to_meter(self._scratch) as what:
+            if what is None:
+                self.figures.notes.append("the meter: no NVIDIA driver, and no gcc to build a stand-in for it")
+                return
+            cost = MeterCost()
+            self.figures.meter = (what, cost)
+            arms: Arms = {"A": lambda: cost.run_metered(block), "B": lambda: run_unmetered(block)}
+            self._compare(name, arms, Comparison(engine.description, requests, quantities))
+
+    def _compare(self, name: str, arms: Arms, comparison: Comparison) -> None:
+        self.claims[name] = comparison.claims
+        self.figures.comparisons.append(comparison)
+
+        def after_each() -> None:
+            self.save()
+            for claim in comparison.claims:
+                say(" | ".join(ratio_row(claim)))
+
+        comparison.run(arms, after_each)
+
+    def _planned(self, name: str, block: Block) -> int:
+        """Return how many quadruples a comparison gets; decided before its first block."""
+        if self._options.minutes is None:
+            return int(self._options.quadruples)
+        block_s = block.expected_s + (LEAD_S if name == "meter" else 0)
+        return max(2, int(60 * self._options.minutes / (4 * block_s)))
+
+
+BARE_WAYS = {
+    "pytorch": (Way.BARE, "bare loop, PyTorch"),
+    "vllm": (Way.BARE, "bare loop, vLLM"),
+    "vllm-final": (Way.BARE_FINAL, "bare loop that asks for whole answers, vLLM"),
+}
+
+
+def unmet(claims: dict[str, list[Claim]], required: Sequence[str]) -> list[str]:
+    """Return the required claims that are not shown to hold; one that was not measured is not."""
     return [
-        row("python -c pass", timed_ms(lambda: subprocess.run(empty, check=True), repeats=10)),
-        row(
-            "wattdock --help",
-            timed_ms(lambda: wattdock("--help"), repeats=10),
-        ),
+        name for name in required if not claims.get(name) or any(claim.verdict != "holds" for claim in claims[name])
     ]
 
 
-def bench_wire() -> list[Row]:
-    """Launch, round trip and bulk transfer with the fake backend in a real runner process."""
-    prompts = load_prompts(
-        PromptSpec(source="synthetic", input_tokens=1000), seed=0, pass_index=0, count=250, vocab_size=32_000
+def machine(gpu: GpuInfo | None) -> str:
+    """Return what this machine is, in words and without its name."""
+    here = describe_machine()
+    gpus = f"{gpu.name}, driver {gpu.driver_version}" if gpu else "no GPU used, engines on one thread"
+    return (
+        f"{here.cpu_count} CPUs ({here.cpu_model or 'unknown'}), {gpus}, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f} at the start"
     )
+
+
+def say(line: str) -> None:
+    """Tell a person what happens."""
+    sys.stderr.write(f"bench: {line}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [*OVERHEADS, *COMPARISONS]
+    made.add_argument("--only", type=names(known), help=f"of {', '.join(known)}; by default {', '.join(DEFAULT)}")
+    made.add_argument("--quadruples", type=int, default=3, help="of blocks, per comparison (default: 3)")
+    made.add_argument("--minutes", type=float, help="per comparison, instead of --quadruples")
+    made.add_argument("--block-s", type=float, default=10.0, help="least length of a block (default: 10)")
+    made.add_argument("--gpu", action="store_true", help="llama-3.1-8b's shape on the first GPU")
+    made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
+    made.add_argument("--require", type=names([*COMPARISONS]), default=(), help="comparisons whose claims must hold")
+    made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")
+    return made
+
+
+def names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return what reads a list of names out of `known`."""
+
+    def read(text: str) -> tuple[str, ...]:
+        given = tuple(text.split(","))
+        if unknown := [name for name in given if name not in known]:
+            raise argparse.ArgumentTypeError(f"unknown {unknown[0]!r}; known are {', '.join(known)}")
+        return given
+
+    return read
+
+
+def main() -> int:
+    """Run the benchmarks, keep the figures, and return the exit code."""
+    options = parser().parse_args()
+    if options.only is None:
+        options.only, options.output = DEFAULT, options.output or KEPT
+    options.shown = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as scratch:
-        runner_dir = REPO / "tests" / "runners" / "fake"
-        spec = LaunchSpec("fake", runner_dir, Path(scratch) / "log")
-        (Path(scratch) / "config.json").write_text("{}")
-        begun = time.perf_counter()
-        with ProcessLauncher(Path(sys.executable)).launch(spec) as runner, RunnerClient(runner) as client:
-            client.wait_ready(30)
-            ready_ms = (time.perf_counter() - begun) * 1e3
-            client.load(
-                pb.LoadRequest(model_path=scratch, engine_args_json='{"step_s": 0.0}', dtype="auto"),
-                timeout_s=30,
-                progress=lambda _: None,
-            )
-            load = wire.workload(
-                WorkloadSpec(batch_size=250, max_output_tokens=1),
-                ignore_eos=True,
-                min_requests=250,
-                seed=0,
-                settle_s=0,
-                limited=True,
-            )
-
-            def send() -> None:
-                client.generate(load, prompts, silence_s=30, stall_s=30, heartbeat=lambda _: None)
-
-            size = sum(message.ByteSize() for message in wire.generate_requests(load, prompts))
-            return [
-                ("process launch → first reply", f"{ready_ms:.0f} ms", "1 run"),
-                row("clock check (5 round trips)", timed_ms(client.check_clock, repeats=50)),
-                row(f"pass of 250 prompts, {size / 1e6:.2f} MB, 1 token each", timed_ms(send, repeats=10)),
-            ]
-
-
-def bench_energy() -> list[Row]:
-    """Joules of a 20 s span out of an hour of one GPU's counter."""
-    at_ns = np.arange(0, 3600 * NS_PER_S, NS_PER_S // 10, dtype=np.int64)
-    ticks = Ticks(at_ns - 4_000_000, at_ns - 1_000_000, at_ns, at_ns + 3_000_000, at_ns // 1_000_000 * 500)
-    gpu = GpuTimeline("GPU-x", "counter", ticks, period_s=0.1)
-    times = timed_ms(lambda: span_energy(gpu, 1800 * NS_PER_S, 1820 * NS_PER_S), repeats=20)
-    return [row("energy of one span, one hour of one GPU", times)]
-
-
-def bench_plan() -> list[Row]:
-    """From a sweep of 10,000 points to a checked, grouped plan, as a person runs it."""
-    axis = "{from: 1, to: 100, step: 1}"
-    text = f"sweep:\n  workload.batch_size: {axis}\n  workload.max_output_tokens: {axis}\n"
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "study.yaml"
-        file.write_text(text)
-        return [row("wattdock plan, 10,000 points", timed_ms(lambda: wattdock("plan", file), repeats=3))]
-
-
-def bench_results() -> list[Row]:
-    """Listing and querying 10,000 stored results, each a copy of a stored sample."""
-    sample = (REPO / "tests" / "results" / "samples" / "v1.json").read_text()
-    with tempfile.TemporaryDirectory() as scratch:
-        for number in range(10_000):
-            folder = Path(scratch) / f"20260101T000000-fake-{number:08x}"
-            folder.mkdir()
-            (folder / "result.json").write_text(sample)
-        where = ("--output-dir", scratch)
-        sql = "SELECT batch_size, avg(energy_per_output_token_j) FROM results GROUP BY ALL"
-        listed = timed_ms(lambda: wattdock("results", "list", *where), repeats=5)
-        asked = timed_ms(lambda: wattdock("results", "query", sql, *where), repeats=5)
-        return [row("results list, 10,000 results", listed), row("results query, mean over 10,000 results", asked)]
-
-
-def bench_timeline_memory() -> list[Row]:
-    """What the meter holds after an hour of eight GPUs, at the rates it samples at."""
-    hour_ns = 3600 * NS_PER_S
-    tracemalloc.start()
-    held = [_recording(hour_ns) for _ in range(8)]
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return [("memory of a timeline, 8 GPUs, one hour", f"{size / 1e6:.0f} MB", f"{len(held)} recordings")]
-
-
-def _recording(until_ns: int) -> Recording:
-    seen = Recording()
-    for at_ns in range(0, until_ns, NS_PER_S // 10):
-        seen.ticks.append((at_ns + 1, at_ns + 2, at_ns + 3, at_ns + 4, at_ns * 7))
-    for at_ns in range(0, until_ns, POWER_PERIOD_NS):
-        seen.series["power_w"].append((at_ns, at_ns / 7))
-    for name in SLOW_READS:
-        for at_ns in range(0, until_ns, SLOW_PERIOD_NS):
-            seen.series[name].append((at_ns, at_ns / 7))
-    return seen
-
-
-def bench_load_groups() -> list[Row]:
-    """Twelve workloads on one loaded PyTorch runner, against a runner for each."""
-    text = (
-        "defaults: {backend: pytorch, model: 'shape:tiny-llama', repeats: {passes: 1},\n"
-        "  workload: {max_output_tokens: 4, prompts: {source: synthetic, input_tokens: 16}}}\n"
-        "sweep: {workload.batch_size: {from: 1, to: 12, step: 1}}\n"
-    )
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "study.yaml"
-        file.write_text(text)
-        seconds = {
-            isolation: timed_ms(
-                lambda one=isolation: wattdock(  # type: ignore[misc]
-                    "run", file, "--quiet", "--set", f"isolation={one}", "--output-dir", Path(scratch) / one
-                ),
-                repeats=1,
-            )[0]
-            / 1e3
-            for isolation in ("group", "experiment")
-        }
-    times = f"{seconds['experiment'] / seconds['group']:.1f} times as long"
-    return [
-        ("12 workloads, one load group", f"{seconds['group']:.1f} s", "1 run"),
-        ("12 workloads, a runner each", f"{seconds['experiment']:.1f} s", times),
-    ]
-
-
-def wattdock(*words: str | Path) -> None:
-    """Run the command and hide what it prints."""
-    command = [Path(sys.executable).with_name("wattdock"), *words]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def main() -> None:
-    """Run every benchmark, print the table and keep it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-save", action="store_true", help="print only")
-    save = not parser.parse_args().no_save
-    rows = [*bench_start_up(), *bench_wire(), *bench_energy(), *bench_timeline_memory()]
-    rows += [*bench_plan(), *bench_results(), *bench_load_groups()]
-    now = datetime.now(UTC)
-    lines = [
-        f"# What wattdock {__version__} itself costs",
-        "",
-        f"`make bench` on {now:%Y-%m-%d}, {os.cpu_count()} CPUs, Python {platform.python_version()}, no GPU.",
-        "",
-        "| what | median | range |",
-        "|---|---|---|",
-        *(f"| {name} | {median} | {spread} |" for name, median, spread in rows),
-        "",
-    ]
-    sys.stdout.write("\n".join(lines))
-    if save:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "bench.md").write_text("\n".join(lines))
+        try:
+            if absent := set(options.require) - set(options.only):
+                raise ConfigError(f"--require names {sorted(absent)[0]}, which --only leaves out")
+            bench = Bench(options, Path(scratch))
+            try:
+                bench.run()
+            finally:
+                bench.save()
+        except WattdockError as error:
+            say(str(error))
+            return error.exit_code
+    sys.stdout.write(bench.figures.document())
+    if missing := unmet(bench.claims, options.require):
+        say(f"not shown to hold: {', '.join(missing)}")
+        return ExitCode.REGRESSION
+    return ExitCode.OK
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,6 +30,7 @@ class Command:
 
     home: Path
     folder: Path
+    runner_python: Path = Path(sys.executable)
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         return {
@@ -42,7 +43,7 @@ class Command:
         }
 
     def words(self, *args: str | Path) -> list[str | Path]:
-        python = ("--runner-python", sys.executable) if args[0] in ("run", "plan") else ()
+        python = ("--runner-python", self.runner_python) if args[0] in ("run", "plan") else ()
         return [WATTDOCK, *args, *python]
 
     def __call__(
@@ -60,17 +61,21 @@ class Command:
         files = sorted((self.folder / "results").glob("*/result.json"))
         return [json.loads(file.read_text()) for file in files]
 
-    def running(self) -> list[str]:
-        """Return the command lines of every process of this run that still lives."""
+    def processes(self) -> dict[int, str]:
+        """Return the command line of every process of this run that still lives, by pid."""
         mark = f"WATTDOCK_TEST_MARK={self.home}".encode()
-        alive = []
+        alive = {}
         for process in Path("/proc").iterdir():
             try:
                 if process.name.isdigit() and mark in (process / "environ").read_bytes():
-                    alive.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    alive[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
         return alive
+
+    def running(self) -> list[str]:
+        """Return the command lines of `processes`."""
+        return list(self.processes().values())
 
     def nothing_runs_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

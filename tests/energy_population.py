@@ -5,7 +5,7 @@ Lags come from the distribution that `energy` assumes, everything else from rang
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -157,13 +157,17 @@ def windows_of(
     return found
 
 
-def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int) -> list[Window]:
-    """Return windows over many independent GPUs, profiles taken in turn."""
+def draw_windows(
+    folder: Path, *, gpus: int, windows_per_gpu: int, seed: int, lag_s: float | None = None
+) -> list[Window]:
+    """Return windows over many independent GPUs, profiles taken in turn; `lag_s` gives all of them that lag."""
     rng = np.random.default_rng(seed)
     found: list[Window] = []
     for first in range(0, gpus, fake_nvml.MAX_GPUS):
         kinds = [PROFILES[number % len(PROFILES)] for number in range(first, min(first + fake_nvml.MAX_GPUS, gpus))]
         drawn = [gpu_of(first + number, kind, rng) for number, kind in enumerate(kinds)]
+        if lag_s is not None:
+            drawn = [(replace(gpu, lag_s=lag_s), edges) for gpu, edges in drawn]
         with fake_nvml.loaded(folder, gpus=[gpu for gpu, _ in drawn]) as fake:
             for number, timeline in enumerate(record(fake)):
                 found += windows_of(number, kinds[number], timeline, fake, drawn[number][1], rng, windows_per_gpu)

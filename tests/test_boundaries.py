@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_importing_the_command_loads_no_engine_and_nothing_slow() -> None:
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
-    assert loaded & (ENGINES | {"grpc", "numpy", "pyarrow", "pydantic", "docker", "pynvml"}) == set()
+    assert loaded & (ENGINES | {"grpc", "numpy", "pyarrow", "pydantic", "docker", "pynvml", "zeus"}) == set()
 
 
 def declared(file: str, *keys: str) -> set[str]:
@@ -72,10 +73,12 @@ def declared(file: str, *keys: str) -> set[str]:
 def test_what_was_asked_for_is_declared_and_really_imported() -> None:
     """A dependency that nothing uses is as wrong as a use that nothing declares."""
     coordinator = {"docker": "docker", "pydantic": "pydantic", "nvidia-ml-py": "pynvml"}
-    coordinator |= {"grpcio": "grpc", "protobuf": "google"}
+    coordinator |= {"grpcio": "grpc", "protobuf": "google", "zeus": "zeus"}
     runner = {"torch": "torch", "transformers": "transformers", "accelerate": "accelerate"}
-    assert coordinator.keys() <= declared("pyproject.toml", "dependencies")
-    assert "pytest" in declared("pyproject.toml", "optional-dependencies", "dev")
+    optional, dev = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("zeus", "dev"))
+    assert optional == {"zeus"}
+    assert coordinator.keys() <= declared("pyproject.toml", "dependencies") | optional
+    assert {"pytest", "zeus"} <= dev
     assert runner.keys() <= declared("runners/pytorch/pyproject.toml", "dependencies")
     assert "vllm" in declared("runners/vllm/pyproject.toml", "dependencies")
     assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
@@ -90,7 +93,8 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     names |= {"huggingface_hub": "huggingface-hub"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
-    undeclared = {names.get(one, one) for one in third_party} - declared("pyproject.toml", "dependencies")
+    needed = declared("pyproject.toml", "dependencies") | declared("pyproject.toml", "optional-dependencies", "zeus")
+    undeclared = {names.get(one, one) for one in third_party} - needed
     # pydantic brings its own core; pip is run, not imported.
     assert undeclared - {"pydantic_core"} == set()
 
@@ -100,3 +104,18 @@ def test_no_folder_shadows_a_real_package() -> None:
     shadowing = [REPO / folder / "__init__.py" for folder in ("docker", "proto", "runners")]
     shadowing += [backend / "__init__.py" for backend in (REPO / "runners").iterdir() if backend.is_dir()]
     assert [path for path in shadowing if path.exists()] == []
+
+
+@pytest.mark.parametrize("folder", ["tests", "docs", "examples"])
+def test_no_package_of_zeus_shadows_a_folder_of_ours(folder: str) -> None:
+    """Zeus installs its own under these names; from the repository, ours must come first."""
+    code = f"import importlib.util as u; print(*u.find_spec({folder!r}).submodule_search_locations, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.splitlines()[0]).resolve() == REPO / folder
+
+
+def test_setting_up_leaves_none_of_zeus_stray_folders() -> None:
+    """A package of its own there, with an `__init__.py`, would win over any folder without one."""
+    found = {path.name for path in Path(sysconfig.get_path("purelib")).iterdir()}
+    assert "zeus" in found
+    assert found & {"tests", "docs", "examples"} == set()

@@ -85,6 +85,16 @@ def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind()
     assert closed.schedule_lag_share is None
 
 
+@pytest.mark.parametrize(("served_per_s", "lag_share"), [(10, 0.0), (5, 0.375)])
+def test_an_engine_that_takes_everything_in_at_once_falls_behind_inside(served_per_s: int, lag_share: float) -> None:
+    """10 requests/s enter on time; served at 5/s, the last quarter takes 7.5 s longer than the first, in 20 s."""
+    requests = [request(i, 10 + i / 10, 11 + i / served_per_s, 11 + i / served_per_s, 1) for i in range(100)]
+    offered = [dataclasses.replace(one, intended_ns=one.submitted_ns) for one in requests]
+    done = performance([measured(0, 10, 30, tuple(offered))], offered_rate_per_s=10)
+    assert done is not None
+    assert done.schedule_lag_share == pytest.approx(lag_share, abs=1e-6)
+
+
 def test_one_token_has_no_time_per_further_token() -> None:
     """There is no interval to divide."""
     assert tpot_s(request(0, 0, 1, 1, 1)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,35 +11,24 @@ from merge_samples import constant_power, measured, request, timeline
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import StoreError
 from wattdock.merge.energy import Gpus, measured_energy
+from wattdock.merge.result import result_row
 from wattdock.records import RestartRecord
-from wattdock.results.result import ExperimentResult
 from wattdock.results.store import load_result, store
 from wattdock.results.tables import timeline_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wattdock.results.result import ExperimentResult
+
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
+STARTED = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU-a", 600, start_s=0, end_s=40)))
 
 
 def result() -> ExperimentResult:
-    config = ExperimentConfig()
-    return ExperimentResult(
-        experiment_id=config.experiment_id,
-        started_utc="2026-01-02T03:04:05.678+00:00",
-        config=config.model_dump(mode="json"),
-        status="ok",
-        error=None,
-        environment=None,
-        energy=measured_energy([RESTART], Gpus(("GPU-a",), (), ()), None, cpu_tdp_w=65),
-        performance=None,
-        compute=None,
-        statistics=None,
-        multi_gpu=None,
-        audit=None,
-        spans=[],
-    )
+    energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), None, cpu_tdp_w=65)
+    return result_row(ExperimentConfig(), None, started_utc=STARTED, energy=energy)
 
 
 def test_a_row_reads_back_as_it_was_written(tmp_path: Path) -> None:

@@ -62,15 +62,28 @@ def run_as_user(
 
 
 def popen_as_user(
-    cmd: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, **options: Any
+    cmd: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    uid: int = UID,
+    reach: Sequence[Path] = (),
+    **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start a command as the unprivileged user; skips the test, with the reason, where this machine cannot."""
+    """Start a command as the unprivileged user; skips the test, with the reason, where this machine cannot.
+
+    Args:
+        reach: Further folders that it needs.
+        uid: Another one for a second user; where the suite does not run as root, both are who runs it.
+    """
     home = Path(env.get("HOME", cwd))
     full = {
         **{name: os.environ[name] for name in ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH") if name in os.environ},
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # What else runs on this machine must not be waited for.
+        "WATTDOCK_LEASES": str(home / "leases"),
         **env,
     }
     command = [str(word) for word in cmd]
@@ -78,13 +91,13 @@ def popen_as_user(
         return subprocess.Popen(command, env=full, cwd=cwd, **options)
     if reason := unable():
         pytest.skip(reason)
-    needed = (Path(sys.prefix), Path(sys.base_prefix), REPO, home, cwd)
+    needed = (Path(sys.prefix), Path(sys.base_prefix), REPO, home, cwd, *reach)
     script = "\n".join(
         [
             "set -e",
             *mounts_for(needed),
             f"cd {shlex.quote(str(cwd))}",
-            f"exec setpriv --reuid {UID} --regid {UID} --clear-groups {shlex.join(command)}",
+            f"exec setpriv --reuid {uid} --regid {uid} --clear-groups {shlex.join(command)}",
         ]
     )
     return subprocess.Popen(["unshare", "--mount", "sh", "-c", script], env=full, **options)

@@ -8,16 +8,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import time
 import traceback
 from typing import TYPE_CHECKING
 
 from wattdock import wire
-from wattdock.client import RunnerClient
+from wattdock.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.host.folders import SCRATCH_LOCK
+from wattdock.launch.log import log_tail
+from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
+from wattdock.meter.timeline import Timeline
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
 from wattdock.records import INTERRUPTED, Span
@@ -30,14 +35,12 @@ if TYPE_CHECKING:
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.interrupts import Interrupts
-    from wattdock.launch.protocol import Launcher
+    from wattdock.launch.protocol import LaunchedRunner, Launcher
     from wattdock.meter.protocol import Meter
-    from wattdock.meter.timeline import Timeline
     from wattdock.models import ModelFolder
     from wattdock.progress import Progress
     from wattdock.study.row import Row
 
-LOG_TAIL_LINES, LOG_TAIL_BYTES = 20, 64_000
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
 
@@ -49,6 +52,7 @@ class Attempt:
         pending: Rows of one load group; those left afterwards want a fresh runner.
         log: Where this runner's output goes; it is added to each served row's log.
         standing: Tells how far the whole study is.
+        lease_fds: Leases that the runner's keeper is to hold too, until nothing of the runner is left.
     """
 
     def __init__(
@@ -60,9 +64,10 @@ class Attempt:
         log: Path,
         progress: Progress,
         standing: Callable[[], str] = str,
+        lease_fds: tuple[int, ...] = (),
     ) -> None:
         self._pending, self._home, self._log, self._progress = pending, home, log, progress
-        self._standing = standing
+        self._standing, self._lease_fds = standing, lease_fds
         self._ready = pending[0].ready
         self._opening = Collected(pending[0].config, restart, stage="model")
         self._served: list[tuple[Row, Collected, str]] = []
@@ -114,8 +119,9 @@ class Attempt:
         runner = launcher.launch(self._launch_spec(model))
         try:
             with RunnerClient(runner, check=lambda: self._check(interrupts)) as client:
-                self._open(client, began_ns, model)
-                keep = functools.partial(self._keep, meter)
+                self._open(client, began_ns, model, runner.model_path(model.path))
+                self._opening.own_pids |= runner.pids()
+                keep = functools.partial(self._keep, meter, runner)
                 session = Session(client, model, meter, self._progress, metered, interrupts, keep)
                 while self._pending and not self._pending[0].folder.broken:
                     interrupts.check()
@@ -144,9 +150,10 @@ class Attempt:
                 f"the experiment took longer than {limit_s:g} s; it was stopped (see timeouts.experiment_s)"
             )
 
-    def _keep(self, meter: Meter, collected: Collected) -> None:
+    def _keep(self, meter: Meter, runner: LaunchedRunner, collected: Collected) -> None:
         """Make what was measured of the row being served durable."""
         row, _, name = self._served[-1]
+        self._opening.own_pids |= runner.pids()
         row.keep(name, collected, meter.so_far())
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
@@ -158,10 +165,17 @@ class Attempt:
             gpu_indices=tuple(gpu.index for gpu in gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in gpus),
             model_path=model.path,
-            labels={"experiment": self._ready.config.experiment_id},
+            labels={
+                "experiment": self._ready.config.experiment_id,
+                "run": self._log.parent.name,
+                "protocol": str(PROTOCOL_VERSION),
+                OWNER_LABEL: str(os.getuid()),
+                ALIVE_LABEL: str(self._log.parent / SCRATCH_LOCK),
+            },
+            lease_fds=self._lease_fds,
         )
 
-    def _open(self, client: RunnerClient, began_ns: int, model: ModelFolder) -> None:
+    def _open(self, client: RunnerClient, began_ns: int, model: ModelFolder, model_path: Path) -> None:
         """Wait for the runner, hold its clock against ours, load the model, and compare the GPUs it sees."""
         config, opening, say = self._ready.config, self._opening, self._progress.say
         described = client.wait_ready(config.timeouts.launch_s)
@@ -172,7 +186,7 @@ class Attempt:
         opening.stage = "load"
         say(f"loading {model.name}")
         asked = [gpu.uuid for gpu in self._ready.gpus]
-        request = wire.load_request(config, model_path=model.path, random_weights=model.random_weights, gpu_uuids=asked)
+        request = wire.load_request(config, model_path=model_path, random_weights=model.random_weights, gpu_uuids=asked)
         opening.loaded = client.load(
             request, timeout_s=config.timeouts.load_s, progress=lambda stage: say(f"  {stage}")
         )
@@ -213,16 +227,18 @@ class Attempt:
         self._served.append((row, collected, name))
 
     def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
-        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=_tail(self._log))
+        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=log_tail(self._log))
 
     def _hand_over(self, meter: Meter) -> None:
         """Stop the meter and give every served row what was seen of it."""
-        timeline: Timeline | None = None
         try:
             timeline = meter.stop()
         except MeterError as error:
             self._progress.say(f"the meter: {error}")
+            timeline = Timeline(self._ready.meter.name, 0, 0, reason=str(error), broke_off=True)
         for row, collected, name in self._served:
+            if (broken := _broke_off(timeline, collected)) and collected.failure is None:
+                collected.failure = self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
             row.keep(name, collected, timeline)
             if self._log.exists():
                 self._add_log(row.log_path)
@@ -235,9 +251,10 @@ class Attempt:
             self._progress.say(f"{gathered}: {error.strerror or error}; the runner's log is not kept")
 
 
-def _tail(log: Path) -> str:
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+def _broke_off(timeline: Timeline, collected: Collected) -> str | None:
+    """Why the meter cannot tell what this experiment's GPUs used, where it broke off; None where it did not."""
+    if timeline.broke_off:
+        return timeline.reason
+    used = collected.loaded.environment.used_gpu_uuids if collected.loaded else []
+    events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
+    return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)

@@ -38,13 +38,14 @@ Duration = Annotated[float | None, typer.Option("--min-duration-s", help="A pass
 Restarts = Annotated[int | None, typer.Option(help="Fresh runners per experiment.")]
 Passes = Annotated[int | None, typer.Option(help="Measured passes per restart.")]
 Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or count:N.")]
+Wait = Annotated[float | None, typer.Option("--wait", help="Seconds to wait for others who measure on this machine.")]
 Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
-MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml or none.")]
+MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml, zeus, rapl or none.")]
 RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
 OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
 Resume = Annotated[bool, typer.Option(help="Go on with this study where it was left; measures nothing twice.")]
@@ -68,6 +69,7 @@ FLAGS = {
     "restarts": "repeats.restarts",
     "passes": "repeats.passes",
     "gpus": "gpus",
+    "wait": "wait_s",
     "accelerator": "accelerator",
     "launcher": "launcher",
     "meter": "meter",
@@ -87,6 +89,7 @@ def _settings(
     restarts: Restarts = None,
     passes: Passes = None,
     gpus: Gpus = None,
+    wait: Wait = None,
     accelerator: Accelerator = None,
     launcher: LauncherName = None,
     meter: MeterName = None,
@@ -196,6 +199,19 @@ def _options(
 
 
 @app.command()
+def reap() -> None:
+    """Remove the containers of coordinators that are gone; those of living ones stay."""
+    from wattdock.launch.orphans import reap as reap_orphans
+
+    found = reap_orphans()
+    for verb, names in (("removed", found.removed), ("left alone", found.left)):
+        for name in names:
+            typer.echo(f"{verb}: {name}")
+    if not (found.removed or found.left):
+        typer.echo("no container of wattdock is here")
+
+
+@app.command()
 def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json: Json = False) -> None:
     """Show a stored result."""
     from wattdock.report.table import print_result
@@ -206,6 +222,41 @@ def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json
         typer.echo(result.model_dump_json(indent=2, by_alias=True))
     else:
         print_result(result, path if path.is_dir() else path.parent)
+
+
+@app.command()
+def gpus(
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
+    from wattdock.report.watch import show_gpus
+
+    if not show_gpus(watch=watch, json_lines=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+@app.command()
+@_takes_settings
+def doctor(
+    file: File = None,
+    settings: Settings = NO_SETTINGS,
+    output_dir: OutputDir = Path("results"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    from wattdock.doctor.examine import examine
+    from wattdock.host.folders import wattdock_home
+    from wattdock.progress import progress_for
+    from wattdock.report.doctor import show_findings
+
+    config = _study(file, settings).experiments[0]
+    with_engine = file is not None or settings["backend"] is not None
+    home, progress = wattdock_home(), progress_for(quiet=quiet)
+    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
+    if not show_findings(findings, as_json=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
 
 
 def main() -> NoReturn:

@@ -20,7 +20,7 @@ from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from wattdock.launch.protocol import LaunchedRunner
     from wattdock.prompts import PromptSet
@@ -169,6 +169,15 @@ class RunnerClient:
         if summary is None:
             raise RunnerError("the runner ended a pass without a summary; see its log")
         return wire.generated_pass(summary, requests, tokens)
+
+    def diagnose(self, timeout_s: float) -> Sequence[pb.Finding]:
+        """Return what the runner finds in its own environment; it may time the links between its GPUs.
+
+        Raises:
+            RunnerError: It failed, died, or took longer than `timeout_s`.
+        """
+        answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
+        return answer.findings
 
     def unload(self) -> None:
         """Free the model."""

@@ -40,6 +40,7 @@ class Collected:
     Attributes:
         already: Passes of this restart that an earlier runner measured before its coordinator ended.
         stage: What is being done now, for people and for the failure that may come.
+        own_pids: Processes of the runner, shared by all that it serves.
         started_utc: A label, never a duration's end.
     """
 
@@ -51,6 +52,7 @@ class Collected:
     clock_checks: list[ClockCheck] = field(default_factory=list)
     loaded: Loaded | None = None
     failure: Failure | None = None
+    own_pids: set[int] = field(default_factory=set)
     already: frozenset[int] = frozenset()
     started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -64,6 +66,7 @@ class Collected:
             clock_checks=list(self.clock_checks),
             loaded=self.loaded,
             failure=self.failure,
+            own_pids=self.own_pids,
             already=already,
         )
 
@@ -77,6 +80,7 @@ class Collected:
             clock_checks=tuple(self.clock_checks),
             timeline=timeline,
             failure=self.failure,
+            own_pids=frozenset(self.own_pids),
         )
 
 
@@ -154,19 +158,18 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, *, meas
             collected.stage, output_tokens=beat.output_tokens, elapsed_s=elapsed_s, watts=session.meter.watts()
         )
 
-    session.meter.note_edge()
     cpu_before = cpu_times()
     try:
-        generated = session.client.generate(
-            workload,
-            prompts,
-            silence_s=config.timeouts.heartbeat_s,
-            stall_s=config.timeouts.stall_s,
-            heartbeat=heartbeat,
-        )
+        with session.meter.window(collected.stage):
+            generated = session.client.generate(
+                workload,
+                prompts,
+                silence_s=config.timeouts.heartbeat_s,
+                stall_s=config.timeouts.stall_s,
+                heartbeat=heartbeat,
+            )
     finally:
         session.progress.clear()
     cpu_after = cpu_times()
-    session.meter.note_edge()
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
     return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from wattdock.config.experiment import ExperimentConfig
 
 # What decides how a runner is started and what it loads, beside the backend's section.
-LOAD_KEYS = {"backend", "model", "accelerator", "gpus", "launcher", "meter", "runner_python", "timeouts"}
+LOAD_KEYS = {
+    *("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
+}
 
 Groups = tuple[tuple[int, ...], ...]
 

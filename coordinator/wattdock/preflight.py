@@ -3,38 +3,79 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError, WattdockError
+from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
+from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
-from wattdock.host.selection import choose_gpus
-from wattdock.launch.docker_probe import docker_reason
+from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, why_occupied
+from wattdock.launch.container import Limits
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
-from wattdock.meter.none import NoMeter
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.models import check_model
+from wattdock.meter.choice import choose_meter
+from wattdock.models import check_model, known_weight_bytes
 from wattdock.plan import load_key
 from wattdock.prompts import check_prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
+    from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
+    from wattdock.meter.choice import MeterChoice
     from wattdock.meter.protocol import Meter
     from wattdock.progress import Progress
+
+# A runner that has just ended may be on its GPU for a moment still.
+TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
+
+
+@dataclass(frozen=True)
+class Host:
+    """This machine as it was before anything was started: its GPUs, and who holds a lease on what."""
+
+    inventory: GpuInventory
+    leases: Mapping[str, Holder]
+
+
+def survey() -> Host:
+    """Look at this machine once, for all experiments.
+
+    Raises:
+        PreflightError: The driver cannot be talked to, or there is no folder for leases.
+    """
+    return Host(inventory(), holders())
+
+
+@dataclass(frozen=True)
+class LauncherChoice:
+    """How runners are started, and why so.
+
+    Attributes:
+        change: What a person would do to have it otherwise.
+        containers: The engine and the image, for "docker".
+    """
+
+    name: str
+    reason: str
+    change: str
+    containers: Containers | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +86,9 @@ class Ready:
         inventory: Every GPU of the host, and the driver's versions.
         gpus: The GPUs it is to run on; empty for the CPU.
         python: The interpreter that the user named; None for an environment of our own.
-        launcher_reason, meter_reason: Why this launcher and this meter.
+        launch: How runners are started.
+        cache: Folder for what engines in containers compile.
+        meter: Which meter, and why.
     """
 
     config: ExperimentConfig
@@ -54,17 +97,25 @@ class Ready:
     inventory: GpuInventory
     gpus: tuple[GpuInfo, ...]
     python: Path | None
-    launcher_name: str
-    launcher_reason: str
-    meter_name: str
-    meter_reason: str
+    launch: LauncherChoice
+    cache: Path
+    meter: MeterChoice
 
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, and what would change the launcher."""
-        change = "--launcher docker" if self.launcher_name == "process" else "--launcher process"
-        launcher = f"launcher: {self.launcher_name} ({self.launcher_reason}; change with {change})"
-        return f"{launcher}; meter: {self.meter_name} ({self.meter_reason})"
+        launcher = f"launcher: {self.launch.name} ({self.launch.reason}; change with {self.launch.change})"
+        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason})"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes its GPUs a bad group."""
+        return gpu_warnings(self.gpus, self.inventory)
+
+    @property
+    def lease_names(self) -> tuple[str, ...]:
+        """What it needs for itself."""
+        return tuple(gpu.uuid for gpu in self.gpus) or (CPU,)
 
     @property
     def variant(self) -> Variant:
@@ -74,6 +125,10 @@ class Ready:
     @contextmanager
     def launcher(self, progress: Progress) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
+        if containers := self.launch.containers:
+            limits = Limits(**self.config.container.model_dump(exclude={"image"}))
+            yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=limits)
+            return
         if self.python:
             yield ProcessLauncher(self.python, keep_pythonpath=True)
             return
@@ -82,10 +137,10 @@ class Ready:
 
     def new_meter(self) -> Meter:
         """Return a meter that has not been started."""
-        return NvmlMeter() if self.meter_name == "nvml" else NoMeter(self.meter_reason)
+        return self.meter.new_meter()
 
 
-def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Ready:
+def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready:
     """Check everything that needs no runner.
 
     Raises:
@@ -95,14 +150,16 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
     runner_dir = find_runner(config.backend)
     check_model(config.model)
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
-    found = inventory()
-    gpus = choose_gpus(config, found, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    found = host.inventory
+    # What is quantised while it is loaded takes less than the files do.
+    quantised = getattr(config.section, "quantization", None)
+    weight_bytes = None if quantised else known_weight_bytes(config.model)
+    around = Surroundings(os.environ.get("CUDA_VISIBLE_DEVICES"), host.leases, weight_bytes)
+    gpus = choose_gpus(config, found, around)
     python = check_python(config.runner_python) if config.runner_python else None
     make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
-    launcher_name, launcher_reason = _choose_launcher(config)
-    meter_name, meter_reason = _choose_meter(config, found)
     return Ready(
         config=config,
         runner_dir=runner_dir,
@@ -110,10 +167,9 @@ def preflight(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Read
         inventory=found,
         gpus=gpus,
         python=python,
-        launcher_name=launcher_name,
-        launcher_reason=launcher_reason,
-        meter_name=meter_name,
-        meter_reason=meter_reason,
+        launch=_choose_launcher(config, on_gpu=bool(gpus)),
+        cache=home.absolute() / "cache" / config.backend,
+        meter=choose_meter(config.meter, found),
     )
 
 
@@ -124,11 +180,15 @@ def preflight_each(
 
     Returns:
         For each experiment what was decided, or why it cannot run here.
+
+    Raises:
+        PreflightError: As `survey` does.
     """
+    host = survey()
     seen: dict[tuple[str, str], Ready | WattdockError] = {}
     for one in experiments:
         if (key := _checked_key(one)) not in seen:
-            seen[key] = _checked(one, output_dir=output_dir, home=home)
+            seen[key] = _checked(one, host, output_dir=output_dir, home=home)
     found = [(one, seen[_checked_key(one)]) for one in experiments]
     return [replace(ready, config=one) if isinstance(ready, Ready) else ready for one, ready in found]
 
@@ -138,30 +198,49 @@ def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
     return load_key(config), config.prompts.model_dump_json()
 
 
-def _checked(config: ExperimentConfig, *, output_dir: Path, home: Path) -> Ready | WattdockError:
+def _checked(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready | WattdockError:
     try:
-        return preflight(config, output_dir=output_dir, home=home)
+        return preflight(config, host, output_dir=output_dir, home=home)
     except WattdockError as error:
         return error
 
 
-def _choose_launcher(config: ExperimentConfig) -> tuple[str, str]:
+def require_still_free(experiments: Sequence[Ready]) -> None:
+    """See, once the leases are held, that nobody came between the first look and now.
+
+    Raises:
+        PreflightError: One of the GPUs chosen is in use; names by whom.
+    """
+    chosen = {gpu.uuid for one in experiments for gpu in one.gpus}
+    deadline_s = time.monotonic() + TEARDOWN_S
+    while chosen:
+        found = inventory()
+        occupied = [
+            f"GPU {gpu.index}: {why}" for gpu in found.gpus if gpu.uuid in chosen and (why := why_occupied(gpu, found))
+        ]
+        if not occupied:
+            return
+        if time.monotonic() > deadline_s:
+            raise PreflightError(f"{'; '.join(occupied)}; choose others with gpus")
+        time.sleep(TEARDOWN_POLL_S)
+
+
+def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
     if config.launcher == "process":
-        return "process", "asked for"
-    why_not = docker_reason(f"wattdock-{config.backend}")
-    if config.launcher == "docker":
-        raise PreflightError(
-            f"launcher: docker: {why_not or 'this version starts no containers yet'}; use --launcher process"
-        )
-    return "process", why_not or "this version starts no containers yet"
-
-
-def _choose_meter(config: ExperimentConfig, found: GpuInventory) -> tuple[str, str]:
-    if config.meter == "none":
-        return "none", "meter: none was asked for"
-    if found.gpus:
-        return "nvml", f"{len(found.gpus)} NVIDIA GPU(s) found" if config.meter == "auto" else "asked for"
-    reason = found.reason or "no NVIDIA GPU on this machine"
-    if config.meter == "nvml":
-        raise PreflightError(f"meter: nvml: {reason}; use --meter none to run without energy")
-    return "none", reason
+        return LauncherChoice("process", "asked for", "--launcher docker")
+    if config.runner_python and config.launcher == "auto":
+        return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
+    try:
+        wanted = config.container.image or f"wattdock-{config.backend}"
+        containers = find_containers(wanted, backend=config.backend, needs_gpu=on_gpu)
+    except NoContainersError as error:
+        if config.launcher == "docker":
+            raise PreflightError(f"launcher: docker: {error}") from error
+        return LauncherChoice("process", error.reason, f"--launcher docker; before that: {error.remedy}")
+    if config.runner_python:
+        raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
+    engine, image = containers.engine, containers.image
+    there = f"{engine.name} {engine.version} has image {image.name}"
+    return LauncherChoice(
+        "docker", there if config.launcher == "auto" else "asked for", "--launcher process", containers
+    )

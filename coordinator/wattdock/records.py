@@ -109,7 +109,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class RestartRecord:
-    """One restart of one experiment: a fresh runner, its passes, and the timeline around them."""
+    """One restart of one experiment: a fresh runner, its passes, and the timeline around them.
+
+    Attributes:
+        own_pids: Processes of the runner, as this host numbers them.
+    """
 
     restart: int
     spans: tuple[Span, ...] = ()
@@ -118,3 +122,4 @@ class RestartRecord:
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
     failure: Failure | None = None
+    own_pids: frozenset[int] = frozenset()

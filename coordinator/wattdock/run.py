@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ from wattdock import __version__
 from wattdock.attempt import Attempt
 from wattdock.errors import ConfigError, ExitCode, StoreError
 from wattdock.host.folders import scratch_folder
+from wattdock.host.leases import Wanted, held
 from wattdock.interrupts import Interrupts
-from wattdock.merge.result import merge, unmerged
+from wattdock.launch.engine import NoContainersError
+from wattdock.launch.orphans import reap
+from wattdock.merge.result import merge, result_row
 from wattdock.plan import load_groups, schedule
-from wattdock.preflight import Ready, preflight_each
+from wattdock.preflight import Ready, preflight_each, require_still_free
 from wattdock.results.result import Failure, StudyFacts
 from wattdock.results.store import find_stored, store
 from wattdock.study.breaker import Breaker
@@ -28,7 +32,7 @@ from wattdock.study.pace import Work, duration
 from wattdock.study.resume import open_study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from wattdock.config.expand import Study
@@ -69,6 +73,7 @@ class Run:
 
         Raises:
             ConfigError, PreflightError: One of the experiments cannot be, or cannot run here; nothing was started.
+            LaunchError: An engine will not remove the container of a coordinator that is gone.
         """
         self._study, self._output_dir, self._home = study, output_dir, home
         self._resume, self._retry_failed = resume, retry_failed
@@ -78,6 +83,8 @@ class Run:
                 f"{count} of {count + len(study.experiments)} points cannot be experiments; the first, {first.name}: "
                 f"{first.reason}; leave them out with `exclude:` (`wattdock plan` shows them all)"
             )
+        # They would be found on the GPUs.
+        self._reaped = _reaped()
         self.ready: list[Ready] = []
         for one in preflight_each(study.experiments, output_dir=output_dir, home=home):
             if not isinstance(one, Ready):
@@ -89,25 +96,36 @@ class Run:
         """Measure until all is done, or one has failed under `on_failure: stop`.
 
         Raises:
-            ConfigError, PreflightError: What is to be resumed has changed.
+            ConfigError: What is to be resumed has changed.
+            PreflightError: The machine has, or others measure on it, or on the GPUs chosen; nothing was started.
             StoreError: A row could not be written; the message says where it is instead. The others are stored.
             KeyboardInterrupt: As soon as everything measured so far is stored.
         """
-        for line in (*self._study.notes, *dict.fromkeys(one.decisions for one in self.ready)):
+        decisions = dict.fromkeys(line for one in self.ready for line in (one.decisions, *one.warnings))
+        for line in (*self._study.notes, *decisions):
             progress.say(line)
+        for name in self._reaped:
+            progress.say(f"removed container {name}: the coordinator that started it is gone")
         facts = _machine_facts(self.ready[0])
-        with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
-            rows = self._restore(folder)
-            loop = _Loop(self._study, rows, folder, self._output_dir, self._home, progress, self.stored)
-            if self._resume:
-                begun = f"{folder.study_id}: {len(self.stored)} experiment(s) done before"
-                new = f"nothing to resume, begun as {folder.study_id}"
-                progress.say(f"{begun if folder.resumed else new}; {loop.standing()}")
-            try:
-                loop.run()
-            finally:
-                place = {one.experiment_id: number for number, one in enumerate(self._study.experiments)}
-                self.stored.sort(key=lambda one: place[one.result.experiment_id])
+        with scratch_folder() as scratch, Interrupts(progress.say) as interrupts, ExitStack() as leases:
+            with interrupts.allowed():
+                lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
+                require_still_free(self.ready)
+            with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
+                where = Surroundings(folder, self._output_dir, self._home, scratch, lease_fds)
+                loop = _Loop(self._study, self._restore(folder), where, progress, self.stored)
+                self._run(loop, folder, progress, interrupts)
+
+    def _run(self, loop: _Loop, folder: StudyFolder, progress: Progress, interrupts: Interrupts) -> None:
+        if self._resume:
+            begun = f"{folder.study_id}: {len(self.stored)} experiment(s) done before"
+            new = f"nothing to resume, begun as {folder.study_id}"
+            progress.say(f"{begun if folder.resumed else new}; {loop.standing()}")
+        try:
+            loop.run(interrupts)
+        finally:
+            place = {one.experiment_id: number for number, one in enumerate(self._study.experiments)}
+            self.stored.sort(key=lambda one: place[one.result.experiment_id])
 
     def _restore(self, folder: StudyFolder) -> dict[int, Row]:
         """Return the rows that are not done, by position; those that are become `stored`."""
@@ -124,35 +142,38 @@ class Run:
         return rows
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """Where the loop works: the study's folder, the results', WATTDOCK_HOME, a folder of its own, leases it holds."""
+
+    folder: StudyFolder
+    output_dir: Path
+    home: Path
+    scratch: Path
+    lease_fds: tuple[int, ...]
+
+
 class _Loop:
     """Measures what is missing of `rows`, adding each row to `stored` as it is finished."""
 
     def __init__(
-        self,
-        study: Study,
-        rows: dict[int, Row],
-        folder: StudyFolder,
-        output_dir: Path,
-        home: Path,
-        progress: Progress,
-        stored: list[Stored],
+        self, study: Study, rows: dict[int, Row], where: Surroundings, progress: Progress, stored: list[Stored]
     ) -> None:
-        self._study, self._rows, self._folder = study, rows, folder
-        self._output_dir, self._home, self._progress, self._stored = output_dir, home, progress, stored
+        self._study, self._rows, self._where, self._folder = study, rows, where, where.folder
+        self._progress, self._stored = progress, stored
         self._groups = load_groups(study.experiments)
         self._unstored = list(rows.values())
         self._breaker = Breaker(study.stop_after_failures)
         self._given_up: set[str] = set()
         self._store_errors: list[StoreError] = []
 
-    def run(self) -> None:
+    def run(self, interrupts: Interrupts) -> None:
         """Measure, store, and close the journal where nothing is left."""
-        with scratch_folder() as scratch, Interrupts(self._progress.say) as interrupts:
-            try:
-                self._store(row for row in self._unstored if row.complete)
-                self._attempts(scratch, interrupts)
-            finally:
-                self._store(row for row in self._unstored if row.begun)
+        try:
+            self._store(row for row in self._unstored if row.complete)
+            self._attempts(interrupts)
+        finally:
+            self._store(row for row in self._unstored if row.begun)
         if error := next(iter(self._store_errors), self._folder.broken):
             raise error
         if self._unstored:
@@ -167,7 +188,7 @@ class _Loop:
         passes = sum(sum(one.passes_left) for one in work)
         return f"left: {passes} passes, {duration(work, self._groups)}"
 
-    def _attempts(self, scratch: Path, interrupts: Interrupts) -> None:
+    def _attempts(self, interrupts: Interrupts) -> None:
         number = 0
         for restart in range(max(one.repeats.restarts for one in self._study.experiments)):
             for group in schedule(self._study, self._groups, restart):
@@ -175,16 +196,23 @@ class _Loop:
                 pending = deque(row for row in members if row.wants(restart))
                 while pending and not self._gives_up(pending[0].config.backend):
                     number += 1
-                    self._attempt(pending, restart, scratch / f"{number}.log", interrupts)
+                    self._attempt(pending, restart, self._where.scratch / f"{number}.log", interrupts)
                     if self._folder.broken or self._stops():
                         return
 
     def _attempt(self, pending: deque[Row], restart: int, log: Path, interrupts: Interrupts) -> None:
         rows = tuple(pending)
         before = sum(len(row.measured(restart)) for row in rows)
-        Attempt(pending, restart, home=self._home, log=log, progress=self._progress, standing=self.standing).run(
-            interrupts
+        attempt = Attempt(
+            pending,
+            restart,
+            home=self._where.home,
+            log=log,
+            progress=self._progress,
+            standing=self.standing,
+            lease_fds=self._where.lease_fds,
         )
+        attempt.run(interrupts)
         failure = next((row.failure for row in reversed(rows) if row not in pending and row.failure), None)
         measured = sum(len(row.measured(restart)) for row in rows) > before
         self._breaker.note(rows[0].config.backend, failure, measured=measured)
@@ -216,8 +244,8 @@ class _Loop:
         result = self._merged(row, parts)
         records = [one.record for one in parts]
         # A coordinator that was killed may have stored it and not come to say so.
-        stored = find_stored(result, self._output_dir)
-        folder = stored or store(result, records, log=row.log_path, output_dir=self._output_dir)
+        stored = find_stored(result, self._where.output_dir)
+        folder = stored or store(result, records, log=row.log_path, output_dir=self._where.output_dir)
         self._stored.append(Stored(result, folder))
         self._folder.note(STORED, experiment=result.experiment_id, status=result.status, folder=folder.name)
         if result.status != "interrupted" and not self._folder.broken:
@@ -234,8 +262,27 @@ class _Loop:
             self._progress.say(traceback.format_exc())
             message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
             failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
-            result = unmerged(row.config, failure, started_utc=started_utc)
+            result = result_row(row.config, failure, started_utc=started_utc)
         return result.model_copy(update={"study": facts})
+
+
+def _reaped() -> tuple[str, ...]:
+    """Remove what dead coordinators left, where an engine answers; return the containers' names."""
+    with suppress(NoContainersError):
+        return reap().removed
+    return ()
+
+
+def wanted_leases(ready: Sequence[Ready]) -> Wanted:
+    """Return what these experiments need for themselves, all of it for the whole run."""
+    alone = any(one.config.exclusive == "machine" for one in ready)
+    more = f" and {len(ready) - 1} more" if len(ready) > 1 else ""
+    return Wanted(
+        names=tuple(dict.fromkeys(name for one in ready for name in one.lease_names)),
+        exclusive="machine" if alone else "gpus",
+        experiment=ready[0].config.label + more,
+        wait_s=max(one.config.wait_s for one in ready),
+    )
 
 
 def _machine_facts(ready: Ready) -> dict[str, Any]:

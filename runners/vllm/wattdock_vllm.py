@@ -76,7 +76,10 @@ class VllmBackend:
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
-        model, self._model = self._model, None
+        if self._model is not None:
+            self._model.engine.engine_core.shutdown()
+        # Memory is given back only once nothing here holds the engine.
+        self._model = None
         # A runner that never loaded must not import vLLM only to stop.
         if "wattdock_vllm_load" in sys.modules:
-            sys.modules["wattdock_vllm_load"].stop_engine(model)
+            sys.modules["wattdock_vllm_load"].free_memory()

@@ -7,11 +7,16 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call; workers of
-# a split model are processes of their own, spawned, since this process has threads. No usage reports while measuring.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and because
+# vLLM goes on waiting for a core process that was killed. Workers of a split model are processes of their own, spawned,
+# since this process has threads. No usage reports while measuring.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+# A socket's path ends at 107 characters, which a deep temporary folder exceeds. The working folder is shared with the
+# workers, is a name of one character, and goes away with a runner that was killed.
+if os.access(".", os.W_OK):
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", ".")
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -22,12 +27,14 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
+from wattdock_vllm_faults import ChildFaults, fault_of
+from wattdock_vllm_room import require_room
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
 
 if TYPE_CHECKING:
@@ -35,18 +42,13 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadOrder
 
-# vLLM has no exception class of its own for these.
-MEMORY_WORDS = ("KV cache", "kv cache", "out of memory", "Free memory on device", "No available memory")
-NO_WEIGHTS = "Cannot find any model weights"
-# What vLLM raises for values that it does not take, or not together.
-REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
-
 
 @dataclass(frozen=True)
 class VllmModel:
     """A running engine and what a pass needs to know of it.
 
     Attributes:
+        faults: What the engine's own processes report.
         context_tokens: Positions that prompt and answer share.
         max_num_seqs: Most requests that the engine serves at a time.
         cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
@@ -54,6 +56,7 @@ class VllmModel:
     """
 
     engine: LLMEngine
+    faults: ChildFaults
     tokenizer: Any
     vocab_size: int
     context_tokens: int
@@ -71,16 +74,19 @@ def load_model(
         start_ns: When loading began, before this module was imported.
 
     Raises:
-        WrongState: vLLM sees other GPUs than asked for.
+        WrongState: vLLM sees other GPUs than asked for, or is to run on a CPU and was built for GPUs.
         InvalidRequest: vLLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
     gpus = visible_gpus()
     require_gpus(order.gpu_uuids, gpus, "vLLM")
+    if not gpus and not current_platform.is_cpu():
+        raise WrongState("this build of vLLM needs a GPU; for a CPU, install the backend's requirements-cpu.txt")
     config = _checkpoint_config(order)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
-    _require_room(parameters, settings, config, gpus)
+    if gpus:
+        require_room(weight_bytes(parameters, settings, config), settings, gpus)
     report("drawing random weights" if order.random_weights else "reading weights", None)
     model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
@@ -161,46 +167,34 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     return sum(int(parameter.numel()) for parameter in model.parameters())
 
 
-def _require_room(parameters: int | None, settings: dict[str, Any], config: Any, gpus: tuple[Gpu, ...]) -> None:
-    """Refuse a model that cannot fit; in a worker's process this would end as an unnamed failure.
-
-    Raises:
-        InvalidRequest: More GPUs are needed than there are.
-        OutOfMemory: Holds both sizes.
-    """
-    split = int(settings.get("tensor_parallel_size", 1)) * int(settings.get("pipeline_parallel_size", 1))
-    if not gpus:
-        return
-    if split > len(gpus):
-        raise InvalidRequest(
-            f"tensor_parallel_size × pipeline_parallel_size is {split}, and vLLM sees {len(gpus)} GPUs"
-        )
+def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:
+    """Return what the weights of all GPUs together take; None where they are not counted, or quantised."""
     if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
-        return
-    bytes_each = getattr(torch, settings["dtype"]).itemsize if settings["dtype"] != "auto" else 2
-    needed_bytes, least_bytes = parameters * bytes_each / split, min(gpu.vram_total_bytes or 0 for gpu in gpus)
-    if needed_bytes > least_bytes:
-        raise OutOfMemory(
-            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
-            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
-        )
+        return None
+    return parameters * (2 if settings["dtype"] == "auto" else int(getattr(torch, settings["dtype"]).itemsize))
 
 
 def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
+    faults = ChildFaults()
     try:
         # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
         engine = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    except (MemoryError, *REFUSALS, RuntimeError) as error:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in MEMORY_WORDS):
-            raise OutOfMemory(f"vLLM: {error}") from error
-        if isinstance(error, REFUSALS) or NO_WEIGHTS in str(error):
-            raise InvalidRequest(f"vLLM cannot load {settings['model']}: {error}") from error
+    # Of a worker that did not start, vLLM says so by a plain Exception.
+    except Exception as error:
+        fault = faults.cause() or fault_of(error)
+        if fault.is_memory:
+            raise OutOfMemory(f"vLLM: {fault.message}") from error
+        if fault.is_refusal:
+            raise InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}") from error
+        if str(error) != fault.message:
+            raise RuntimeError(f"a process of vLLM's engine did not start: {fault}") from error
         raise
     report("reading the tokenizer", None)
     drain(engine)
     config = engine.vllm_config
     return VllmModel(
         engine,
+        faults,
         _tokenizer(order),
         vocab_size=config.model_config.get_vocab_size(),
         context_tokens=config.model_config.max_model_len,
@@ -212,13 +206,12 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
 
 def _cache_blocks(engine: LLMEngine) -> int | None:
     """Return the size of the KV cache in blocks, where every layer keeps every token."""
-    core: Any = getattr(engine.engine_core, "engine_core", None)
-    if core is None:
-        return None
-    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    core: Any = engine.engine_core
+    cache = core.engine_core.scheduler.kv_cache_config
+    groups = cache.kv_cache_groups
     plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
     # One block is vLLM's own placeholder.
-    return int(core.scheduler.kv_cache_config.num_blocks) - 1 if plain else None
+    return int(cache.num_blocks) - 1 if plain else None
 
 
 def _tokenizer(order: LoadOrder) -> Any:
@@ -238,7 +231,6 @@ def _describe(
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, EngineArgs(**settings)) | {
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
-        "engine_core_process": os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1",
     }
     is_quantised = config.model_config.quantization is not None
     bytes_each = config.model_config.dtype.itemsize
@@ -262,10 +254,7 @@ def drain(engine: LLMEngine) -> None:
     engine.collective_rpc("wattdock_drain")
 
 
-def stop_engine(model: VllmModel | None) -> None:
-    """End the engine with its processes, and give back what it held in this one."""
-    if model is not None:
-        model.engine.engine_core.shutdown()
-        del model
+def free_memory() -> None:
+    """Give back what engines that nobody holds any more had in this process."""
     gc.collect()
     cleanup_dist_env_and_memory()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.exceptions import EngineDeadError
-from wattdock_vllm_load import MEMORY_WORDS, VllmModel, drain
+from wattdock_vllm_faults import fault_of
+from wattdock_vllm_load import VllmModel, drain
 
 from wattdock_runner.admission import Admission
 from wattdock_runner.backend import Arrival
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Ids must be unique among all requests that the engine still knows.
 _SERIAL = count()
+MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class _Served:
     """One request that entered the engine, as seen from outside it; instants in ns.
 
     Attributes:
+        inside: The same request as vLLM's scheduler keeps it.
         steps: Instant and number of new tokens of each engine step that gave some.
     """
 
@@ -51,6 +53,7 @@ class _Served:
     request: _Request
     submitted_ns: int
     intended_ns: int | None
+    inside: Any = None
     steps: list[tuple[int, int]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     cached_prompt_tokens: int | None = None
@@ -111,7 +114,7 @@ def _require_cache(model: VllmModel, workload: Workload, lengths: Sequence[int])
     if needed > model.cache_blocks:
         raise OutOfMemory(
             f"{in_flight} requests in flight need {needed} blocks of KV cache at their full length, and there "
-            f"are {model.cache_blocks}; lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+            f"are {model.cache_blocks}; {MORE_ROOM}"
         )
 
 
@@ -133,16 +136,21 @@ def sampling_params(workload: Workload, position: int, limit: int) -> SamplingPa
 def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recorder: PassRecorder) -> list[_Served]:
     """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
     running: dict[str, _Served] = {}
-    drain(model.engine)
     try:
+        drain(model.engine)
         served = _loop(model.engine, workload, requests, recorder, running)
         drain(model.engine)
-    except (EngineDeadError, RuntimeError) as error:
-        if has_died(model.engine, error):
+    except RuntimeError as error:
+        died = has_died(model.engine)
+        if died:
             running.clear()
-            raise RuntimeError("a process of vLLM's engine died during the pass") from error
-        if any(words in str(error) for words in MEMORY_WORDS):
-            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {error}") from error
+        cause = model.faults.cause()
+        fault = cause or fault_of(error)
+        if fault.is_memory:
+            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {fault.message}") from error
+        if died:
+            why = f"; first reported: {cause}" if cause else ""
+            raise RuntimeError(f"a process of vLLM's engine died during the pass{why}") from error
         raise
     finally:
         model.engine.abort_request(list(running))
@@ -150,10 +158,10 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
     return served
 
 
-def has_died(engine: Any, error: Exception) -> bool:
-    """Return whether an engine cannot go on because one of its processes has ended."""
-    # With its core in this process, only the executor knows.
-    return isinstance(error, EngineDeadError) or getattr(getattr(engine, "model_executor", None), "is_failed", False)
+def has_died(engine: Any) -> bool:
+    """Return whether an engine cannot go on because one of its workers' processes has ended."""
+    # Only the executor that has such processes knows.
+    return bool(getattr(engine.model_executor, "is_failed", False))
 
 
 def _loop(
@@ -174,7 +182,7 @@ def _loop(
         elif admission.exhausted:
             return served
         else:
-            recorder.cancelled.wait(max(0, admission.next_ns - now_ns()) / NS_PER_S)
+            recorder.cancelled.wait(max(0, admission.wake_ns - now_ns()) / NS_PER_S)
 
 
 def _submit(
@@ -184,11 +192,17 @@ def _submit(
     running[name] = one = _Served(index, request, now_ns(), intended_ns)
     # The form that a prompt has after vLLM's own rendering, which is thus left out.
     engine.add_request(name, {"type": "token", "prompt_token_ids": request.ids}, request.sampling)
+    # Under a name that vLLM has lengthened; the latest is this one.
+    one.inside = next(reversed(engine.engine_core.engine_core.scheduler.requests.values()))
     return one
 
 
 def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> int:
-    """Note what one engine step gave, and return how many tokens that was."""
+    """Note what one engine step gave, and return how many tokens that was.
+
+    Raises:
+        OutOfMemory: vLLM had stopped a request for lack of room and computed it again: another workload's figure.
+    """
     total = 0
     for output in outputs:
         one = running[output.request_id]
@@ -199,6 +213,11 @@ def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> in
             one.cached_prompt_tokens = output.num_cached_tokens
             total += new
         if output.finished:
+            if times := one.inside.num_preemptions:
+                raise OutOfMemory(
+                    f"the KV cache could not hold what was in flight: vLLM stopped request {one.index} {times} time(s) "
+                    f"and computed it again; {MORE_ROOM}"
+                )
             one.finish_reason = completion.finish_reason
             del running[output.request_id]
     return total

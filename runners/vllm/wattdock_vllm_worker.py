@@ -6,13 +6,18 @@ vLLM imports this module by name in every worker, before the model is made (`wor
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 from typing import Any
 
 import torch
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+from wattdock_vllm_faults import report_to_parent
 
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
+
+if multiprocessing.parent_process():
+    report_to_parent()
 
 
 class WorkerExtension:

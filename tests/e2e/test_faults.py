@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from command import SMALL, on_gpus
 from fake_nvml import FakeGpu
+from models import tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +87,14 @@ def test_an_interpreter_that_cannot_run_a_runner_is_refused(wattdock: Command) -
     """Checked before anything is started."""
     done = wattdock("run", *SMALL, "--set", "runner_python=/bin/true")
     assert_one_clear_line(done, PREFLIGHT, "/bin/true")
+
+
+def test_weights_that_this_user_may_not_read_are_refused(wattdock: Command) -> None:
+    """As an unprivileged user, before anything is started."""
+    folder = tiny.write(wattdock.folder / "model")
+    (folder / "model.safetensors").chmod(0o000)
+    done = wattdock("run", *SMALL[:2], "--model", "./model")
+    assert_one_clear_line(done, PREFLIGHT, "model.safetensors", "Permission denied")
 
 
 def test_an_unwritable_output_folder_is_refused(wattdock: Command) -> None:

@@ -30,7 +30,7 @@ def test_real_text_with_the_token_counts_that_the_tokenizer_gives(embedded_home:
     small = ("--passes", "1", "--batch-size", "3", "--max-output-tokens", "24")
     done = subprocess.run(
         [WATTDOCK, "run", *small, "--output-dir", tmp_path, "--runner-python", RUNNER_PYTHON],
-        env={**os.environ, "WATTDOCK_HOME": str(embedded_home)},
+        env={**os.environ, "WATTDOCK_HOME": str(embedded_home), "WATTDOCK_LEASES": str(tmp_path / "leases")},
         capture_output=True,
         text=True,
         timeout=300,

@@ -151,7 +151,7 @@ def test_a_name_with_brackets_is_shown_as_it_is(wattdock: Command) -> None:
 
 
 def test_two_runs_at_once_keep_both_rows(wattdock: Command) -> None:
-    """Each has its own socket, log and folder."""
-    first, second = (wattdock.start("run", *SMALL, "--quiet") for _ in range(2))
+    """One waits for the other; each has its own socket, log and folder."""
+    first, second = (wattdock.start("run", *SMALL, "--quiet", "--wait", "50") for _ in range(2))
     assert (first.wait(60), second.wait(60)) == (0, 0)
     assert len(wattdock.results()) == 2

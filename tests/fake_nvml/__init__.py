@@ -65,14 +65,18 @@ def square(
 
 @dataclass(frozen=True)
 class FakeProcess:
-    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS."""
+    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS.
+
+    A pid of 0 stands for the runner of the coordinator that asks; `beside_runner` ones come and go with it.
+    """
 
     pid: int
     kind: str = "c"
     memory_bytes: int = 1_000_000_000
+    beside_runner: bool = False
 
     def __str__(self) -> str:
-        return f"{self.pid} {self.kind} {self.memory_bytes}"
+        return f"{self.pid} {self.kind} {self.memory_bytes} {int(self.beside_runner)}"
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,9 @@ class FakeGpu:
             memory_temperature, clocks, violation, utilization, memory, ecc, mig, power_limit, processes, ….
         failing_from_s, failing_until_s: In between, calls fail with NVML's "unknown error".
         failing: Which ones, in the words of `unsupported`; all where it is empty.
+        nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
+        pcie_switch: GPUs of one NUMA node with the same number hang on one PCIe switch.
+        mig_slices: How many MIG devices there are, where `mig` is on.
         transient_error_every: Every n-th call fails with NVML's "unknown error"; 0 for never.
     """
 
@@ -132,6 +139,17 @@ class FakeGpu:
     compute_minor: int = 0
     architecture: int = 9
     transient_error_every: int = 0
+    utilization_percent: int = 0
+    mig_slices: int = 0
+    clocks_limited: int = 0
+    numa_node: int = 0
+    pcie_switch: int = 0
+    pcie_generation: int = 5
+    pcie_generation_max: int = 5
+    pcie_width: int = 16
+    pcie_width_max: int = 16
+    nvlink_version: int = 6
+    nvlink_peers: tuple[int, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """This GPU's part of the configuration file."""
@@ -139,8 +157,9 @@ class FakeGpu:
         yield from (f"segment {segment}" for segment in self.profile)
         yield from (f"process {process}" for process in self.processes)
         for field in fields(self):
-            if field.name not in ("profile", "processes"):
+            if field.name not in ("profile", "processes", "nvlink_peers"):
                 yield f"{field.name} {getattr(self, field.name)}"
+        yield f"nvlink_peers {' '.join(map(str, self.nvlink_peers))}"
 
 
 def uuid_of(number: int) -> str:

@@ -155,8 +155,15 @@ static int read_segment(struct gpu *gpu, const char *text) {
 static int read_process(struct gpu *gpu, const char *text) {
     struct process *p = &gpu->processes[gpu->process_count];
     if (gpu->process_count == MAX_PROCESSES) return -1;
-    if (sscanf(text, "%u %c %lu", &p->pid, &p->kind, &p->memory_bytes) != 3) return -1;
+    if (sscanf(text, "%u %c %lu %d", &p->pid, &p->kind, &p->memory_bytes, &p->beside_runner) != 4) return -1;
     gpu->process_count++;
+    return 0;
+}
+
+static int read_peers(struct gpu *gpu, const char *text) {
+    int taken;
+    for (gpu->nvlink_count = 0; sscanf(text, "%d%n", &gpu->nvlink_peers[gpu->nvlink_count], &taken) == 1; text += taken)
+        if (++gpu->nvlink_count == MAX_LINKS) break;
     return 0;
 }
 
@@ -165,11 +172,14 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
 #define REAL(field) if (!strcmp(key, #field)) { gpu->field = atof(text); return 0; }
 #define COUNT(field) if (!strcmp(key, #field)) { gpu->field = strtoull(text, NULL, 10); return 0; }
     if (!strcmp(key, "segment")) return read_segment(gpu, text);
+    if (!strcmp(key, "nvlink_peers")) return read_peers(gpu, text);
     if (!strcmp(key, "process")) return read_process(gpu, text);
     WORDS(uuid) WORDS(name) WORDS(unsupported) WORDS(failing)
     COUNT(seed) COUNT(memory_total_bytes) COUNT(memory_used_bytes) COUNT(sm_clock_mhz) COUNT(sm_clock_max_mhz)
     COUNT(memory_clock_mhz) COUNT(memory_clock_max_mhz) COUNT(ecc) COUNT(mig) COUNT(persistence) COUNT(compute_major)
-    COUNT(compute_minor) COUNT(architecture) COUNT(transient_error_every)
+    COUNT(compute_minor) COUNT(architecture) COUNT(transient_error_every) COUNT(utilization_percent) COUNT(mig_slices)
+    COUNT(nvlink_version) COUNT(pcie_generation) COUNT(pcie_generation_max) COUNT(pcie_width) COUNT(pcie_width_max)
+    COUNT(clocks_limited) COUNT(numa_node) COUNT(pcie_switch)
     REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)

@@ -8,6 +8,8 @@
 #define MAX_SEGMENTS 64
 #define MAX_PROCESSES 16
 #define TEXT 96
+#define MAX_LINKS 18
+#define MAX_SLICES 7
 
 enum shape { CONSTANT, RAMP, SINE, SQUARE };
 
@@ -23,6 +25,7 @@ struct process {
     unsigned pid;
     char kind; /* c, g or m */
     uint64_t memory_bytes;
+    int beside_runner;
 };
 
 struct gpu {
@@ -38,7 +41,11 @@ struct gpu {
     double reset_at_s, lost_at_s, frozen_at_s, failing_from_s, failing_until_s, power_limit_w, power_limit_default_w;
     double throttle_above_w, temperature_c, memory_temperature_c;
     unsigned sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz, ecc, mig, persistence;
-    unsigned compute_major, compute_minor, architecture, transient_error_every;
+    unsigned compute_major, compute_minor, architecture, transient_error_every, utilization_percent, mig_slices;
+    unsigned nvlink_version, pcie_generation, pcie_generation_max, pcie_width, pcie_width_max;
+    int clocks_limited, numa_node, pcie_switch;
+    /* Index of the GPU at the other end of each active link; -1 for an NVSwitch. */
+    int nvlink_peers[MAX_LINKS], nvlink_count;
     uint64_t calls;
 };
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999,
@@ -145,6 +146,9 @@ result nvmlDeviceGetName(device gpu, char *to, unsigned size) { BEGIN("name", CH
 result nvmlDeviceGetUUID(device gpu, char *to, unsigned size) { BEGIN("uuid", CHEAP); return text(to, size, gpu->uuid); }
 result nvmlDeviceGetArchitecture(device gpu, unsigned *a) { BEGIN("architecture", CHEAP); *a = gpu->architecture; return OK; }
 
+/* Whether CPU and GPU are one module, Grace Hopper: these are not. */
+result nvmlDeviceGetC2cModeInfoV(device gpu, void *info) { (void)info; BEGIN("c2c", CHEAP); return NOT_SUPPORTED; }
+
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 
@@ -240,14 +244,14 @@ struct utilization { unsigned gpu, memory; };
 
 result nvmlDeviceGetUtilizationRates(device gpu, struct utilization *u) {
     BEGIN("utilization", USUAL);
-    *u = (struct utilization){power_w(gpu, t) > gpu->load_w ? 100 : 0, 0};
+    *u = (struct utilization){gpu->utilization_percent ? gpu->utilization_percent : power_w(gpu, t) > gpu->load_w ? 100 : 0, 0};
     return OK;
 }
 
 result nvmlDeviceGetEnforcedPowerLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_w); return OK; }
 result nvmlDeviceGetPowerManagementLimit(device gpu, unsigned *mw) { return nvmlDeviceGetEnforcedPowerLimit(gpu, mw); }
 result nvmlDeviceGetPowerManagementDefaultLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_default_w); return OK; }
-result nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *bits) { BEGIN("reasons", USUAL); *bits = power_w(gpu, t) > gpu->throttle_above_w ? 4 : 0; return OK; }
+result nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *bits) { BEGIN("reasons", USUAL); *bits = (power_w(gpu, t) > gpu->throttle_above_w ? 4u : 0) | (gpu->clocks_limited ? 2u : 0); return OK; }
 result nvmlDeviceGetCurrentClocksThrottleReasons(device gpu, unsigned long long *bits) { return nvmlDeviceGetCurrentClocksEventReasons(gpu, bits); }
 result nvmlDeviceGetPersistenceMode(device gpu, unsigned *on) { BEGIN("persistence", USUAL); *on = gpu->persistence; return OK; }
 result nvmlDeviceGetEccMode(device gpu, unsigned *now, unsigned *next) { BEGIN("ecc", USUAL); *now = *next = gpu->ecc; return OK; }
@@ -270,15 +274,112 @@ result nvmlDeviceGetPciInfo_v3(device gpu, struct pci *p) {
     return OK;
 }
 
+static int index_of(device gpu) { return (int)(gpu - machine.gpus); }
+
+/* Links between two GPUs: direct ones, or as many as both have to a switch. */
+static int links_between(device a, device b) {
+    int direct = 0, a_switch = 0, b_switch = 0;
+    for (int i = 0; i < a->nvlink_count; i++) {
+        direct += a->nvlink_peers[i] == index_of(b);
+        a_switch += a->nvlink_peers[i] < 0;
+    }
+    for (int i = 0; i < b->nvlink_count; i++) b_switch += b->nvlink_peers[i] < 0;
+    return direct ? direct : a_switch < b_switch ? a_switch : b_switch;
+}
+
+#define LINK(what) BEGIN(what, USUAL); if (link >= MAX_LINKS) return INVALID; if (!gpu->nvlink_count) return NOT_SUPPORTED
+
+result nvmlDeviceGetNvLinkState(device gpu, unsigned link, unsigned *on) { LINK("nvlink"); *on = link < (unsigned)gpu->nvlink_count; return OK; }
+result nvmlDeviceGetNvLinkVersion(device gpu, unsigned link, unsigned *version) { LINK("nvlink"); *version = gpu->nvlink_version; return OK; }
+
+result nvmlDeviceGetNvLinkRemotePciInfo_v2(device gpu, unsigned link, struct pci *p) {
+    LINK("nvlink_remote");
+    if (link >= (unsigned)gpu->nvlink_count) return INVALID;
+    if (gpu->nvlink_peers[link] >= 0) return nvmlDeviceGetPciInfo_v3(&machine.gpus[gpu->nvlink_peers[link]], p);
+    memset(p, 0, sizeof *p);
+    p->bus = 0xA0;
+    snprintf(p->bus_id, sizeof p->bus_id, "00000000:A0:00.0");
+    return OK;
+}
+
+result nvmlDeviceGetTopologyCommonAncestor(device gpu, device other, int *level) {
+    BEGIN("topology", USUAL);
+    *level = gpu->numa_node != other->numa_node ? 50 : gpu->pcie_switch != other->pcie_switch ? 40 : 10;
+    return OK;
+}
+
+/* 2 is NVLink, 0 reading; 5 is "not supported". */
+result nvmlDeviceGetP2PStatus(device gpu, device other, int what, int *answer) {
+    BEGIN("p2p", USUAL);
+    int linked = links_between(gpu, other) > 0, near = gpu->numa_node == other->numa_node && gpu->pcie_switch == other->pcie_switch;
+    *answer = linked || (what != 2 && near) ? 0 : 5;
+    return OK;
+}
+
+result nvmlDeviceGetCurrPcieLinkGeneration(device gpu, unsigned *g) { BEGIN("pcie", USUAL); *g = gpu->pcie_generation; return OK; }
+result nvmlDeviceGetMaxPcieLinkGeneration(device gpu, unsigned *g) { BEGIN("pcie", USUAL); *g = gpu->pcie_generation_max; return OK; }
+result nvmlDeviceGetCurrPcieLinkWidth(device gpu, unsigned *w) { BEGIN("pcie", USUAL); *w = gpu->pcie_width; return OK; }
+result nvmlDeviceGetMaxPcieLinkWidth(device gpu, unsigned *w) { BEGIN("pcie", USUAL); *w = gpu->pcie_width_max; return OK; }
+
+result nvmlDeviceGetMemoryAffinity(device gpu, unsigned size, unsigned long *nodes, unsigned scope) {
+    BEGIN("affinity", USUAL);
+    (void)scope;
+    memset(nodes, 0, size * sizeof *nodes);
+    nodes[gpu->numa_node / 64] = 1ul << (gpu->numa_node % 64);
+    return OK;
+}
+
+/* Sixteen CPUs to each NUMA node. */
+result nvmlDeviceGetCpuAffinity(device gpu, unsigned size, unsigned long *cpus) {
+    BEGIN("affinity", USUAL);
+    memset(cpus, 0, size * sizeof *cpus);
+    for (int cpu = 16 * gpu->numa_node; cpu < 16 * (gpu->numa_node + 1); cpu++) cpus[cpu / 64] |= 1ul << (cpu % 64);
+    return OK;
+}
+
+static struct gpu slices[MAX_GPUS][MAX_SLICES];
+
+result nvmlDeviceGetMaxMigDeviceCount(device gpu, unsigned *n) { BEGIN("mig", USUAL); *n = gpu->mig ? MAX_SLICES : 0; return OK; }
+
+result nvmlDeviceGetMigDeviceHandleByIndex(device gpu, unsigned index, device *slice) {
+    BEGIN("mig", USUAL);
+    if (index >= gpu->mig_slices) return NOT_FOUND;
+    *slice = &slices[index_of(gpu)][index];
+    **slice = *gpu;
+    snprintf((*slice)->uuid, TEXT, "MIG-%d%u", index_of(gpu), index);
+    snprintf((*slice)->name, TEXT, "%.80s MIG 1g", gpu->name);
+    return OK;
+}
+
 struct process_v3 { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
+
+/* The first child of a process, 0 without one. */
+static unsigned child_of(unsigned pid) {
+    char path[64];
+    unsigned child = 0;
+    snprintf(path, sizeof path, "/proc/%u/task/%u/children", pid, pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    if (fscanf(file, "%u", &child) != 1) child = 0;
+    fclose(file);
+    return child;
+}
+
+/* The runner of the coordinator that asks: its keeper's child. */
+static unsigned runner(void) {
+    unsigned keeper = child_of((unsigned)getpid());
+    return keeper ? child_of(keeper) : 0;
+}
 
 static result processes(device gpu, unsigned *count, struct process_v3 *to, char kind) {
     BEGIN("processes", gpu->process_cost_s);
     unsigned found = 0;
     for (int i = 0; i < gpu->process_count; i++) {
-        if (gpu->processes[i].kind != kind) continue;
+        const struct process *p = &gpu->processes[i];
+        unsigned pid = p->pid ? p->pid : runner();
+        if (p->kind != kind || !pid || (p->beside_runner && !runner())) continue;
         if (to && found < *count)
-            to[found] = (struct process_v3){gpu->processes[i].pid, gpu->processes[i].memory_bytes, ~0u, ~0u};
+            to[found] = (struct process_v3){pid, p->memory_bytes, ~0u, ~0u};
         found++;
     }
     result answer = found > *count || (found && !to) ? SMALL : OK;

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import fake_nvml
 import pytest
-from fake_nvml import FakeGpu
+from fake_nvml import FakeGpu, FakeProcess, constant
 
 from wattdock.errors import PreflightError
-from wattdock.host.gpus import inventory, list_gpus
+from wattdock.host.activity import user_name
+from wattdock.host.gpus import inventory, list_gpus, ranges
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,3 +70,51 @@ def test_a_lost_gpu_is_named_and_hides_no_other(library: Path) -> None:
     assert [gpu.uuid for gpu in found.gpus] == [fake_nvml.uuid_of(2)]
     assert len(found.unreadable) == 1
     assert "GPU 0" in found.unreadable[0]
+
+
+def test_what_a_gpu_does_now_is_read_with_its_processes_and_their_owners(library: Path) -> None:
+    """A process of this machine has a name; one that /proc does not show has none."""
+    here, elsewhere = FakeProcess(os.getpid(), memory_bytes=7_000_000_000), FakeProcess(4_194_303, kind="g")
+    gpu = FakeGpu(profile=(constant(650.0),), processes=(here, elsewhere), utilization_percent=73, clocks_limited=1)
+    with fake_nvml.loaded(library, gpus=[gpu]):
+        (now,) = inventory().activity.values()
+    assert (now.power_w, now.utilization_percent, now.temperature_c, now.sm_clock_mhz) == (650, 73, 40, 1980)
+    assert (now.has_counter, now.clocks_limited) == (True, True)
+    ours, other = now.processes
+    assert (ours.pid, ours.kind, ours.memory_bytes, ours.user) == (os.getpid(), "compute", 7_000_000_000, user_name())
+    assert ours.command
+    assert (other.kind, other.user, other.command) == ("graphics", None, None)
+    assert "unknown user" in str(other)
+
+
+def test_where_a_gpu_sits_is_read(library: Path) -> None:
+    """PCIe as it is and as it could be, the memory and the CPUs that are near."""
+    with fake_nvml.loaded(library, gpus=[FakeGpu(numa_node=1, pcie_generation=1, pcie_width=8)]):
+        (gpu,) = list_gpus()
+    assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 5, 8, 16)
+    assert (gpu.numa_node, gpu.cpus, gpu.nvlinks, gpu.nvlink_version) == (1, "16-31", 0, None)
+
+
+def test_mig_slices_are_named(library: Path) -> None:
+    """NVML counts places; only those that hold a device are slices."""
+    with fake_nvml.loaded(library, gpus=[FakeGpu(mig=1, mig_slices=2), FakeGpu(uuid=fake_nvml.uuid_of(2))]):
+        sliced, whole = list_gpus()
+    assert sliced.mig_slices == ("MIG-00", "MIG-01")
+    assert (whole.mig, whole.mig_slices) == (False, ())
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 8, 10, 11], "0-2,8,10-11")])
+def test_cpus_are_listed_as_the_kernel_does(numbers: list[int], text: str) -> None:
+    """The text can be handed to taskset."""
+    assert ranges(numbers) == text
+
+
+def test_what_is_only_good_to_know_never_hides_a_gpu(library: Path) -> None:
+    """A container without sysfs cannot tell NUMA nodes; its GPUs are there all the same."""
+    failing = FakeGpu(failing="affinity pcie clocks reasons utilization topology p2p", failing_from_s=0)
+    with fake_nvml.loaded(library, gpus=[failing, FakeGpu(uuid=fake_nvml.uuid_of(2))]):
+        found = inventory()
+    gpu = found.gpus[0]
+    assert len(found.gpus) == 2
+    assert (gpu.numa_node, gpu.cpus, gpu.pcie_width, found.activity[gpu.uuid].sm_clock_mhz) == (None,) * 4
+    assert found.links[0].label == "?"

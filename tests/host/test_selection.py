@@ -8,22 +8,53 @@ import pytest
 
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import PreflightError
+from wattdock.host.activity import GpuActivity, ProcessOnGpu
 from wattdock.host.gpus import GpuInfo, GpuInventory
-from wattdock.host.selection import choose_gpus
+from wattdock.host.leases import Holder
+from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings
+from wattdock.host.topology import Link
 
 
-def gpu(index: int) -> GpuInfo:
+def gpu(index: int, **more: Any) -> GpuInfo:
     facts: dict[str, Any] = dict.fromkeys(GpuInfo.__dataclass_fields__)
-    return GpuInfo(**facts | {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200"})
+    known = {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200", "mig_slices": ()}
+    return GpuInfo(**facts | known | more)
 
 
 THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
 NONE = GpuInventory((), "no NVIDIA driver")
 
 
-def chosen(found: GpuInventory, visible: str | None = None, **settings: Any) -> list[int]:
+ANA = Holder("ana", 4242, "batch 8", "2026-11-21T08:00:00+00:00")
+
+
+def chosen(
+    found: GpuInventory, visible: str | None = None, around: Surroundings | None = None, **settings: Any
+) -> list[int]:
     config = ExperimentConfig.model_validate(settings)
-    return [one.index for one in choose_gpus(config, found, visible=visible)]
+    return [one.index for one in choose_gpus(config, found, around or Surroundings(visible))]
+
+
+def busy(*processes: ProcessOnGpu) -> GpuActivity:
+    return GpuActivity(None, None, None, None, None, None, has_counter=True, processes=processes)
+
+
+def links(**labels: int | str) -> tuple[Link, ...]:
+    """Links by pairs of indices: `_01=18` NVLinks, or `_01="SYS"`."""
+    return tuple(
+        Link(
+            a=gpu(int(pair[1])).uuid,
+            b=gpu(int(pair[2])).uuid,
+            nvlinks=label if isinstance(label, int) else 0,
+            path=None if isinstance(label, int) else label,
+            peer_access=True,
+        )
+        for pair, label in labels.items()
+    )
+
+
+def process(kind: str = "compute") -> ProcessOnGpu:
+    return ProcessOnGpu(99, kind, 40_100_000_000, "bob", "python")
 
 
 @pytest.mark.parametrize(
@@ -76,3 +107,90 @@ def test_a_gpu_named_twice_is_refused() -> None:
     """By index and by UUID it is still one GPU."""
     with pytest.raises(PreflightError, match="twice"):
         chosen(THREE, gpus=[0, "GPU-000"])
+
+
+def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_another_is_free() -> None:
+    """Somebody else's work would be metered, and disturbed."""
+    found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process()), "GPU-111": busy()})
+    assert chosen(found) == [1]
+    with pytest.raises(PreflightError, match=r"GPU 0: process 99 \(bob, python, 40.1 GB\) runs on it"):
+        chosen(found, gpus=[0])
+    with pytest.raises(PreflightError, match=r"2 GPU\(s\) needed.*process 99 \(bob"):
+        chosen(found, gpus={"count": 2})
+
+
+def test_a_display_does_not_occupy_a_gpu() -> None:
+    """A workstation's only GPU draws its screen; the doctor and the audit tell of it."""
+    assert chosen(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
+
+
+def test_memory_in_use_by_nobody_in_sight_means_that_somebody_is_there() -> None:
+    """A container does not see the processes of others."""
+    crowded = GpuInventory((gpu(0, vram_total_bytes=10**11, vram_used_bytes=30 * 10**9),))
+    with pytest.raises(PreflightError, match="30,000,000,000 bytes of it are in use"):
+        chosen(crowded)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gpus": [0]}])
+def test_a_gpu_too_small_for_the_weights_is_refused_with_both_figures(settings: dict[str, Any]) -> None:
+    """Before anything is loaded."""
+    small = GpuInventory((gpu(0, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9),))
+    with pytest.raises(PreflightError, match=r"15\.0 GB free, at least 16\.1 GB needed"):
+        chosen(small, around=Surroundings(weight_bytes=16_100_000_000), **settings)
+    halves = Surroundings(weight_bytes=24_000_000_000)
+    two = GpuInventory(tuple(gpu(i, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9) for i in (0, 1)))
+    assert chosen(two, around=halves, gpus={"count": 2}) == [0, 1]
+    with pytest.raises(PreflightError, match=r"at least 20\.0 GB needed"):
+        chosen(two, gpus={"count": 1, "min_free_gb": 20})
+
+
+def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
+    """A slice has no energy counter of its own."""
+    found = GpuInventory((gpu(0, mig=True, mig_slices=("MIG-7",)), gpu(1)))
+    assert chosen(found) == [1]
+    with pytest.raises(PreflightError, match=r"MIG-7.*no energy counter"):
+        chosen(found, gpus=[0])
+    with pytest.raises(PreflightError, match="slice of GPU 0"):
+        chosen(found, gpus=["MIG-7"])
+    with pytest.raises(PreflightError, match="CUDA_VISIBLE_DEVICES=MIG-7 gives the MIG slice"):
+        chosen(found, "MIG-7")
+
+
+def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_one() -> None:
+    """The processes on it are its holder's and go with the lease."""
+    leased = Surroundings(leases={"GPU-000": ANA})
+    found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process())})
+    assert chosen(found, around=leased) == [1]
+    assert chosen(found, around=leased, wait_s=5) == [1]
+    assert chosen(found, around=leased, wait_s=5, gpus=[0]) == [0]
+    assert chosen(found, around=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
+    with pytest.raises(PreflightError, match=r"leased by ana \(process 4242, 'batch 8', since .*--wait SECONDS"):
+        chosen(found, around=leased, gpus=[0])
+
+
+def test_a_group_is_of_one_model() -> None:
+    """An H200 beside an L4 would wait for it; who wants that names them, and is warned."""
+    found = GpuInventory((gpu(0), gpu(1, name="NVIDIA L4"), gpu(2)))
+    assert chosen(found, gpus={"count": 2}) == [0, 2]
+    with pytest.raises(PreflightError, match="of one model"):
+        chosen(found, gpus={"count": 3})
+    assert chosen(found, gpus=[0, 1]) == [0, 1]
+    assert "2 models" in gpu_warnings(found.gpus[:2], found)[0]
+
+
+def test_the_best_linked_group_comes_first() -> None:
+    """One slow link makes a group slow; among equals the lowest indices are taken, every time."""
+    found = GpuInventory(
+        tuple(map(gpu, range(4))), links=links(_01="SYS", _02=4, _03="SYS", _12="SYS", _13="NODE", _23=18)
+    )
+    assert chosen(found, gpus={"count": 2}) == [2, 3]
+    assert chosen(found, gpus={"count": 1}) == [0]
+    assert chosen(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
+
+
+def test_a_group_that_crosses_a_slow_link_is_warned_of() -> None:
+    """The pair and the way between them are named."""
+    found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
+    (warning,) = gpu_warnings(found.gpus, found)
+    assert "GPUs 0 and 1 are linked over the link between CPUs (SYS)" in warning
+    assert gpu_warnings(found.gpus, GpuInventory((gpu(0), gpu(1)), links=links(_01=18))) == ()

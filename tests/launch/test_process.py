@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import json
 import os
 import signal
@@ -83,6 +85,32 @@ def test_a_process_launcher_is_a_launcher(standin: Path, spec: Spec) -> None:
         assert runner.address.endswith("/r.sock")
         assert runner.description.startswith("process ")
     assert (launcher.name, runner.alive(), runner.exit_reason()) == ("process", False, "stopped")
+
+
+def test_a_lease_that_a_runner_was_given_is_held_until_it_has_ended(
+    launcher: ProcessLauncher, spec: Spec, tmp_path: Path
+) -> None:
+    """By its keeper, also when the coordinator holds it no more."""
+    lease = tmp_path / "lease"
+    lease.touch()
+    with lease.open() as ours, lease.open() as theirs:
+        fcntl.flock(ours, fcntl.LOCK_EX)
+        runner = launcher.launch(dataclasses.replace(spec("good"), lease_fds=(ours.fileno(),)))
+        ours.close()
+        with runner, pytest.raises(BlockingIOError):
+            fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_all_that_a_runner_started_belongs_to_it(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:
+    """Its workers, whatever session they moved to; nothing once it has ended."""
+    family = spec("family")
+    with launcher.launch(family) as runner:
+        until(lambda: ready(family))
+        assert runner.pid in runner.pids()
+        assert len(runner.pids()) > 1
+        assert os.getpid() not in runner.pids()
+    assert runner.pids() == frozenset()
 
 
 @pytest.mark.parametrize(

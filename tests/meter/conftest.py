@@ -4,12 +4,35 @@ from typing import TYPE_CHECKING
 
 import fake_nvml
 import pytest
+from fresh_zeus import fresh_zeus
+
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter.zeus import ZeusMeter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from fake_nvml import FakeGpu
+
+    from wattdock.meter.timeline import Timeline
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a freshly built fake libnvidia-ml.so.1."""
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+@pytest.fixture(params=[NvmlMeter, ZeusMeter], ids=["nvml", "zeus"])
+def metered(request: pytest.FixtureRequest, library: Path) -> Callable[[Sequence[FakeGpu], float], Timeline]:
+    """Let one of the real meters watch simulated GPUs in virtual time, for so many seconds."""
+
+    def watch(gpus: Sequence[FakeGpu], until_s: float) -> Timeline:
+        with fake_nvml.loaded(library, gpus=gpus) as fake, fresh_zeus():
+            meter = request.param(fake)
+            meter.start()
+            timeline: Timeline = meter.stop(fake_nvml.VIRTUAL_ORIGIN_NS + int(until_s * 1e9))
+            return timeline
+
+    return watch

@@ -27,7 +27,7 @@ EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
 RANDOM_WEIGHTS = (-1e-3, 1e-3)
 # Say where, under which label or with how much patience something runs, not what is measured.
-NOT_IDENTITY = {"name", "runner_python", "timeouts", "on_failure"}
+NOT_IDENTITY = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -169,9 +169,10 @@ class WarmUpSpec(_Written):
 
 
 class GpuCount(_Written):
-    """`gpus: {count: N}`."""
+    """`gpus: {count: N}`; each with at least `min_free_gb` (1e9 bytes) of VRAM free."""
 
     count: Positive
+    min_free_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class TimeoutsSpec(_Written):
@@ -194,14 +195,35 @@ class TimeoutsSpec(_Written):
     experiment_s: Seconds | None = None
 
 
+class ContainerSpec(_Written):
+    """The container that a runner gets under `launcher: docker`; a plain process has none of it.
+
+    Attributes:
+        image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
+        memory_gb: Most memory, in 10^9 bytes and without swap; None is no limit.
+        cpus: Most CPU time per time; None is no limit.
+        shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes.
+    """
+
+    image: str | None = None
+    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    shm_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
+    tmp_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
+
+
 class ExperimentConfig(_Written):
     """Everything that defines one experiment; its backend's settings stand under the backend's own name.
 
     Attributes:
         accelerator: "auto" uses a GPU where one is visible; "cpu" uses none; "cuda" requires one.
         gpus: "auto" takes as many as the backend's section needs; or indices or UUIDs; or `{count: N}`.
+        exclusive: "machine" keeps everybody else who uses wattdock from measuring on this machine meanwhile; "gpus"
+            only from the same GPUs, which disturbs and is not publishable.
+        wait_s: How long to wait for others who measure here.
         launcher: "auto" takes docker where an engine and the image are there, else a process.
-        meter: "auto" is NVML where there is an NVIDIA GPU, else none.
+        meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
+            each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
         on_failure: Whether a failed experiment stops the rest.
         runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
@@ -216,8 +238,11 @@ class ExperimentConfig(_Written):
     warmup: WarmUpSpec = WarmUpSpec()
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
+    exclusive: Literal["machine", "gpus"] = "machine"
+    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     launcher: Literal["auto", "docker", "process"] = "auto"
-    meter: Literal["auto", "nvml", "none"] = "auto"
+    container: ContainerSpec = ContainerSpec()
+    meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"
     on_failure: Literal["continue", "stop"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()

@@ -1,22 +1,29 @@
-"""Which GPUs this host has, and what does not change while they run.
+"""Which GPUs this host has, how they are linked, and what they are doing now.
 
 Reads NVML once and opens no CUDA context. Chooses nothing and meters nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
 from wattdock.errors import PreflightError
 from wattdock.host import nvml
+from wattdock.host.activity import read_activity
+from wattdock.host.nvml import known, told
+from wattdock.host.topology import read_links, read_nvlinks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-T = TypeVar("T")
+    from wattdock.host.activity import GpuActivity
+    from wattdock.host.topology import Link
+
+AFFINITY_WORDS = 16
+WORD_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,12 @@ class GpuInfo:
         ecc, mig, persistence: Whether the mode is on.
         compute_capability: "9.0" for Hopper.
         cuda_driver_version: Newest CUDA that the driver supports, "13.0".
+        mig_slices: UUIDs of its MIG devices.
+        pcie_generation, pcie_width: Of the link as it is now; an idle GPU lowers its generation.
+        numa_node: Of the host memory nearest to it.
+        cpus: CPUs nearest to it, "0-15,32".
+        nvlinks: Active NVLinks, to GPUs or switches; 0 without NVLink.
+        nvlink_version: "4.0" on Hopper.
     """
 
     index: int
@@ -49,15 +62,39 @@ class GpuInfo:
     compute_capability: str | None
     driver_version: str | None
     cuda_driver_version: str | None
+    mig_slices: tuple[str, ...] = ()
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    numa_node: int | None = None
+    cpus: str | None = None
+    nvlinks: int | None = None
+    nvlink_version: str | None = None
+    nvml_version: str | None = None
+
+    @property
+    def vram_free_bytes(self) -> int | None:
+        """VRAM that was not in use."""
+        if self.vram_total_bytes is None or self.vram_used_bytes is None:
+            return None
+        return self.vram_total_bytes - self.vram_used_bytes
 
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """Every GPU in NVML's order, or none and the reason for it; `unreadable` names those that did not answer."""
+    """Every GPU in NVML's order, or none and the reason for it; `unreadable` names those that did not answer.
+
+    Attributes:
+        links: One for each pair of GPUs.
+        activity: What each GPU was doing, by UUID.
+    """
 
     gpus: tuple[GpuInfo, ...]
     reason: str | None = None
     unreadable: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    activity: Mapping[str, GpuActivity] = field(default_factory=dict)
 
 
 def list_gpus() -> tuple[GpuInfo, ...]:
@@ -90,25 +127,34 @@ def inventory() -> GpuInventory:
 def _read_all() -> GpuInventory:
     count = nvml.gpu_count()
     found: list[GpuInfo] = []
+    devices: dict[str, nvml.Device] = {}
+    activity: dict[str, GpuActivity] = {}
     unreadable: list[str] = []
     for index in range(count):
         try:
-            found.append(_read(index))
+            device = nvml.device(index)
+            info = _read(index, device)
+            activity[info.uuid] = read_activity(device)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
+            continue
+        found.append(info)
+        devices[info.uuid] = device
     return GpuInventory(
         gpus=tuple(found),
         reason=None if count else "the NVIDIA driver lists no GPU",
         unreadable=tuple(unreadable),
+        links=read_links(devices),
+        activity=activity,
     )
 
 
-def _read(index: int) -> GpuInfo:
-    gpu = nvml.device(index)
-    memory = _known(pynvml.nvmlDeviceGetMemoryInfo, gpu)
-    capability = _known(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
-    cuda = _known(pynvml.nvmlSystemGetCudaDriverVersion)
-    pci = _known(pynvml.nvmlDeviceGetPciInfo, gpu)
+def _read(index: int, gpu: nvml.Device) -> GpuInfo:
+    memory = known(pynvml.nvmlDeviceGetMemoryInfo, gpu)
+    capability = known(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
+    cuda = known(pynvml.nvmlSystemGetCudaDriverVersion)
+    pci = known(pynvml.nvmlDeviceGetPciInfo, gpu)
+    nvlinks, nvlink_version = read_nvlinks(gpu)
     return GpuInfo(
         index=index,
         uuid=nvml.uuid(gpu),
@@ -117,40 +163,69 @@ def _read(index: int) -> GpuInfo:
         vram_used_bytes=None if memory is None else int(memory.used),
         power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
         power_limit_default_w=_watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu),
-        sm_clock_max_mhz=_known(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
-        memory_clock_max_mhz=_known(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
+        sm_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
+        memory_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
         mig=_is_on(pynvml.nvmlDeviceGetMigMode, gpu),
         persistence=_is_on(pynvml.nvmlDeviceGetPersistenceMode, gpu),
-        pci_bus_id=None if pci is None else _text(pci.busId),
+        pci_bus_id=None if pci is None else nvml.text(pci.busId),
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
-        driver_version=_known(pynvml.nvmlSystemGetDriverVersion),
+        driver_version=known(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        mig_slices=_mig_slices(gpu),
+        pcie_generation=told(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
+        pcie_generation_max=told(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
+        pcie_width=told(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
+        pcie_width_max=told(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
+        numa_node=_numa_node(gpu),
+        cpus=_cpus(gpu),
+        nvlinks=nvlinks,
+        nvlink_version=nvlink_version,
+        nvml_version=told(pynvml.nvmlSystemGetNVMLVersion),
     )
 
 
-def _known(call: Callable[..., Any], *arguments: object) -> Any:
-    """What a call answers, or None where this GPU or driver has no answer."""
-    try:
-        return call(*arguments)
-    except nvml.NvmlError as error:
-        if nvml.code_of(error) in nvml.NOT_SUPPORTED:
-            return None
-        raise
+def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
+    """UUIDs of the MIG devices that exist; NVML counts places, of which some are empty."""
+    slices = []
+    for place in range(told(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+        try:
+            slices.append(nvml.uuid(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
+        except nvml.NvmlError as error:
+            if nvml.code_of(error) != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+    return tuple(slices)
+
+
+def _numa_node(gpu: nvml.Device) -> int | None:
+    nodes = told(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    return None if nodes is None else next(iter(_bits(nodes)), None)
+
+
+def _cpus(gpu: nvml.Device) -> str | None:
+    words = told(pynvml.nvmlDeviceGetCpuAffinity, gpu, AFFINITY_WORDS)
+    return None if words is None else ranges(_bits(words))
+
+
+def _bits(words: Any) -> list[int]:
+    return [WORD_BITS * place + bit for place, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1]
+
+
+def ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as the kernel writes CPU lists: "0-3,8"."""
+    starts = [one for one in numbers if one - 1 not in numbers]
+    ends = [one for one in numbers if one + 1 not in numbers]
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
 def _watts(call: Callable[..., Any], gpu: nvml.Device) -> float | None:
-    milliwatts = _known(call, gpu)
+    milliwatts = known(call, gpu)
     return None if milliwatts is None else float(milliwatts) / nvml.MW_PER_W
 
 
 def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
     """Some modes are answered as one state, some as the current and the pending one."""
-    state = _known(call, gpu)
+    state = known(call, gpu)
     if state is None:
         return None
     return bool(state[0] if isinstance(state, list | tuple) else state)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

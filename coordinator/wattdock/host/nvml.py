@@ -6,9 +6,12 @@ no NVML call does.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Device = Any
 
@@ -46,9 +49,37 @@ _UNION_MEMBER = {
 }
 
 
-def code_of(error: Exception) -> int:
+def code_of(error: BaseException) -> int:
     """Return NVML's number for an `NvmlError`."""
     return int(getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN))
+
+
+def known(call: Callable[..., Any], *arguments: object) -> Any:
+    """Return what an NVML call answers, or None where this GPU or driver has no answer.
+
+    Raises:
+        NvmlError: Anything else went wrong.
+    """
+    try:
+        return call(*arguments)
+    except NvmlError as error:
+        if code_of(error) in NOT_SUPPORTED:
+            return None
+        raise
+
+
+def told(call: Callable[..., Any], *arguments: object) -> Any:
+    """Return what an NVML call answers, or None where it fails: for what is good to know and no reason to give up.
+
+    Raises:
+        NvmlError: The GPU is lost.
+    """
+    try:
+        return call(*arguments)
+    except NvmlError as error:
+        if code_of(error) == GPU_LOST:
+            raise
+        return None
 
 
 def open_nvml() -> str | None:
@@ -86,6 +117,11 @@ def device(index: int) -> Device:
 def uuid(gpu: Device) -> str:
     """Return "GPU-…"."""
     return str(pynvml.nvmlDeviceGetUUID(gpu))
+
+
+def text(value: str | bytes) -> str:
+    """Return what NVML gives as bytes or as text as text."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def counter_mj(gpu: Device) -> int:

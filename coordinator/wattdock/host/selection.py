@@ -1,49 +1,175 @@
-"""Which GPUs an experiment runs on. Pure."""
+"""Which GPUs an experiment runs on, and why the others were not taken. Pure."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.config.experiment import GpuCount
 from wattdock.errors import PreflightError
+from wattdock.host.topology import MEANING, links_among, slow_links
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.host.leases import Holder
+
+# A GPU with more in use and no process in sight is used by one that this machine does not show, as in a container.
+# What a driver keeps for itself is some hundred megabytes.
+UNSEEN_USE_BYTES = 2_000_000_000
+OCCUPYING = ("compute", "mps")
 
 
-def choose_gpus(config: ExperimentConfig, found: GpuInventory, *, visible: str | None = None) -> tuple[GpuInfo, ...]:
-    """Return the GPUs that `config` asks for, in the order asked; none where it is to run on the CPU.
+@dataclass(frozen=True)
+class Surroundings:
+    """What decides, besides the experiment and the GPUs, which ones can be had.
 
-    Args:
-        found: Every GPU of this machine.
+    Attributes:
         visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: only these GPUs are ours to take.
+        leases: Who holds a GPU, by UUID.
+        weight_bytes: Size of the model's weights; None where it is not known yet.
+    """
+
+    visible: str | None = None
+    leases: Mapping[str, Holder] = field(default_factory=dict)
+    weight_bytes: int | None = None
+
+
+def choose_gpus(
+    config: ExperimentConfig, found: GpuInventory, around: Surroundings = Surroundings()
+) -> tuple[GpuInfo, ...]:
+    """Return the GPUs that `config` asks for; none where it is to run on the CPU.
+
+    Those that were named come in the order named; else free ones of one model, best linked first. A GPU that another
+    coordinator has leased is taken only where `config` allows to wait for it.
 
     Raises:
-        PreflightError: One that was named does not exist or is not ours, there are fewer than were asked for, or one
-            that might have been taken does not answer.
+        PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
+            metered.
     """
     if config.accelerator == "cpu":
         if config.gpus != "auto":
             raise PreflightError(f"accelerator: cpu and gpus: {_asked(config)} contradict each other; drop one")
         return ()
-    ours = _ours(found.gpus, visible)
-    here = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in ours) or "none"
-    if len(ours) < len(found.gpus):
-        here += f" (CUDA_VISIBLE_DEVICES={visible})"
+    ours = _ours(found.gpus, around.visible)
     if isinstance(config.gpus, list):
-        return _each_once(tuple(_named(wanted, ours, here) for wanted in config.gpus))
+        here = _listed(ours) + ("" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={around.visible})")
+        named = _each_once(tuple(_named(wanted, ours, here) for wanted in config.gpus))
+        return _require_free(config, found, around, named)
     if found.unreadable:
         # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
         raise PreflightError(f"{found.unreadable[0]}: it does not answer; name others with gpus, or accelerator: cpu")
     if not ours and config.gpus == "auto" and config.accelerator == "auto":
         return ()
-    count = config.gpus.count if isinstance(config.gpus, GpuCount) else config.section.gpus_needed()
-    if count > len(ours):
-        raise PreflightError(f"{count} GPU(s) needed, GPUs here: {here}; ask for fewer, or accelerator: cpu")
-    return ours[:count]
+    return _best(config, found, around, ours)
+
+
+def gpu_warnings(chosen: Sequence[GpuInfo], found: GpuInventory) -> tuple[str, ...]:
+    """Return what makes the chosen GPUs a bad group."""
+    index = {gpu.uuid: gpu.index for gpu in chosen}
+    slow = [
+        f"GPUs {index[link.a]} and {index[link.b]} are linked over {MEANING[link.label]} ({link.label}), not NVLink: "
+        "a model split over them pays for it"
+        for link in slow_links(index.keys(), found.links)
+    ]
+    names = sorted({gpu.name for gpu in chosen})
+    mixed = [f"the GPUs chosen are of {len(names)} models: {', '.join(names)}"] if len(names) > 1 else []
+    return (*slow, *mixed)
+
+
+def why_occupied(gpu: GpuInfo, found: GpuInventory) -> str | None:
+    """Return who uses a GPU now, as far as this machine shows it; None where it is free."""
+    activity = found.activity.get(gpu.uuid)
+    busy = [one for one in activity.processes if one.kind in OCCUPYING] if activity else []
+    if busy:
+        return ", ".join(map(str, busy)) + (" runs on it" if len(busy) == 1 else " run on it")
+    if (gpu.vram_used_bytes or 0) > UNSEEN_USE_BYTES:
+        return f"{gpu.vram_used_bytes or 0:,} bytes of it are in use by a process that this machine does not show"
+    return None
+
+
+def _why_not(config: ExperimentConfig, found: GpuInventory, around: Surroundings, gpu: GpuInfo) -> str | None:
+    """Why a GPU cannot be taken. What runs on a leased one is its holder's and goes with the lease."""
+    if gpu.mig:
+        slices = ", ".join(gpu.mig_slices) or "none yet"
+        return f"MIG is on (slices: {slices}) and a slice has no energy counter; turn it off (nvidia-smi -mig 0)"
+    if holder := around.leases.get(gpu.uuid):
+        return None if config.wait_s else f"leased by {holder}"
+    if occupied := why_occupied(gpu, found):
+        return occupied
+    needed, free = _bytes_needed(config, around.weight_bytes), gpu.vram_free_bytes
+    if free is not None and free < needed:
+        return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
+    return None
+
+
+def _bytes_needed(config: ExperimentConfig, weight_bytes: int | None) -> float:
+    """Least VRAM per GPU: its share of the weights, and what was asked for."""
+    asked = (config.gpus.min_free_gb or 0) * 1e9 if isinstance(config.gpus, GpuCount) else 0.0
+    return max(asked, (weight_bytes or 0) / _count(config))
+
+
+def _count(config: ExperimentConfig) -> int:
+    if isinstance(config.gpus, list):
+        return len(config.gpus)
+    return config.gpus.count if isinstance(config.gpus, GpuCount) else config.section.gpus_needed()
+
+
+def _require_free(
+    config: ExperimentConfig, found: GpuInventory, around: Surroundings, named: tuple[GpuInfo, ...]
+) -> tuple[GpuInfo, ...]:
+    reasons = [f"GPU {gpu.index}: {why}" for gpu in named if (why := _why_not(config, found, around, gpu))]
+    if reasons:
+        raise PreflightError(f"{'; '.join(reasons)}; choose others with gpus{_waiting(reasons)}")
+    return named
+
+
+def _best(
+    config: ExperimentConfig, found: GpuInventory, around: Surroundings, ours: Sequence[GpuInfo]
+) -> tuple[GpuInfo, ...]:
+    """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
+    count = _count(config)
+    rejected = {gpu.uuid: why for gpu in ours if (why := _why_not(config, found, around, gpu))}
+    able = [gpu for gpu in ours if gpu.uuid not in rejected]
+    for candidates in ([gpu for gpu in able if gpu.uuid not in around.leases], able):
+        if groups := list(_groups(candidates, count)):
+            # The first of equals, so that the choice is the same every time.
+            return max(groups, key=lambda group: _linkage(group, found))
+    if len(able) >= count:
+        raise PreflightError(
+            f"{count} GPUs of one model are needed, free here: {_listed(able)}; name GPUs with gpus to mix models"
+        )
+    reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in ours if gpu.uuid in rejected]
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    free = _listed(able)
+    hidden = "" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={around.visible})"
+    raise PreflightError(
+        f"{count} GPU(s) needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
+        f"{_waiting(reasons)}"
+    )
+
+
+def _groups(candidates: Sequence[GpuInfo], count: int) -> Iterable[tuple[GpuInfo, ...]]:
+    """Every group of `count` GPUs of one model, lowest indices first."""
+    for name in dict.fromkeys(gpu.name for gpu in candidates):
+        yield from itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
+
+
+def _linkage(group: tuple[GpuInfo, ...], found: GpuInventory) -> tuple[int, int]:
+    """The slowest link decides how fast a group is, then all of them."""
+    ranks = [link.rank for link in links_among(frozenset(gpu.uuid for gpu in group), found.links)]
+    return (min(ranks, default=0), sum(ranks))
+
+
+def _waiting(reasons: Sequence[str]) -> str:
+    return ", or wait for the lease with --wait SECONDS" if any("leased by" in one for one in reasons) else ""
+
+
+def _listed(gpus: Sequence[GpuInfo]) -> str:
+    return ", ".join(f"{gpu.index} ({gpu.uuid}, {gpu.name})" for gpu in gpus) or "none"
 
 
 def _ours(gpus: Sequence[GpuInfo], visible: str | None) -> tuple[GpuInfo, ...]:
@@ -51,6 +177,11 @@ def _ours(gpus: Sequence[GpuInfo], visible: str | None) -> tuple[GpuInfo, ...]:
     if visible is None:
         return tuple(gpus)
     words = [word.strip() for word in visible.split(",") if word.strip()]
+    if slices := [word for word in words if word.startswith("MIG-")]:
+        raise PreflightError(
+            f"CUDA_VISIBLE_DEVICES={visible} gives the MIG slice {slices[0]}, which has no energy counter of its own; "
+            "ask the scheduler for a whole GPU"
+        )
     return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
 
 
@@ -58,6 +189,11 @@ def _named(wanted: int | str, gpus: Sequence[GpuInfo], here: str) -> GpuInfo:
     for gpu in gpus:
         if wanted in (gpu.index, gpu.uuid):
             return gpu
+        if wanted in gpu.mig_slices:
+            raise PreflightError(
+                f"{wanted} is a MIG slice of GPU {gpu.index} and has no energy counter of its own; "
+                "name a whole GPU with MIG off"
+            )
     raise PreflightError(f"there is no GPU {wanted!r}; GPUs here: {here}")
 
 

@@ -68,13 +68,14 @@ class Pip:
             self.progress("no newer pip to be had: the bundled one downloads before sizes can be shown")
 
     def resolve(self, requirements: Path, *options: str) -> tuple[Package, ...]:
-        """Return what pip would install, dependencies included, but for what the file is to be installed without.
+        """Return what pip would install into an empty environment, but for what the file is to be installed without.
 
         Raises:
             LaunchError: pip found no set, or reached no index.
         """
         report = self.log_path.with_name("report.json")
-        self._run("install", "--quiet", "--dry-run", "--report", str(report), "-r", str(requirements), *options)
+        dry = ("--dry-run", "--ignore-installed", "--report", str(report))
+        self._run("install", "--quiet", *dry, "-r", str(requirements), *options)
         unwanted = left_out(requirements.read_text(encoding="utf-8"))
         packages = parse_report(report.read_text(encoding="utf-8"))
         return tuple(package for package in packages if package.name not in unwanted)
@@ -85,9 +86,21 @@ class Pip:
         Raises:
             LaunchError: A package could not be fetched or built.
         """
+        self._run("install", "--progress-bar", "off", "--no-deps", "-r", self._pinned(packages), *options)
+
+    def download(self, packages: Sequence[Package], folder: Path, *options: str) -> None:
+        """Fetch exactly these packages' wheels into a folder.
+
+        Raises:
+            LaunchError: A package could not be fetched, or there is no wheel of it.
+        """
+        only = ("--only-binary", ":all:", "--dest", str(folder))
+        self._run("download", "--progress-bar", "off", "--no-deps", *only, "-r", self._pinned(packages), *options)
+
+    def _pinned(self, packages: Sequence[Package]) -> str:
         pins = self.log_path.with_name("pins.txt")
         pins.write_text(pin_lines(packages), encoding="utf-8")
-        self._run("install", "--progress-bar", "off", "--no-deps", "-r", str(pins), *options)
+        return str(pins)
 
     def _run(self, *arguments: str) -> None:
         run_logged(

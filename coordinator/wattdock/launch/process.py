@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from wattdock.errors import LaunchError
+from wattdock.launch.keeper import descendants
+from wattdock.launch.log import log_tail
 from wattdock.launch.protocol import STOP_GRACE_S
 from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
 from wattdock.launch.variables import runner_variables
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 KEEPER = Path(__file__).with_name("keeper.py")
 # The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
 KILL_WAIT_S = 30.0
-LOG_TAIL_BYTES = 64 * 1024
 
 
 class ProcessLauncher:
@@ -73,6 +74,7 @@ class ProcessLauncher:
                     env=runner_variables(spec, os.environ, keep_pythonpath=self._keep_pythonpath),
                     # A terminal's Ctrl-C is the coordinator's to handle.
                     start_new_session=True,
+                    pass_fds=spec.lease_fds,
                 )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,9 +107,17 @@ class RunnerProcess:
         """What it is on this host, for people."""
         return f"process {self.pid}"
 
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder: where everybody does."""
+        return on_host
+
     def alive(self) -> bool:
         """Whether it still runs; False only once all that it had started is gone too."""
         return self.exit_reason() is None
+
+    def pids(self) -> frozenset[int]:
+        """Return all processes that belong to it now; empty once it has ended."""
+        return frozenset(descendants(self._keeper.pid)) if self.alive() else frozenset()
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""
@@ -122,11 +132,7 @@ class RunnerProcess:
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the last lines of its log; empty where there is none."""
-        with contextlib.suppress(OSError), self._log_path.open("rb") as log:
-            size_bytes = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size_bytes - LOG_TAIL_BYTES))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
-        return ""
+        return log_tail(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.

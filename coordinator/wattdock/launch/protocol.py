@@ -1,6 +1,6 @@
 """What every launcher offers: one runner, started from a spec, watched and stopped through its handle.
 
-Knows no way to start anything: `process` does, and docker will. Whether the runner answers is the client's to find out.
+Knows no way to start anything: `process` and `docker` do. Whether the runner answers is the client's to find out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class LaunchSpec:
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
         labels: What to mark it with, where the launcher can mark; a plain process cannot be marked.
+        lease_fds: Descriptors of leases that are to be held until nothing of the runner is left, even should the
+            coordinator be killed; a launcher whose runners' keeper is no child of ours leaves them alone.
     """
 
     backend: str
@@ -37,6 +39,7 @@ class LaunchSpec:
     gpu_uuids: tuple[str, ...] = ()
     model_path: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    lease_fds: tuple[int, ...] = ()
 
 
 class LaunchedRunner(Protocol):
@@ -50,8 +53,14 @@ class LaunchedRunner(Protocol):
     def description(self) -> str:
         """What it is on this host, for people: "process 1234"."""
 
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder that lies at `on_host` on this machine."""
+
     def alive(self) -> bool:
         """Whether it still runs; cheap enough to poll."""
+
+    def pids(self) -> frozenset[int]:
+        """Return all processes that belong to it now, as this host numbers them; empty once it has ended."""
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""

@@ -24,6 +24,11 @@ SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@")
+# Settings of engines and of what they are built on; all else of the host's is none of a container's business.
+ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_")
+# The coordinator fetches models; a runner finds them on disk.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 # These belong to the coordinator's interpreter.
 PYTHON_NAMES = frozenset({"PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"})
 
@@ -38,11 +43,7 @@ def runner_variables(spec: LaunchSpec, environ: Mapping[str, str], *, keep_pytho
 
     Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
     """
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name not in PYTHON_NAMES and not SECRET_NAME.search(name) and not SECRET_VALUE.search(value)
-    }
+    kept = {name: value for name, value in environ.items() if name not in PYTHON_NAMES and not is_secret(name, value)}
     ours = [str(folder.absolute()) for folder in (PROTO_DIR, COMMON_DIR, spec.runner_dir)]
     theirs = environ.get("PYTHONPATH", "").split(os.pathsep) if keep_pythonpath else []
     return kept | {
@@ -50,8 +51,40 @@ def runner_variables(spec: LaunchSpec, environ: Mapping[str, str], *, keep_pytho
         "PYTHONPATH": os.pathsep.join([*ours, *(str(Path(folder).absolute()) for folder in theirs if folder)]),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in spec.gpu_indices),
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONUNBUFFERED": "1",
+        **OFFLINE,
+        **QUIET,
     }
+
+
+def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: str) -> dict[str, str]:
+    """Return what is set in a runner's container beside what its image sets.
+
+    Args:
+        spec: The runner; which GPUs it sees is asked of the engine, not of CUDA.
+        environ: The coordinator's own environment; only engines' settings are taken, and no secret.
+        cache: The folder, in the container, that may be written to and is kept.
+
+    Source: PyTorch, Triton and vLLM name these folders; NCCL and gloo take the interface to use from these variables.
+    """
+    kept = {name: value for name, value in environ.items() if ENGINE_NAME.match(name) and not is_secret(name, value)}
+    # NVIDIA's images ask for every GPU by themselves.
+    none = {} if spec.gpu_uuids else {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+    return kept | {
+        "HOME": f"{cache}/home",
+        "XDG_CACHE_HOME": cache,
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "VLLM_CACHE_ROOT": f"{cache}/vllm",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **none,
+        **OFFLINE,
+        **QUIET,
+    }
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable looks like one that nobody else should see."""
+    return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.energy import COUNTER_LAG, span_energy
+from wattdock.energy import COUNTER_LAG, EnergyCurve
+from wattdock.merge.beside import cross_check, host_energy, host_joules
+from wattdock.merge.processes import processes_seen
 from wattdock.results.result import (
     CpuEstimate,
     EnergyResult,
-    GpuProcessSeen,
     MeterFact,
     MultiGPUMetrics,
     PassEnergy,
@@ -68,26 +69,38 @@ def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     return hypot(sqrt(sum(one.local_var_j2 for one in spans)), sum(map(abs, lag_j.values())))
 
 
-def span_joules(timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
-    """Return the energy of `span` on the GPUs `uuids`."""
-    if timeline is None or not uuids:
-        return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-    found: dict[str, SpanEnergy] = {}
-    reasons = []
-    for uuid in uuids:
-        if gpu := timeline.gpus.get(uuid):
-            found[uuid] = span_energy(gpu, span.start_ns, span.end_ns)
-            reasons += [f"{uuid}: {found[uuid].reason}"] if found[uuid].energy_j is None else []
-        else:
-            reasons.append(timeline.reason or f"the meter did not see {uuid}")
-    per_gpu_j = {uuid: found[uuid].energy_j if uuid in found else None for uuid in uuids}
-    sources = frozenset(one.source for one in found.values() if one.source)
-    if reasons:
-        return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
-    lag_j = {uuid: one.lag_j or 0.0 for uuid, one in found.items()}
-    local_var_j2 = sum(max(0.0, (one.timing_j or 0.0) ** 2 - lag_j[uuid] ** 2) for uuid, one in found.items())
-    total_j = sum(value or 0.0 for value in per_gpu_j.values())
-    return Joules(total_j, per_gpu_j, local_var_j2, lag_j, sources)
+class SpanJoules:
+    """Energy of spans; a GPU's curve, and its energy in each span, is computed once however often it is asked for."""
+
+    def __init__(self) -> None:
+        # By identity; each timeline is held beside its curve, so that no other can take its place in memory.
+        self._curves: dict[int, tuple[GpuTimeline, EnergyCurve]] = {}
+        self._energies: dict[tuple[int, int, int], SpanEnergy] = {}
+
+    def of(self, timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
+        """Return the energy of `span` on the GPUs `uuids`."""
+        if timeline is None or not uuids:
+            return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
+        found = {uuid: self._energy(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
+        reasons = [f"{uuid}: {one.reason}" for uuid, one in found.items() if one.energy_j is None]
+        reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in found]
+        per_gpu_j = {uuid: found[uuid].energy_j if uuid in found else None for uuid in uuids}
+        sources = frozenset(one.source for one in found.values() if one.source)
+        if reasons:
+            return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
+        lag_j = {uuid: one.lag_j or 0.0 for uuid, one in found.items()}
+        local_var_j2 = sum(max(0.0, (one.timing_j or 0.0) ** 2 - lag_j[uuid] ** 2) for uuid, one in found.items())
+        total_j = sum(value or 0.0 for value in per_gpu_j.values())
+        return Joules(total_j, per_gpu_j, local_var_j2, lag_j, sources)
+
+    def _energy(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
+        key = (id(gpu), span.start_ns, span.end_ns)
+        if key not in self._energies:
+            if id(gpu) not in self._curves:
+                self._curves[id(gpu)] = gpu, EnergyCurve(gpu)
+            _, curve = self._curves[id(gpu)]
+            self._energies[key] = curve.between(span.start_ns, span.end_ns)
+        return self._energies[key]
 
 
 @dataclass(frozen=True)
@@ -100,15 +113,30 @@ class Gpus:
 
 
 def measured_energy(
-    restarts: Sequence[RestartRecord], gpus: Gpus, performance: Performance | None, *, cpu_tdp_w: float
+    restarts: Sequence[RestartRecord],
+    gpus: Gpus,
+    performance: Performance | None,
+    *,
+    cpu_tdp_w: float,
+    joules_in: SpanJoules | None = None,
 ) -> EnergyResult:
-    """Return the energy of all measured passes of all restarts."""
+    """Return the energy of all measured passes of all restarts.
+
+    Args:
+        joules_in: Where others ask for the same spans too, so that these are computed once.
+    """
+    joules_in = joules_in or SpanJoules()
     passes = list(_passes(restarts))
-    used = [span_joules(timeline, one.generated.span, gpus.used) for _, timeline, one in passes]
+
+    def per_pass(uuids: Sequence[str]) -> list[Joules]:
+        return [joules_in.of(timeline, one.generated.span, uuids) for _, timeline, one in passes]
+
+    used = per_pass(gpus.used)
     reason = next((joules.reason for joules in used if joules.reason), None)
     if not passes:
         reason = "no pass was measured"
     total_j = None if reason else sum(joules.total_j or 0.0 for joules in used)
+    host_j, host = host_energy(restarts)
     sources = sorted(frozenset[str]().union(*(joules.sources for joules in used)))
     return EnergyResult(
         total_j=total_j,
@@ -119,16 +147,17 @@ def measured_energy(
             counter_lag_std_s=COUNTER_LAG.std_s,
         ),
         per_gpu_j=_summed(joules.per_gpu_j for joules in used),
-        allocation_j=_total(passes, gpus.leased),
-        bystander_j=_summed(
-            span_joules(line, one.generated.span, gpus.bystanders).per_gpu_j for _, line, one in passes
-        ),
-        load_j=_load_j(restarts, gpus.used),
+        allocation_j=_total(per_pass(gpus.leased)),
+        bystander_j=_summed(joules.per_gpu_j for joules in per_pass(gpus.bystanders)),
+        load_j=_load_j(restarts, gpus.used, joules_in),
         source="+".join(sources) or None,
         **_per_unit(total_j, performance),
-        passes=[_pass_energy(restart, one, joules) for (restart, _, one), joules in zip(passes, used, strict=True)],
+        passes=[_pass_energy(*seen, joules) for seen, joules in zip(passes, used, strict=True)],
+        cross_check=cross_check(restarts, gpus.used),
+        host_j=host_j,
+        host=host,
         meter=_meter_facts(restarts),
-        gpu_processes=_processes(restarts),
+        gpu_processes=processes_seen(restarts),
         cpu_estimate=_cpu_estimate([one for _, _, one in passes], cpu_tdp_w),
     )
 
@@ -164,15 +193,15 @@ def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]
     return sums
 
 
-def _total(passes: list[tuple[int, Timeline | None, MeasuredPass]], uuids: Sequence[str]) -> float | None:
-    totals = [span_joules(timeline, one.generated.span, uuids).total_j for _, timeline, one in passes]
+def _total(parts: Sequence[Joules]) -> float | None:
+    totals = [joules.total_j for joules in parts]
     return None if not totals or None in totals else sum(value or 0.0 for value in totals)
 
 
-def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str]) -> float | None:
+def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: SpanJoules) -> float | None:
     """Return the mean over restarts of the energy of loading."""
     loads = [
-        span_joules(one.timeline, span, uuids).total_j for one in restarts for span in one.spans if span.name == "load"
+        joules_in.of(one.timeline, span, uuids).total_j for one in restarts for span in one.spans if span.name == "load"
     ]
     known = [value for value in loads if value is not None]
     return float(np.mean(known)) if known and len(known) == len(loads) else None
@@ -195,7 +224,8 @@ def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: int, one: MeasuredPass, joules: Joules) -> PassEnergy:
+def _pass_energy(restart: int, timeline: Timeline | None, one: MeasuredPass, joules: Joules) -> PassEnergy:
+    host = host_joules(timeline, one.generated.span)
     return PassEnergy(
         restart=restart,
         pass_index=one.index,
@@ -208,6 +238,7 @@ def _pass_energy(restart: int, one: MeasuredPass, joules: Joules) -> PassEnergy:
         reason=joules.reason,
         prompt_repeats=one.generated.prompt_repeats,
         prompts_reused=one.prompts_reused,
+        host_j={name: found[0] if found else None for name, found in host.items()},
     )
 
 
@@ -228,28 +259,9 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
         counter_period_s=float(np.median(periods)) if periods else None,
         nvml_busy_fraction=max(busy, default=None),
         ticks=sum(len(gpu.ticks.energy_mj) for gpu in timelines),
+        process_lists=sum(len(gpu.processes) for gpu in timelines),
         events=[f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
     )
-
-
-def _processes(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
-    seen: dict[tuple[str, int, str], GpuProcessSeen] = {}
-    for one in restarts:
-        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
-            for sample in gpu.processes:
-                for process in sample.processes:
-                    key = (uuid, process.pid, process.kind)
-                    before = seen.get(key)
-                    sizes = [process.memory_bytes, before.memory_bytes_max if before else None]
-                    seen[key] = GpuProcessSeen(
-                        gpu_uuid=uuid,
-                        pid=process.pid,
-                        kind=process.kind,
-                        memory_bytes_max=max((size for size in sizes if size is not None), default=None),
-                        first_seen_ns=before.first_seen_ns if before else sample.at_ns,
-                        last_seen_ns=sample.at_ns,
-                    )
-    return list(seen.values())
 
 
 def _cpu_estimate(passes: list[MeasuredPass], tdp_w: float) -> CpuEstimate | None:

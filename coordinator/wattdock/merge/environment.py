@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from wattdock import __version__
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
-from wattdock.results.environment import ClockFacts, EnvironmentSnapshot, HostGpu, ModelFacts
+from wattdock.records import NS_PER_S
+from wattdock.results.environment import (
+    ClockFacts,
+    ContainerFacts,
+    EnvironmentSnapshot,
+    GpuLink,
+    HostGpu,
+    ModelFacts,
+    Topology,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     from wattdock.results.environment import RunnerEnvironment
 
 BYTES_PER_GB = 1e9
-NS_PER_S = 1e9
 
 
 def used_uuids(ready: Ready, restarts: Sequence[RestartRecord]) -> tuple[str, ...]:
@@ -48,11 +56,16 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         driver_version=gpus[0].driver_version if gpus else None,
         cuda_version=runner.cuda_version if runner else None,
         nccl_version=runner.nccl_version if runner else None,
+        topology=_topology(ready),
+        leased=list(ready.lease_names),
+        exclusive=config.exclusive,
         **dataclasses.asdict(ready.machine),
         coordinator_python=platform.python_version(),
         wattdock_version=__version__,
-        launcher=ready.launcher_name,
-        launcher_reason=ready.launcher_reason,
+        launcher=ready.launch.name,
+        launcher_reason=ready.launch.reason,
+        image_digest=ready.launch.containers.image.digest if ready.launch.containers else None,
+        container=_container_facts(ready),
         backend=config.backend,
         framework=runner.framework if runner else None,
         framework_version=runner.framework_version if runner else None,
@@ -66,8 +79,8 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         dataset_sha256=prompts,
         seed=config.workload.seed,
         clock=_clock_facts(restarts),
-        meter=ready.meter_name,
-        meter_reason=ready.meter_reason,
+        meter=ready.meter.name,
+        meter_reason=ready.meter.reason,
     )
 
 
@@ -84,6 +97,11 @@ def _host_gpu(gpu: GpuInfo, *, used: bool) -> HostGpu:
     return HostGpu.model_validate({name: facts[name] for name in HostGpu.model_fields})
 
 
+def _topology(ready: Ready) -> Topology | None:
+    links = [GpuLink(**dataclasses.asdict(link), label=link.label) for link in ready.inventory.links]
+    return Topology(links=links, warnings=list(ready.warnings)) if links else None
+
+
 def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:
     spec = ready.config.model
     low, high = RANDOM_WEIGHTS
@@ -96,6 +114,15 @@ def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironm
         trust_remote_code=spec.trust_remote_code,
         parameter_count=runner.parameter_count if runner else None,
         weight_bytes=runner.weight_bytes if runner else None,
+    )
+
+
+def _container_facts(ready: Ready) -> ContainerFacts | None:
+    if (containers := ready.launch.containers) is None:
+        return None
+    engine, image = containers.engine, containers.image
+    return ContainerFacts(
+        engine=engine.name, engine_version=engine.version, rootless=engine.rootless, image=image.name, image_id=image.id
     )
 
 

@@ -59,12 +59,20 @@ def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
 
 
 def schedule_lag_share(measured: MeasuredPass) -> float | None:
-    """Return the last request's delay behind its intended arrival, as a share of the pass; None without a schedule."""
+    """Return how far an engine fell behind its schedule in a pass, as a share of the pass; None without a schedule.
+
+    The larger of the last request's delay before it entered the engine, and of what the last quarter of the requests
+    took longer than the first: an engine with room for all of them makes them wait inside.
+    """
     done = measured.generated
-    last = max(done.requests, key=lambda request: request.index, default=None)
-    if last is None or last.intended_ns is None:
+    requests = sorted(done.requests, key=lambda request: request.index)
+    if not requests or requests[-1].intended_ns is None:
         return None
-    return (last.submitted_ns - last.intended_ns) / NS_PER_S / done.span.duration_s
+    delay_s = (requests[-1].submitted_ns - requests[-1].intended_ns) / NS_PER_S
+    quarter = -(-len(requests) // 4)
+    early, late = (quantiles(map(e2e_s, part)) for part in (requests[:quarter], requests[-quarter:]))
+    growth_s = late.p50_s - early.p50_s if early and late else 0.0
+    return max(delay_s, growth_s) / done.span.duration_s
 
 
 def ttft_s(request: RequestRecord) -> float | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wattdock.merge.energy import Gpus, measured_energy, multi_gpu, span_joules
+from wattdock.merge.energy import Gpus, SpanJoules, measured_energy, multi_gpu
 from wattdock.merge.environment import environment, used_uuids
 from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.statistics import statistics
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.config.experiment import ExperimentConfig
+    from wattdock.merge.energy import Joules
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.records import RestartRecord, Span
     from wattdock.results.result import Failure
 
 COMPUTE_REASON = "this version counts no FLOPs"
+PARTS = ("environment", "energy", "performance", "compute", "statistics", "multi_gpu", "audit")
+EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
 
 
 def merge(
@@ -49,15 +52,14 @@ def merge(
         bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
     )
     speed = performance(passes, offered_rate_per_s=config.workload.rate_per_s)
-    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w)
+    joules_in = SpanJoules()
+    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
-    return ExperimentResult(
-        experiment_id=config.experiment_id,
-        started_utc=started_utc.isoformat(timespec="milliseconds"),
-        config=config.model_dump(mode="json"),
-        status=_status(failure),
-        error=failure,
+    return result_row(
+        config,
+        failure,
+        started_utc=started_utc,
         environment=snapshot,
         energy=energy,
         performance=speed,
@@ -65,26 +67,21 @@ def merge(
         statistics=statistics(energy.passes),
         multi_gpu=multi_gpu(energy, speed),
         audit=audit(snapshot, energy, speed, token_disagreements=token_disagreements(passes), failure=failure),
-        spans=[stored for one in restarts for stored in _stored_spans(one, used)],
+        spans=[stored for one in restarts for stored in _stored_spans(one, used, joules_in)],
     )
 
 
-def unmerged(config: ExperimentConfig, failure: Failure, *, started_utc: datetime) -> ExperimentResult:
-    """Return the row of an experiment whose parts could not be merged: all keys, and why there is nothing in them."""
+def result_row(
+    config: ExperimentConfig, failure: Failure | None, *, started_utc: datetime, **parts: Any
+) -> ExperimentResult:
+    """Return an experiment's row with all keys; those that are not among `parts` stay empty."""
     return ExperimentResult(
         experiment_id=config.experiment_id,
         started_utc=started_utc.isoformat(timespec="milliseconds"),
         config=config.model_dump(mode="json"),
-        status="failed",
+        status=_status(failure),
         error=failure,
-        environment=None,
-        energy=None,
-        performance=None,
-        compute=None,
-        statistics=None,
-        multi_gpu=None,
-        audit=None,
-        spans=[],
+        **EMPTY | parts,
     )
 
 
@@ -94,17 +91,18 @@ def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
     return "interrupted" if failure.kind == INTERRUPTED else "failed"
 
 
-def _stored_spans(restart: RestartRecord, used: Sequence[str]) -> list[StoredSpan]:
+def _stored_spans(restart: RestartRecord, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
     spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
     spans += [(one.generated.span, one.index) for one in restart.passes]
-    return [_stored_span(restart, span, index, used) for span, index in spans]
+    return [
+        _stored_span(restart.restart, span, index, joules_in.of(restart.timeline, span, used)) for span, index in spans
+    ]
 
 
-def _stored_span(restart: RestartRecord, span: Span, pass_index: int | None, used: Sequence[str]) -> StoredSpan:
-    joules = span_joules(restart.timeline, span, used)
+def _stored_span(restart: int, span: Span, pass_index: int | None, joules: Joules) -> StoredSpan:
     return StoredSpan(
         name=span.name,
-        restart=restart.restart,
+        restart=restart,
         pass_index=pass_index,
         start_ns=span.start_ns,
         end_ns=span.end_ns,

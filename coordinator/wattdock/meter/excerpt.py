@@ -23,11 +23,16 @@ Intervals = tuple[tuple[int, int], ...]
 def excerpt(timeline: Timeline, intervals: Sequence[tuple[int, int]]) -> Timeline:
     """Return the part of `timeline` inside any of `intervals`, (start, end) in nanoseconds.
 
-    Counter changes next to an interval are kept too, and so is every event.
+    Counter changes next to an interval are kept too, and so is every event; windows where they lie inside one.
     """
     wanted = tuple(intervals)
     gpus = {uuid: _gpu(gpu, wanted) for uuid, gpu in timeline.gpus.items()}
-    return dataclasses.replace(timeline, gpus=gpus)
+    windows = tuple(one for one in timeline.windows if any(s <= one.start_ns and one.end_ns <= e for s, e in wanted))
+    host = timeline.host
+    if host is not None:
+        energy_j = {name: _series(one, wanted) for name, one in host.energy_j.items()}
+        host = dataclasses.replace(host, energy_j=energy_j)
+    return dataclasses.replace(timeline, gpus=gpus, windows=windows, host=host)
 
 
 def _gpu(gpu: GpuTimeline, intervals: Intervals) -> GpuTimeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from wattdock.errors import MeterError
@@ -9,6 +10,8 @@ from wattdock.meter.protocol import SystemClock
 from wattdock.meter.timeline import Timeline
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from wattdock.meter.protocol import Clock
 
 
@@ -16,11 +19,13 @@ class NoMeter:
     """Satisfies `Meter` and reads nothing.
 
     Args:
-        reason: Why there is no energy; stands in every result instead of a figure.
+        reason: Why there is no GPU's energy; stands in every result instead of a figure.
+        name: What the timeline calls the meter.
     """
 
-    def __init__(self, reason: str, clock: Clock | None = None) -> None:
+    def __init__(self, reason: str, clock: Clock | None = None, *, name: str = "none") -> None:
         self._reason = reason
+        self._name = name
         self._clock: Clock = clock or SystemClock()
         self._start_ns: int | None = None
 
@@ -28,8 +33,9 @@ class NoMeter:
         """Note the time."""
         self._start_ns = self._clock.now_ns()
 
-    def note_edge(self) -> None:
+    def window(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
         """Do nothing: there is nothing to read."""
+        return nullcontext()
 
     def watts(self) -> dict[str, float | None]:
         """Return nothing."""
@@ -48,4 +54,4 @@ class NoMeter:
         if self._start_ns is None:
             raise MeterError("the meter was stopped before it was started")
         end_ns = max(self._clock.now_ns(), after_ns or 0)
-        return Timeline(meter="none", start_ns=self._start_ns, end_ns=end_ns, reason=self._reason)
+        return Timeline(meter=self._name, start_ns=self._start_ns, end_ns=end_ns, reason=self._reason)

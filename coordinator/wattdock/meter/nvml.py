@@ -1,173 +1,93 @@
-"""The host meter: every NVIDIA GPU of this machine, through NVML, one thread each.
-
-Never opens a CUDA context, which alone would change what it measures. Knows no backend and no spans.
-"""
+"""The host meter through NVML. Never opens a CUDA context, which alone would change what it measures."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from functools import partial
+from typing import TYPE_CHECKING
 
 from wattdock.errors import MeterError
 from wattdock.host import nvml
-from wattdock.meter.findings import counter_events, period_s
-from wattdock.meter.protocol import SystemClock
-from wattdock.meter.sampler import NS_PER_S, TAIL_LIMIT_NS, GpuSampler, Recording
-from wattdock.meter.timeline import GpuTimeline, MeterEvent, Series, Ticks, Timeline
+from wattdock.meter.gpus import GpuMeter
+from wattdock.meter.source import PowerRead, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wattdock.meter.protocol import Clock
-    from wattdock.meter.timeline import EnergySource
+    from wattdock.meter.source import Meaning
 
-# Longer than any NVML call that was seen to return.
-CALL_PATIENCE_S = 15.0
-
-
-class _SamplerThread(threading.Thread):
-    """Runs one sampler; `completed` stays False when it broke off with an error of our own."""
-
-    def __init__(self, sampler: GpuSampler) -> None:
-        super().__init__(name=f"meter-{sampler.uuid}", daemon=True)
-        self.sampler = sampler
-        self.completed = False
-
-    def run(self) -> None:
-        self.sampler.run()
-        self.completed = True
+SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
+    "temperature_c": nvml.temperature_c,
+    "memory_temperature_c": nvml.memory_temperature_c,
+    "sm_clock_mhz": nvml.sm_clock_mhz,
+    "memory_clock_mhz": nvml.memory_clock_mhz,
+    "memory_used_bytes": nvml.memory_used_bytes,
+    "gpu_utilization_percent": nvml.gpu_utilization_percent,
+    "performance_state": nvml.performance_state,
+    **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()},
+}
 
 
-class NvmlMeter:
-    """Meters every GPU that NVML lists; satisfies `Meter`. One start and one stop per instance."""
+class NvmlMeter(GpuMeter):
+    """Meters every GPU that NVML lists."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SystemClock()
-        self._threads: list[_SamplerThread] = []
-        self._unreadable: dict[str, MeterEvent] = {}
-        self._start_ns: int | None = None
-        self._reason: str | None = None
+        super().__init__(NvmlHost(), clock)
 
-    def start(self) -> None:
-        """Find the GPUs and begin to record.
+
+class NvmlHost:
+    """The GPUs that NVML lists; satisfies `GpuHost`."""
+
+    name = "nvml"
+
+    def open(self) -> str | None:
+        """Initialise NVML; return why there is none, or None.
 
         Raises:
-            MeterError: A driver is there and cannot be talked to, or the meter was started before.
+            MeterError: A driver is there and cannot be talked to.
         """
-        if self._start_ns is not None:
-            raise MeterError("this meter was started before; make a new one for each timeline")
-        self._start_ns = self._clock.now_ns()
         try:
-            self._reason = nvml.open_nvml()
-            if self._reason is None:
-                self._open_gpus()
+            return nvml.open_nvml()
         except nvml.NvmlError as error:
             raise MeterError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
-        for thread in self._threads:
-            thread.start()
 
-    def note_edge(self) -> None:
-        """Say that a span begins or ends about now: process lists are read soon."""
-        for thread in self._threads:
-            thread.sampler.note_edge()
+    def count(self) -> int:
+        """Return how many GPUs NVML lists."""
+        return nvml.gpu_count()
 
-    def watts(self) -> dict[str, float | None]:
-        """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
-        return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
-
-    def so_far(self) -> Timeline:
-        """Return what was recorded up to now, while recording goes on."""
-        gpus = {one.sampler.uuid: gpu_timeline(one.sampler.uuid, one.sampler.recording) for one in self._threads}
-        for name, event in self._unreadable.items():
-            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=_ticks([]), events=(event,))
-        now_ns = self._clock.now_ns()
-        return Timeline(meter="nvml", start_ns=self._start_ns or 0, end_ns=now_ns, gpus=gpus, reason=self._reason)
-
-    def stop(self, after_ns: int | None = None) -> Timeline:
-        """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
-
-        A counter that no longer changes is waited for three seconds.
-
-        Args:
-            after_ns: End of the last span, CLOCK_MONOTONIC nanoseconds.
+    def source(self, index: int) -> Source:
+        """Return one GPU's readings.
 
         Raises:
-            MeterError: The meter was not started, or a thread of it broke off.
+            NvmlError: It does not answer.
         """
-        if self._start_ns is None:
-            raise MeterError("the meter was stopped before it was started")
-        now_ns = self._clock.now_ns()
-        until_ns = now_ns if after_ns is None else after_ns
-        for thread in self._threads:
-            thread.sampler.stop_after(until_ns)
-        patience_s = max(0, until_ns - now_ns) / NS_PER_S + TAIL_LIMIT_NS / NS_PER_S + CALL_PATIENCE_S
-        for thread in self._threads:
-            thread.join(patience_s)
-        return self._timeline(until_ns)
+        return nvml_source(nvml.device(index))
 
-    def _open_gpus(self) -> None:
-        for index in range(nvml.gpu_count()):
-            try:
-                gpu = nvml.device(index)
-                self._threads.append(_SamplerThread(GpuSampler(nvml.uuid(gpu), gpu, self._clock)))
-            except nvml.NvmlError as error:
-                kind: Literal["gpu_lost", "read_error"] = "read_error"
-                if nvml.code_of(error) == nvml.GPU_LOST:
-                    kind = "gpu_lost"
-                # Without a UUID its place in NVML's order is all there is to name it by.
-                self._unreadable[f"index-{index}"] = MeterEvent(self._clock.now_ns(), kind, f"GPU {index}: {error}")
-        if not self._threads and not self._unreadable:
-            self._reason = "the NVIDIA driver lists no GPU"
-
-    def _timeline(self, until_ns: int) -> Timeline:
-        gpus: dict[str, GpuTimeline] = {}
-        end_ns = max(until_ns, self._clock.now_ns())
-        hung = [thread for thread in self._threads if thread.is_alive()]
-        for thread in self._threads:
-            if thread not in hung and not thread.completed:
-                raise MeterError(
-                    f"the meter of {thread.sampler.uuid} broke off; this is a bug, see its traceback above"
-                )
-            gpus[thread.sampler.uuid] = gpu_timeline(thread.sampler.uuid, thread.sampler.recording, hung=thread in hung)
-            end_ns = max(end_ns, thread.sampler.recording.end_ns)
-        for name, event in self._unreadable.items():
-            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=_ticks([]), events=(event,))
-        if self._reason is None and not hung:
-            nvml.close_nvml()
-        return Timeline(meter="nvml", start_ns=self._start_ns or 0, end_ns=end_ns, gpus=gpus, reason=self._reason)
+    def close(self) -> None:
+        """Close NVML."""
+        nvml.close_nvml()
 
 
-def gpu_timeline(uuid: str, seen: Recording, *, hung: bool = False) -> GpuTimeline:
-    """Turn a recording into one GPU's timeline; `hung` says that its last NVML call has not returned."""
-    ticks = _ticks(list(seen.ticks))
-    series = {name: _series(list(rows)) for name, rows in dict(seen.series).items()}
-    power = series.get("power_w", series.get("power_average_w"))
-    events = [*seen.events, *counter_events(ticks, power, start_ns=seen.start_ns, end_ns=seen.end_ns)]
-    if hung:
-        message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
-        events.append(MeterEvent(seen.end_ns, "read_error", message))
-    metered_ns = seen.end_ns - seen.start_ns
-    source: EnergySource | None = "counter" if seen.has_counter else None
-    if source is None and power is not None:
-        source = "integrated_power"
-    return GpuTimeline(
-        uuid=uuid,
-        energy_source=source,
-        ticks=ticks,
-        series=series,
-        processes=tuple(seen.processes),
-        events=tuple(sorted(events, key=lambda event: event.at_ns)),
-        period_s=period_s(ticks),
-        busy_fraction=seen.busy_ns / metered_ns if metered_ns > 0 else None,
+def nvml_source(gpu: nvml.Device) -> Source:
+    """Return the readings of one NVML handle."""
+    return Source(
+        uuid=nvml.uuid(gpu),
+        counter_mj=partial(nvml.counter_mj, gpu),
+        power=(
+            PowerRead("power_w", "power_instant_w", partial(nvml.power_instant_w, gpu)),
+            PowerRead("power_average_w", "power_average_field_w", partial(nvml.power_average_field_w, gpu)),
+            PowerRead("power_average_w", "power_usage_w", partial(nvml.power_usage_w, gpu)),
+        ),
+        slow={name: partial(read, gpu) for name, read in SLOW_READS.items()},
+        processes=partial(nvml.processes, gpu),
+        errors=(nvml.NvmlError,),
+        meaning=nvml_meaning,
     )
 
 
-def _ticks(rows: list[tuple[int, int, int, int, int]]) -> Ticks:
-    return Ticks(*np.asarray(rows, dtype=np.int64).reshape(-1, 5).T.copy())
-
-
-def _series(rows: list[tuple[int, float]]) -> Series:
-    return Series(
-        at_ns=np.asarray([at_ns for at_ns, _ in rows], dtype=np.int64),
-        value=np.asarray([value for _, value in rows], dtype=np.float64),
-    )
+def nvml_meaning(error: BaseException) -> Meaning:
+    """Return what an NVML error says of the GPU."""
+    code = nvml.code_of(error)
+    if code == nvml.GPU_LOST:
+        return "gpu_lost"
+    return "not_supported" if code in nvml.NOT_SUPPORTED else "read_error"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import threading
+    from contextlib import AbstractContextManager
 
     from wattdock.meter.timeline import Timeline
 
@@ -49,8 +50,8 @@ class Meter(Protocol):
         """
         ...
 
-    def note_edge(self) -> None:
-        """Say that a span begins or ends about now; what is read seldom is read soon."""
+    def window(self, key: str) -> AbstractContextManager[None]:
+        """Enter around a span: what is read seldom is read soon, and a meter that measures windows measures one."""
         ...
 
     def watts(self) -> dict[str, float | None]:

@@ -9,9 +9,9 @@ import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from wattdock.host import nvml
+from wattdock.host.activity import owner_of
 from wattdock.meter.schedule import TickSchedule
 from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wattdock.meter.protocol import Clock
+    from wattdock.meter.source import Meaning, ProcessKind, Source
 
 T = TypeVar("T")
-ProcessKind = Literal["compute", "graphics", "mps"]
 
 NS_PER_S = 1_000_000_000
 POWER_PERIOD_NS = 50_000_000
@@ -41,31 +41,12 @@ MAX_ERRORS_IN_A_ROW = 50
 SAME_STRETCH_NS = 2 * PROCESS_PERIOD_NS
 ENERGY_COUNTER, PROCESS_LIST = "energy counter", "process list"
 PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
-# By preference; the names say which of them it was.
-POWER_READS: tuple[tuple[str, Callable[[nvml.Device], float]], ...] = (
-    ("power_w", nvml.power_instant_w),
-    ("power_average_w", nvml.power_average_field_w),
-    ("power_average_w", nvml.power_usage_w),
-)
-SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
-    "temperature_c": nvml.temperature_c,
-    "memory_temperature_c": nvml.memory_temperature_c,
-    "sm_clock_mhz": nvml.sm_clock_mhz,
-    "memory_clock_mhz": nvml.memory_clock_mhz,
-    "memory_used_bytes": nvml.memory_used_bytes,
-    "gpu_utilization_percent": nvml.gpu_utilization_percent,
-    "performance_state": nvml.performance_state,
-    "violation_power_ns": lambda gpu: nvml.violation_ns(gpu, nvml.VIOLATIONS["power"]),
-    "violation_thermal_ns": lambda gpu: nvml.violation_ns(gpu, nvml.VIOLATIONS["thermal"]),
-    "violation_board_limit_ns": lambda gpu: nvml.violation_ns(gpu, nvml.VIOLATIONS["board_limit"]),
-    "violation_reliability_ns": lambda gpu: nvml.violation_ns(gpu, nvml.VIOLATIONS["reliability"]),
-}
 
 
 class _TimelineEndsError(Exception):
     """This GPU can tell no more."""
 
-    def __init__(self, kind: Literal["gpu_lost", "read_error"], message: str) -> None:
+    def __init__(self, kind: Meaning, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -108,11 +89,11 @@ class Recording:
 class GpuSampler:
     """Reads one GPU until it is told to stop, and a little beyond."""
 
-    def __init__(self, uuid: str, gpu: nvml.Device, clock: Clock) -> None:
-        self.uuid = uuid
+    def __init__(self, source: Source, clock: Clock) -> None:
+        self.uuid = source.uuid
         self.recording = Recording()
         self.latest_power_w: float | None = None
-        self._gpu = gpu
+        self._source = source
         self._clock = clock
         self._wake = threading.Event()
         self._stop_after_ns: int | None = None
@@ -159,16 +140,16 @@ class GpuSampler:
         if self._ask(ENERGY_COUNTER, self._read_counter):
             seen.has_counter = True
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
-        for name, read in POWER_READS:
-            sample = self._sampler_of(name, read)
-            if self._ask(f"{name} through {read.__name__}", sample):
-                self._tasks.append(_Task(name, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
+        for way in self._source.power:
+            sample = self._sampler_of(way.series, way.read)
+            if self._ask(f"{way.series} through {way.call}", sample):
+                self._tasks.append(_Task(way.series, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
                 break
-        for number, (name, read) in enumerate(SLOW_READS.items()):
+        for number, (name, read) in enumerate(self._source.slow.items()):
             sample = self._sampler_of(name, read)
             if self._ask(name, sample):
                 # Spread over the second: no two of them fall between the same two counter changes for long.
-                due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(SLOW_READS)
+                due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(self._source.slow)
                 self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, dear=True, run=sample))
         if self._ask(PROCESS_LIST, self._read_processes):
             self._process_task = _Task(
@@ -180,9 +161,9 @@ class GpuSampler:
         """Whether a first read succeeds; records why not."""
         try:
             read()
-        except nvml.NvmlError as error:
+        except self._source.errors as error:
             self._check_lost(error)
-            if nvml.code_of(error) not in nvml.NOT_SUPPORTED:
+            if self._source.meaning(error) != "not_supported":
                 # It may work the next time: keep it.
                 self._note_error(what, error)
                 return True
@@ -224,7 +205,7 @@ class GpuSampler:
 
     def _read_counter(self) -> None:
         start_ns = self._clock.now_ns()
-        energy_mj = self._timed(nvml.counter_mj)
+        energy_mj = self._timed(self._source.counter_mj)
         end_ns = self._clock.now_ns()
         self._schedule.note_cost(end_ns - start_ns)
         previous, self._previous = self._previous, (start_ns, end_ns, energy_mj)
@@ -232,7 +213,7 @@ class GpuSampler:
             self.recording.ticks.append((previous[0], previous[1], start_ns, end_ns, energy_mj))
             self._schedule.note_change((previous[0] + previous[1]) // 2, (start_ns + end_ns) // 2)
 
-    def _sampler_of(self, name: str, read: Callable[[nvml.Device], float]) -> Callable[[], None]:
+    def _sampler_of(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
         def sample() -> None:
             value = self._timed(read)
             self.recording.series[name].append((self._clock.now_ns(), value))
@@ -243,32 +224,32 @@ class GpuSampler:
 
     def _read_processes(self) -> None:
         at_ns = self._clock.now_ns()
-        found = [(kind, self._timed(partial(nvml.processes, kind=kind))) for kind in PROCESS_KINDS]
+        found = [(kind, self._timed(partial(self._source.processes, kind))) for kind in PROCESS_KINDS]
         processes = tuple(
-            GpuProcess(pid=pid, kind=kind, memory_bytes=memory_bytes)
+            GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
             for kind, listed in found
             for pid, memory_bytes in listed
         )
         self.recording.processes.append(ProcessSample(at_ns=at_ns, processes=processes))
 
-    def _timed(self, read: Callable[[nvml.Device], T]) -> T:
+    def _timed(self, read: Callable[[], T]) -> T:
         start_ns = self._clock.now_ns()
         try:
-            return read(self._gpu)
+            return read()
         finally:
             self.recording.busy_ns += self._clock.now_ns() - start_ns
 
     def _try(self, what: str, read: Callable[[], None]) -> None:
         try:
             read()
-        except nvml.NvmlError as error:
+        except self._source.errors as error:
             self._check_lost(error)
             # A read is never given up while others work: once it answers again, later spans can be measured.
             self._errors_in_a_row[what] += 1
             self._unanswered_in_a_row += 1
             self._note_error(what, error)
             if self._unanswered_in_a_row >= MAX_ERRORS_IN_A_ROW:
-                message = f"{MAX_ERRORS_IN_A_ROW} NVML errors in a row, the last one: {error}"
+                message = f"{MAX_ERRORS_IN_A_ROW} errors in a row, the last one: {error}"
                 raise _TimelineEndsError("read_error", message) from error
         else:
             self._errors_in_a_row[what] = self._unanswered_in_a_row = 0
@@ -291,10 +272,10 @@ class GpuSampler:
             self.recording.events[stretch.place] = MeterEvent(stretch.first_ns, "read_error", message)
 
     def _check_lost(self, error: Exception) -> None:
-        if nvml.code_of(error) == nvml.GPU_LOST:
-            raise _TimelineEndsError("gpu_lost", f"NVML: {error}") from error
+        if self._source.meaning(error) == "gpu_lost":
+            raise _TimelineEndsError("gpu_lost", str(error)) from error
 
-    def _event(self, kind: Literal["gpu_lost", "not_supported", "read_error"], message: str) -> None:
+    def _event(self, kind: Meaning, message: str) -> None:
         self.recording.events.append(MeterEvent(at_ns=self._clock.now_ns(), kind=kind, message=message))
 
     def _is_done(self) -> bool:

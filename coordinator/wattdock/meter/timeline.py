@@ -56,11 +56,13 @@ class ProcessSample:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """One process on a GPU; `memory_bytes` is None where the driver does not tell."""
+    """One process on a GPU; None where the driver, or /proc, does not tell."""
 
     pid: int
     kind: Literal["compute", "graphics", "mps"]
     memory_bytes: int | None
+    user: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class MeterEvent:
     """Something that limits what this GPU's timeline can say."""
 
     at_ns: int
-    kind: Literal["gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error"]
+    kind: Literal["gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error", "broke_off"]
     message: str
 
 
@@ -96,13 +98,52 @@ class GpuTimeline:
 
 
 @dataclass(frozen=True)
+class Window:
+    """What a second meter made of an interval, beside the timeline.
+
+    Attributes:
+        start_ns, end_ns: The middles of the calls that opened and closed it.
+        source: Who measured: "zeus".
+        energy_j: Joules by GPU UUID; empty where it failed.
+        reason: Why it failed, or None.
+    """
+
+    key: str
+    start_ns: int
+    end_ns: int
+    source: str
+    energy_j: Mapping[str, float]
+    reason: str | None = None
+
+    def holds(self, start_ns: int, end_ns: int) -> bool:
+        """Return whether an interval lies inside."""
+        return self.start_ns <= start_ns and end_ns <= self.end_ns
+
+
+@dataclass(frozen=True)
+class HostTimeline:
+    """What the CPU packages' and the memory's own counters showed.
+
+    Attributes:
+        energy_j: Joules since the first sample, by domain ("package-0", "package-0-dram"); wraps are taken out.
+        events: Reads that failed.
+    """
+
+    energy_j: Mapping[str, Series] = field(default_factory=dict)
+    events: tuple[MeterEvent, ...] = ()
+
+
+@dataclass(frozen=True)
 class Timeline:
     """What one meter saw from start to stop.
 
     Attributes:
-        meter: "nvml", "zeus", "none".
+        meter: "nvml", "zeus", "rapl", "none".
         gpus: Every GPU of the host by UUID, in NVML's order; empty where there is none.
         reason: Why there is no energy source at all, or None.
+        windows: What a second meter made of each window.
+        host: CPU packages and memory, where they can be read; never part of a GPU's energy.
+        broke_off: The meter could not say what it saw, for a fault of ours; `reason` names it.
     """
 
     meter: str
@@ -110,3 +151,6 @@ class Timeline:
     end_ns: int
     gpus: Mapping[str, GpuTimeline] = field(default_factory=dict)
     reason: str | None = None
+    windows: tuple[Window, ...] = ()
+    host: HostTimeline | None = None
+    broke_off: bool = False

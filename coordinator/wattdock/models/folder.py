@@ -91,13 +91,17 @@ def check_folder(path: Path) -> None:
     """Raise unless the folder holds a config and whole weights.
 
     Raises:
-        PreflightError: The folder, its config or its weights are missing, or a weight file is cut short.
+        PreflightError: The folder, its config or its weights are missing, or a weight file is cut short or unreadable.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise PreflightError(f"model folder {path} {what}; give a folder with config.json and *.safetensors")
     read_config(path)
     for file in weight_files(path):
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise PreflightError(f"cannot read {file}: {error.strerror}; make it readable for this user") from error
         if file.suffix == ".safetensors":
             _check_safetensors(file)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.results.result import ExperimentResult, Quantiles
+    from wattdock.results.result import CrossCheck, EnergyResult, ExperimentResult, Quantiles
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
@@ -63,6 +63,8 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
+    if result.energy:
+        yield from _host_rows(result.energy)
     if result.audit:
         verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
         yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
@@ -75,6 +77,8 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "backend", f"{seen.backend}: {seen.framework or NOTHING} {seen.framework_version or ''}".strip()
     yield "ran on", f"{seen.gpu_count} × {seen.gpu_names[0]}" if seen.gpu_count else f"CPU: {seen.cpu_model}"
     yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
+    if inside := seen.container:
+        yield "image", seen.image_digest or f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -88,7 +92,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
         yield "arrivals", f"{rates}; {done.schedule_lag_share:.1%} of a pass behind at its end"
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
-    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt"
+    cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
+    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
     yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
     for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
         yield name, _quantiles(quantiles)
@@ -117,6 +122,21 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
+    if energy.cross_check:
+        yield "cross-check", _cross_check(energy.cross_check)
+
+
+def _host_rows(energy: EnergyResult) -> Iterable[tuple[str, str]]:
+    for name, joules in energy.host_j.items():
+        known = NOTHING if joules is None else f"{joules:,.1f} J"
+        yield f"  {name}", f"{known} (RAPL, whole host; in no other figure)"
+
+
+def _cross_check(check: CrossCheck) -> str:
+    if check.worst_difference_j is None or check.worst_difference_share is None:
+        return f"{check.source}: unknown: {next((one.reason for one in check.windows if one.reason), 'no figure')}"
+    worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
+    return f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
 
 
 def _passes(result: ExperimentResult) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.results.result import Audit, Check
+from wattdock.results.sharing import sharing_checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from wattdock.results.result import EnergyResult, Failure, Performance
 
 # What a defensible figure needs beyond what is checked below.
-NOT_CHECKED = ("warm-up converged", "idle baselines", "exclusive GPUs", "throttling", "roofline", "image pinned")
+NOT_CHECKED = ("warm-up converged", "idle baselines", "throttling", "roofline", "image pinned")
 MIN_RESTARTS = 3
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
@@ -52,7 +53,10 @@ def audit(
         _restarts_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
         _prompts_check(energy),
+        *_cache_checks(performance),
+        *sharing_checks(environment, energy),
         *_schedule_checks(performance),
+        *_meters_checks(energy),
         *(Check(name=name, status="unknown", figure="not checked by this version") for name in NOT_CHECKED),
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
@@ -83,6 +87,15 @@ def _prompts_check(energy: EnergyResult) -> Check:
     return _check("prompts fresh", not repeated and not reused, figure)
 
 
+def _cache_checks(performance: Performance | None) -> list[Check]:
+    """Return whether all prompts were computed; nothing where the engine does not tell."""
+    cached = performance.cached_prompt_tokens if performance else None
+    if performance is None or cached is None:
+        return []
+    figure = f"{cached} of {performance.prompt_tokens} prompt tokens came from the engine's cache"
+    return [Check(name="prompts computed", status="warn" if cached else "pass", figure=figure)]
+
+
 def _schedule_checks(performance: Performance | None) -> list[Check]:
     """Return whether an open loop was kept up with; nothing for a closed one."""
     share = performance.schedule_lag_share if performance else None
@@ -91,3 +104,17 @@ def _schedule_checks(performance: Performance | None) -> list[Check]:
     rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
     figure = f"{rates}, {share:.1%} of the pass behind at its end"
     return [_check("arrivals kept up with", share <= MAX_SCHEDULE_LAG_SHARE, figure)]
+
+
+def _meters_checks(energy: EnergyResult) -> list[Check]:
+    """Return whether a second meter's windows are as near to ours as the counter's steps let them be."""
+    if energy.cross_check is None:
+        return []
+    windows = energy.cross_check.windows
+    unknown = next((one.reason for one in windows if one.reason), None)
+    if unknown:
+        return [Check(name="meters agree", status="unknown", figure=unknown)]
+    known = [(abs(one.difference_j or 0.0), one.bound_j or 0.0) for one in windows]
+    off_j, bound_j = max(known, key=lambda one: one[0] - one[1])
+    figure = f"{energy.cross_check.source} differs by {off_j:.1f} J where counter steps allow {bound_j:.1f} J"
+    return [_check("meters agree", all(off <= bound for off, bound in known), figure)]

@@ -68,6 +68,36 @@ class HostGpu(_Stored):
     persistence: bool | None
     pci_bus_id: str | None
     compute_capability: str | None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    numa_node: int | None = None
+    cpus: str | None = None
+    nvlinks: int | None = None
+    nvlink_version: str | None = None
+
+
+class GpuLink(_Stored):
+    """How two GPUs of the host are linked.
+
+    Attributes:
+        label: As in `nvidia-smi topo -m`: "NV18", "PIX", …, "?" where the driver does not tell.
+    """
+
+    a: str
+    b: str
+    label: str
+    nvlinks: int | None
+    path: str | None
+    peer_access: bool | None
+
+
+class Topology(_Stored):
+    """How the host's GPUs are linked, and what of it the experiment had to pay for."""
+
+    links: list[GpuLink]
+    warnings: list[str]
 
 
 class ModelFacts(_Stored):
@@ -90,13 +120,32 @@ class ClockFacts(_Stored):
     round_trip_max_s: float | None = None
 
 
+class ContainerFacts(_Stored):
+    """What a runner in a container ran in.
+
+    Attributes:
+        image_id: Hash of the image's configuration; says exactly what ran, on this machine.
+    """
+
+    engine: str
+    engine_version: str
+    rootless: bool
+    image: str
+    image_id: str
+
+
 class EnvironmentSnapshot(_Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
     Attributes:
         gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
         host_gpus: Every GPU of the host.
+        topology: Null with fewer than two GPUs.
+        leased: GPU UUIDs, or "cpu", that were held for the run.
+        exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
         launcher, launcher_reason: How the runner was started and why so.
+        image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
+        container: None for a runner that is a plain process.
         dataset, dataset_sha256: The source of the prompts, and its hash.
     """
 
@@ -108,7 +157,9 @@ class EnvironmentSnapshot(_Stored):
     driver_version: str | None
     cuda_version: str | None
     nccl_version: str | None
-    topology: dict[str, Any] | None = None
+    topology: Topology | None = None
+    leased: list[str] = Field(default_factory=list)
+    exclusive: str = "unknown"
     cpu_model: str | None
     cpu_count: int
     memory_total_bytes: int | None
@@ -118,6 +169,7 @@ class EnvironmentSnapshot(_Stored):
     launcher: str
     launcher_reason: str
     image_digest: str | None = None
+    container: ContainerFacts | None = None
     backend: str
     framework: str | None
     framework_version: str | None

@@ -18,6 +18,10 @@ BOUNDARY_STATEMENT = (
     "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
     "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
 )
+HOST_STATEMENT = (
+    "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
+    "total_j nor of any joules per token, whose boundary is the GPU boards."
+)
 
 
 class _Stored(BaseModel):
@@ -80,6 +84,7 @@ class PassEnergy(_Stored):
         reason: Why `total_j` is null, where it is.
         prompt_repeats: How often the pass went through its prompts again.
         prompts_reused: Some of its prompts were in an earlier pass of the restart already.
+        host_j: CPU packages and memory meanwhile, by domain; never part of `total_j`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -95,6 +100,62 @@ class PassEnergy(_Stored):
     reason: str | None
     prompt_repeats: int
     prompts_reused: bool
+    host_j: dict[str, float | None] = Field(default_factory=dict)
+
+
+class WindowCheck(_Stored):
+    """One pass's window as a second meter measured it, beside our figure of the same window.
+
+    The window is longer than the pass: from before its request was sent until its results were here.
+
+    Attributes:
+        other_j, own_j: Joules by UUID, of every GPU of the host.
+        difference_j: The other's less ours, over the GPUs used; null where one of them is unknown.
+        difference_share: The same ÷ our figure.
+        bound_j: What a difference of two counter readings can be off by: a counter step at each end, of each GPU.
+        reason: Why `difference_j` is null, where it is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    restart: int
+    pass_index: int = Field(alias="pass")
+    start_ns: int
+    end_ns: int
+    other_j: dict[str, float]
+    own_j: dict[str, float | None]
+    difference_j: float | None
+    difference_share: float | None
+    bound_j: float | None
+    reason: str | None = None
+
+
+class CrossCheck(_Stored):
+    """What a second meter made of the measured passes.
+
+    Attributes:
+        source: "zeus": the joules of ZeusMonitor's windows.
+        worst_difference_j, worst_difference_share: Of the window whose share is largest, with its sign.
+    """
+
+    source: str
+    windows: list[WindowCheck]
+    worst_difference_j: float | None
+    worst_difference_share: float | None
+
+
+class HostEnergy(_Stored):
+    """Uncertainty and meaning of `host_j`.
+
+    Attributes:
+        timing_j: Standard uncertainty from sampling, by domain; null where `host_j` is.
+        events: Reads that failed.
+    """
+
+    source: Literal["rapl"] = "rapl"
+    statement: str = HOST_STATEMENT
+    timing_j: dict[str, float | None]
+    events: list[str] = Field(default_factory=list)
 
 
 class CpuEstimate(_Stored):
@@ -107,7 +168,12 @@ class CpuEstimate(_Stored):
 
 
 class GpuProcessSeen(_Stored):
-    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it."""
+    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it.
+
+    Attributes:
+        own: It belonged to the runner.
+        user, command: None where this host does not show the process.
+    """
 
     gpu_uuid: str
     pid: int
@@ -115,15 +181,19 @@ class GpuProcessSeen(_Stored):
     memory_bytes_max: int | None
     first_seen_ns: int
     last_seen_ns: int
+    own: bool = False
+    user: str | None = None
+    command: str | None = None
 
 
 class MeterFact(_Stored):
-    """How well one GPU was read."""
+    """How well one GPU was read; `process_lists` is how often its processes were listed."""
 
     source: str | None
     counter_period_s: float | None
     nvml_busy_fraction: float | None
     ticks: int
+    process_lists: int = 0
     events: list[str]
 
 
@@ -135,6 +205,9 @@ class EnergyResult(_Stored):
         allocation_j: Over all GPUs that were leased for the experiment.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
+        cross_check: A second meter's figures of the same passes; null without one.
+        host_j: CPU packages and memory, by domain ("package-0", "package-0-dram"), of the whole host; beside and never
+            in the figures here. Empty where they cannot be read, which `host` then is null for.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
@@ -157,7 +230,9 @@ class EnergyResult(_Stored):
     net_j: float | None = None
     prefill_j: float | None = None
     decode_j: float | None = None
-    cross_check: dict[str, Any] | None = None
+    cross_check: CrossCheck | None = None
+    host_j: dict[str, float | None] = Field(default_factory=dict)
+    host: HostEnergy | None = None
     meter: dict[str, MeterFact] = Field(default_factory=dict)
     gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
     cpu_estimate: CpuEstimate | None = None
@@ -180,10 +255,12 @@ class Performance(_Stored):
 
     Attributes:
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
-        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, over the
-            pass's duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the
-            offered rate ends at 0.2. None where arrivals follow no schedule.
-        ttft, tpot, e2e: Time to first token; per output token after the first; from submission to last token.
+        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, or how
+            much longer the last quarter of its requests took than the first, whichever is more, over the pass's
+            duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
+            one request at a time ends at 0.2. None where arrivals follow no schedule.
+        ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
+            arrival where there was one, else from submission.
     """
 
     duration_s: float

@@ -46,7 +46,8 @@ REQUESTS_SCHEMA = pa.schema(
 def timeline_table(restarts: Sequence[RestartRecord]) -> pa.Table:
     """Return every sample of every restart.
 
-    Columns: restart; pass (null outside the measured ones); gpu_uuid (null for the runner's tokens); series, named
+    Columns: restart; pass (null outside the measured ones); gpu_uuid (null for the runner's tokens and the host's own
+    counters, host_…_j, joules since the meter began); series, named
     with its unit; at_ns; value; and for the energy counter's changes the calls that bracket each.
     """
     parts = [part for restart in restarts for part in _restart_parts(restart)]
@@ -72,6 +73,9 @@ def _restart_parts(restart: RestartRecord) -> Iterator[pa.Table]:
         yield _counter_part(restart, uuid, gpu)
         for name, series in gpu.series.items():
             yield _part(restart, uuid, name, series.at_ns, series.value)
+    host = restart.timeline.host if restart.timeline else None
+    for name, series in (host.energy_j if host else {}).items():
+        yield _part(restart, None, f"host_{name}_j", series.at_ns, series.value)
 
 
 def _counter_part(restart: RestartRecord, uuid: str, gpu: GpuTimeline) -> pa.Table:

@@ -121,7 +121,7 @@ def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
         return value.model_dump(mode="json", by_alias=True)
     if isinstance(value, collections.abc.Mapping):
         return {key: _encode(one, arrays) for key, one in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | frozenset):
         return [_encode(one, arrays) for one in value]
     if isinstance(value, datetime):
         return value.isoformat()
@@ -135,6 +135,8 @@ def _decode(kind: Any, data: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         return None if data is None else _decode(next(one for one in parts if one is not types.NoneType), data, arrays)
     if origin is np.ndarray:
         return arrays[data]
+    if origin is frozenset:
+        return frozenset(data)
     if origin is tuple:
         return tuple(data) if parts[0] is int else tuple(_decode(parts[0], one, arrays) for one in data)
     if origin is collections.abc.Mapping:

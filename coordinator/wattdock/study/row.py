@@ -19,14 +19,14 @@ from wattdock.study.pace import Work
 from wattdock.study.record_file import Served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.measure import Collected
-    from wattdock.meter.timeline import Timeline
+    from wattdock.meter.timeline import Timeline, Window
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
+    from wattdock.records import Span
     from wattdock.study.folder import Kept, StudyFolder
     from wattdock.study.pace import Cost
 
@@ -106,7 +106,7 @@ class Row:
         if failure and failure.kind == INTERRUPTED:
             # No fault of the experiment: whoever resumes goes on where it stopped.
             self.interruption, collected.failure = failure, None
-        record = collected.record(timeline and excerpt(timeline, _intervals(collected)))
+        record = collected.record(timeline and excerpt(timeline, _intervals(collected, timeline)))
         served = Served(self.config.experiment_id, collected.started_utc, self.model, record)
         if not record.passes and not record.failure:
             self.unmeasured = served
@@ -152,11 +152,9 @@ class Row:
         return next(one for one in range(self.config.repeats.restarts) if self.wants(one))
 
 
-def _intervals(collected: Collected) -> tuple[tuple[int, int], ...]:
+def _intervals(collected: Collected, timeline: Timeline) -> tuple[tuple[int, int], ...]:
     """Return what of the timeline this experiment keeps: around its spans, which may be far from the load's."""
-    return tuple((start - MARGIN_NS, end + MARGIN_NS) for start, end in _spans(collected))
-
-
-def _spans(collected: Collected) -> Iterator[tuple[int, int]]:
-    for span in (*collected.spans, *(one.generated.span for one in collected.passes)):
-        yield span.start_ns, span.end_ns
+    passes = [one.generated.span for one in collected.passes]
+    windows = [one for one in timeline.windows if any(one.holds(span.start_ns, span.end_ns) for span in passes)]
+    kept: tuple[Span | Window, ...] = (*collected.spans, *passes, *windows)
+    return tuple((one.start_ns - MARGIN_NS, one.end_ns + MARGIN_NS) for one in kept)

@@ -1,6 +1,6 @@
 """Serve one backend on one Unix socket: `python -m wattdock_runner --backend NAME --socket PATH`.
 
-Ends on SIGTERM or SIGINT, and dies with the process that started it.
+Ends on SIGTERM or SIGINT; outside a container it also dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", required=True, help="path of the Unix socket; its folder must exist")
     options = parser.parse_args(argv)
     _log_to_stderr()
-    die_with_parent()
+    # As a container's first process it is its engine's to end; its parent there is a passing helper of the engine's.
+    if os.getpid() != 1:
+        die_with_parent()
     try:
         backend = find_backend(options.backend)
     except LookupError as error:

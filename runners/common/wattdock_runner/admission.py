@@ -39,6 +39,12 @@ class Admission(Generic[T]):
         self.next_ns = next(self._schedule) if self._schedule else started_ns
         self.exhausted = False
 
+    @property
+    def wake_ns(self) -> int:
+        """When there is something to decide again where nothing runs: an arrival, or the pass's end before it."""
+        ends_ns = self._supply.met_at_ns()
+        return self.next_ns if ends_ns is None else min(self.next_ns, ends_ns)
+
     def due(self, running: int, at_ns: int) -> list[tuple[int, T, int | None]]:
         """Return the requests that enter the engine now, as (index, request, intended instant or None).
 

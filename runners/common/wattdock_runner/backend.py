@@ -181,7 +181,7 @@ class Backend(Protocol):
         ...
 
     def diagnose(self) -> Sequence[Finding]:
-        """Say what this environment lacks, without opening a device context."""
+        """Say what this environment lacks, without opening a device context in this process."""
         ...
 
     def unload(self) -> None:

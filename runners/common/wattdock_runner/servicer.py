@@ -6,6 +6,7 @@ Knows no engine. The engine works in a thread of its own, so that heartbeats do 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from concurrent.futures import wait
@@ -19,6 +20,7 @@ from wattdock_runner.arguments import check_engine_args
 from wattdock_runner.backend import Finding
 from wattdock_runner.engine_thread import EngineThread
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
+from wattdock_runner.exchange import exchange_findings
 from wattdock_runner.recorder import PassRecorder
 
 if TYPE_CHECKING:
@@ -117,9 +119,13 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             )
 
     def Diagnose(self, request: pb.DiagnoseRequest, context: Any) -> pb.DiagnoseResponse:  # noqa: N802, ARG002
-        """Say which packages are here and what the backend finds wrong."""
+        """Say which packages are here, what the backend finds wrong, and how fast its GPUs exchange data.
+
+        Device contexts are opened by child processes only, which end before this returns.
+        """
         findings = [_package_finding(name) for name in self._backend.packages]
         findings += self._backend.diagnose()
+        findings += exchange_findings(os.environ)
         return pb.DiagnoseResponse(
             findings=[pb.Finding(name=f.name, status=f.status, value=f.value, advice=f.advice) for f in findings]
         )

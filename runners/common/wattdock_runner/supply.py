@@ -44,6 +44,12 @@ class PromptSupply(Generic[T]):
         elapsed_s = (self._clock_ns() - self._started_ns) / NS_PER_S
         return self.taken >= self._min_requests and elapsed_s >= self._min_duration_s
 
+    def met_at_ns(self) -> int | None:
+        """Return when the minima are met without a further request; None where one is wanted."""
+        if self.taken < self._min_requests:
+            return None
+        return self._started_ns + round(self._min_duration_s * NS_PER_S)
+
     def take(self, count: int) -> list[tuple[int, T]]:
         """Return up to `count` further requests as (index, prompt); none once both minima are met."""
         if self.minima_met():

@@ -64,8 +64,10 @@ def test_an_open_loop_ends_with_its_minimum_duration() -> None:
     """What would arrive after it is not waited for."""
     clock_s = [0.0]
     arrivals = admission(
-        Arrival.POISSON, "a", in_flight=4, clock_s=clock_s, rate_per_s=1.0, min_duration_s=5.0, min_requests=1
+        Arrival.POISSON, "a", in_flight=4, clock_s=clock_s, rate_per_s=0.1, min_duration_s=5.0, min_requests=1
     )
+    assert arrivals.wake_ns == arrivals.next_ns
     assert arrivals.due(0, NS_PER_S * 60)
+    assert arrivals.wake_ns == 5 * NS_PER_S < arrivals.next_ns
     clock_s[0] = 5.0
     assert (arrivals.due(0, NS_PER_S * 90), arrivals.exhausted) == ([], True)

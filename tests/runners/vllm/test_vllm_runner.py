@@ -25,6 +25,7 @@ from contract.runner_process import (
 from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 from tokenizers import Tokenizer
 
+from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -90,9 +91,11 @@ def runner(loaded: tuple[Runner, pb.Loaded]) -> Runner:
 
 @pytest.fixture(scope="module")
 def second_runner() -> Iterator[Runner]:
-    """Return another runner, for tests that load."""
-    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
-        yield runner
+    """Return another runner, for tests that load; its environment asks for an engine core of its own process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+        with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
+            yield runner
 
 
 @pytest.fixture
@@ -206,7 +209,9 @@ def test_poisson_arrivals_are_served_at_the_offered_rate_from_their_intended_ins
     gaps_s = np.diff([record.intended_ns for record in records]) / NS_PER_S
     late_s = np.array([record.submitted_ns - record.intended_ns for record in records]) / NS_PER_S
     assert late_s.min() >= 0
-    assert np.median(late_s) < 0.05
+    # An arrival waits for the step that runs when it comes; a request of two tokens takes two.
+    served_s = np.array([record.finished_ns - record.submitted_ns for record in records]) / NS_PER_S
+    assert np.median(late_s) < np.median(served_s)
     # 40 expected; a Poisson count strays by more than three deviations once in 400 draws, and the seed is fixed.
     assert 40 - 3 * 40**0.5 < len(records) < 40 + 3 * 40**0.5
     assert len(records) / duration_s == pytest.approx(1 / gaps_s.mean(), rel=0.15)
@@ -260,6 +265,7 @@ def test_describe_loads_no_engine_and_names_the_versions_it_supports(runner: Run
         ({"engine_args": {"kv_cache_dtype": "int3"}}, "INVALID_ARGUMENT", "cache_dtype"),
         ({"engine_args": {"kv_cache_memory_bytes": 1000}}, "RESOURCE_EXHAUSTED", "cache blocks"),
         ({"engine_args": {"kv_cache_memory_bytes": 200_000}}, "RESOURCE_EXHAUSTED", "KV cache"),
+        ({"engine_args": {"kv_cache_memory_bytes": 1 << 45}}, "RESOURCE_EXHAUSTED", "(32768.0 GiB)"),
         ({"engine_args": {"load_format": "safetensors"}}, "INVALID_ARGUMENT", "random weights are not read"),
         ({"engine_args": {"load_format": "dummy"}, "random_weights": None}, "INVALID_ARGUMENT", "would pass for"),
         ({"random_weights": None}, "INVALID_ARGUMENT", "cannot load"),
@@ -274,6 +280,14 @@ def test_load_that_cannot_be_had_is_refused(
     asked = {"random_weights": SMALL_UNIFORM, **fields}
     status, detail = refusal(runner.stub.Load(load_request(folder, **asked)))
     assert (status.name, named in detail) == (code, True), detail
+
+
+def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(second_runner: Runner, tmp_path: Path) -> None:
+    """Its embedding alone is a billion rows of 512 bytes."""
+    folder = write_config(tmp_path, vocab_size=1_000_000_000)
+    status, detail = refusal(second_runner.stub.Load(load_request(folder, random_weights=SMALL_UNIFORM)))
+    assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "tried to allocate 512000000000 bytes" in detail
 
 
 def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
@@ -301,6 +315,29 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     # 190 tokens take 6 blocks and 60 take 2.
     assert "5 requests in flight need 22 blocks of KV cache" in detail
     assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
+
+
+@pytest.mark.parametrize(
+    "asked", [{"ignore_eos": False}, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}], ids=["to the end", "poisson"]
+)
+def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, Path], asked: dict[str, Any]) -> None:
+    """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
+    runner, folder = bare
+    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **asked)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(60)]))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "time(s) and computed it again; lower batch_size" in detail
+    assert run(runner, [ids_prompt(150)], in_flight=3, **asked).summary.requests == 1
+
+
+def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(bare: tuple[Runner, Path]) -> None:
+    """vLLM waits for ever on a core that was killed in a process of its own; here it dies with the runner."""
+    runner, folder = bare
+    runner.load(folder, random_weights=SMALL_UNIFORM)
+    below = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(runner.process.pid)]
+    assert [line for line in below if line.startswith(b"VLLM::")] == []
 
 
 def test_random_weights_follow_their_seed(bare: tuple[Runner, Path]) -> None:

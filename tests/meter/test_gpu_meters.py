@@ -15,23 +15,16 @@ from wattdock.errors import MeterError
 from wattdock.meter.nvml import NvmlMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import GpuTimeline, Timeline
+
+    Metered = Callable[[Sequence[FakeGpu], float], Timeline]
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
 S = 1_000_000_000
 NO_LAG = LagModel(mean_s=0.0, std_s=0.0)
-
-
-def metered(library: Path, gpus: Sequence[FakeGpu], until_s: float) -> Timeline:
-    """Let the real meter watch simulated GPUs in virtual time."""
-    with fake_nvml.loaded(library, gpus=gpus) as fake:
-        meter: Meter = NvmlMeter(fake)
-        meter.start()
-        return meter.stop(ORIGIN_NS + int(until_s * S))
 
 
 def only(timeline: Timeline) -> GpuTimeline:
@@ -61,17 +54,17 @@ def test_every_change_of_the_counter_is_bracketed(library: Path) -> None:
     assert (ticks.before_end_ns <= ticks.after_start_ns).all()
 
 
-def test_period_and_busy_fraction_are_reported_and_reads_stay_below_a_quarter(library: Path) -> None:
+def test_period_and_busy_fraction_are_reported_and_reads_stay_below_a_quarter(metered: Metered) -> None:
     """Slow reads under load jitter must not turn into polling flat out."""
-    gpu = only(metered(library, [FakeGpu(profile=(constant(690.0),), slow_probability=0.02)], 60))
+    gpu = only(metered([FakeGpu(profile=(constant(690.0),), slow_probability=0.02)], 60))
     assert gpu.period_s == pytest.approx(0.1, abs=0.003)
     assert gpu.busy_fraction is not None
     assert 0.02 < gpu.busy_fraction < 0.25
 
 
-def test_everything_slow_is_read_at_most_once_a_second_and_power_about_twenty_times(library: Path) -> None:
+def test_everything_slow_is_read_at_most_once_a_second_and_power_about_twenty_times(metered: Metered) -> None:
     """Rates fit the cost of a call."""
-    gpu = only(metered(library, [FakeGpu(throttle_above_w=70.0)], 19))
+    gpu = only(metered([FakeGpu(throttle_above_w=70.0)], 19))
     for name, series in gpu.series.items():
         gaps_s = np.diff(series.at_ns) / S
         if name == "power_w":
@@ -85,13 +78,13 @@ def test_everything_slow_is_read_at_most_once_a_second_and_power_about_twenty_ti
     assert throttled_ns[-1] - throttled_ns[0] == pytest.approx(18e9, rel=0.15)
 
 
-def test_gpus_are_kept_apart_by_uuid_in_nvml_order(library: Path) -> None:
+def test_gpus_are_kept_apart_by_uuid_in_nvml_order(metered: Metered) -> None:
     """Unlike GPUs must not borrow each other's joules."""
     gpus = [
         FakeGpu(uuid=fake_nvml.uuid_of(n), seed=n, profile=(constant(power_w),))
         for n, power_w in ((3, 80.0), (1, 690.0))
     ]
-    timeline = metered(library, gpus, 10)
+    timeline = metered(gpus, 10)
     assert list(timeline.gpus) == [fake_nvml.uuid_of(3), fake_nvml.uuid_of(1)]
     for gpu, power_w in zip(timeline.gpus.values(), (80.0, 690.0), strict=True):
         energy_j, timing_j, _ = energy_of(gpu, 2, 8)
@@ -100,17 +93,17 @@ def test_gpus_are_kept_apart_by_uuid_in_nvml_order(library: Path) -> None:
         assert timing_j < 0.004 * power_w
 
 
-def test_the_timeline_goes_on_for_a_second_and_a_change_after_the_last_span(library: Path) -> None:
+def test_the_timeline_goes_on_for_a_second_and_a_change_after_the_last_span(metered: Metered) -> None:
     """A span that ends when the meter is stopped still gets its energy."""
-    timeline = metered(library, [FakeGpu()], 5)
+    timeline = metered([FakeGpu()], 5)
     assert timeline.end_ns >= ORIGIN_NS + 6 * S
     assert energy_of(only(timeline), 2, 5)[0] == pytest.approx(240, rel=0.01)
 
 
-def test_a_lost_gpu_ends_its_timeline_and_the_others_go_on(library: Path) -> None:
+def test_a_lost_gpu_ends_its_timeline_and_the_others_go_on(metered: Metered) -> None:
     """One GPU off the bus is an event, not the end of the measurement."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=5.0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
-    lost, well = metered(library, gpus, 10).gpus.values()
+    lost, well = metered(gpus, 10).gpus.values()
     assert "gpu_lost" in kinds(lost)
     assert energy_of(lost, 1, 4)[0] == pytest.approx(240, rel=0.01)
     energy_j, timing_j, reason = energy_of(lost, 1, 8)
@@ -123,15 +116,18 @@ def test_a_lost_gpu_ends_its_timeline_and_the_others_go_on(library: Path) -> Non
 def test_a_gpu_that_is_lost_from_the_start_is_still_listed(library: Path) -> None:
     """A GPU without a name is still a GPU that was not metered."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
-    timeline = metered(library, gpus, 3)
+    with fake_nvml.loaded(library, gpus=gpus) as fake:
+        meter = NvmlMeter(fake)
+        meter.start()
+        timeline = meter.stop(ORIGIN_NS + 3 * S)
     assert list(timeline.gpus) == [fake_nvml.uuid_of(2), "index-0"]
     assert kinds(timeline.gpus["index-0"]) == {"gpu_lost"}
     assert energy_of(timeline.gpus["index-0"], 1, 2)[0] is None
 
 
-def test_a_counter_reset_is_an_event_and_never_energy(library: Path) -> None:
+def test_a_counter_reset_is_an_event_and_never_energy(metered: Metered) -> None:
     """A driver reload must not produce joules, negative or positive."""
-    gpu = only(metered(library, [FakeGpu(reset_at_s=6.0)], 12))
+    gpu = only(metered([FakeGpu(reset_at_s=6.0)], 12))
     assert "counter_reset" in kinds(gpu)
     energy_j, _, reason = energy_of(gpu, 3, 9)
     assert energy_j is None
@@ -141,10 +137,10 @@ def test_a_counter_reset_is_an_event_and_never_energy(library: Path) -> None:
     assert energy_of(gpu, 7, 11)[0] == pytest.approx(320, rel=0.01)
 
 
-def test_without_a_counter_power_is_integrated_and_marked(library: Path) -> None:
+def test_without_a_counter_power_is_integrated_and_marked(metered: Metered) -> None:
     """Older GPUs have power only; the result must say so."""
     profile = (constant(100.0, 5.0), constant(600.0, 5.0), constant(100.0))
-    gpu = only(metered(library, [FakeGpu(unsupported="energy", profile=profile)], 15))
+    gpu = only(metered([FakeGpu(unsupported="energy", profile=profile)], 15))
     assert gpu.energy_source == "integrated_power"
     assert any(event.kind == "not_supported" and "energy counter" in event.message for event in gpu.events)
     got = span_energy(gpu, ORIGIN_NS + 4 * S, ORIGIN_NS + 12 * S)
@@ -154,17 +150,17 @@ def test_without_a_counter_power_is_integrated_and_marked(library: Path) -> None
     assert 1 < got.timing_j < 60
 
 
-def test_without_instant_power_the_average_is_stored_under_its_own_name(library: Path) -> None:
+def test_without_instant_power_the_average_is_stored_under_its_own_name(metered: Metered) -> None:
     """An average must not pass for an instant figure."""
-    gpu = only(metered(library, [FakeGpu(unsupported="power_instant power_average")], 5))
+    gpu = only(metered([FakeGpu(unsupported="power_instant power_average")], 5))
     assert "power_w" not in gpu.series
     assert gpu.series["power_average_w"].value[0] == pytest.approx(80, abs=0.1)
 
 
-def test_without_counter_and_power_there_is_no_energy_and_a_reason(library: Path) -> None:
+def test_without_counter_and_power_there_is_no_energy_and_a_reason(metered: Metered) -> None:
     """Not measured is null with a reason, never zero."""
     unsupported = "energy power power_instant power_average temperature processes"
-    gpu = only(metered(library, [FakeGpu(unsupported=unsupported)], 3))
+    gpu = only(metered([FakeGpu(unsupported=unsupported)], 3))
     assert gpu.energy_source is None
     assert "temperature_c" not in gpu.series
     energy_j, timing_j, reason = energy_of(gpu, 1, 2)
@@ -173,40 +169,40 @@ def test_without_counter_and_power_there_is_no_energy_and_a_reason(library: Path
     assert "energy counter" in reason
 
 
-def test_a_frozen_counter_is_an_event_and_no_energy(library: Path) -> None:
+def test_a_frozen_counter_is_an_event_and_no_energy(metered: Metered) -> None:
     """A counter that stands still while the GPU draws power has lost joules."""
-    gpu = only(metered(library, [FakeGpu(frozen_at_s=4.0)], 14))
+    gpu = only(metered([FakeGpu(frozen_at_s=4.0)], 14))
     assert "counter_frozen" in kinds(gpu)
     assert energy_of(gpu, 3, 10)[0] is None
 
 
-def test_dropped_changes_are_gaps_and_cost_no_energy(library: Path) -> None:
+def test_dropped_changes_are_gaps_and_cost_no_energy(metered: Metered) -> None:
     """The counter is cumulative: what one change did not bring the next one does."""
-    gpu = only(metered(library, [FakeGpu(drop_probability=0.1)], 30))
+    gpu = only(metered([FakeGpu(drop_probability=0.1)], 30))
     assert "gap" in kinds(gpu)
     energy_j, timing_j, _ = energy_of(gpu, 5, 25)
     assert timing_j is not None
     assert energy_j == pytest.approx(1600, abs=4 * timing_j)
 
 
-def test_errors_that_pass_are_recorded_and_the_meter_goes_on(library: Path) -> None:
+def test_errors_that_pass_are_recorded_and_the_meter_goes_on(metered: Metered) -> None:
     """A driver hiccup costs a reading, not the measurement."""
-    gpu = only(metered(library, [FakeGpu(transient_error_every=97)], 20))
+    gpu = only(metered([FakeGpu(transient_error_every=97)], 20))
     assert "read_error" in kinds(gpu)
     assert energy_of(gpu, 5, 18)[0] == pytest.approx(13 * 80, rel=0.01)
 
 
-def test_a_gpu_that_answers_only_errors_ends_its_timeline_and_says_so(library: Path) -> None:
+def test_a_gpu_that_answers_only_errors_ends_its_timeline_and_says_so(metered: Metered) -> None:
     """Endless errors must end, and must not look like silence."""
-    gpu = only(metered(library, [FakeGpu(failing_from_s=4.0)], 60))
+    gpu = only(metered([FakeGpu(failing_from_s=4.0)], 60))
     assert any("errors in a row" in event.message for event in gpu.events)
     assert len(gpu.events) < 200
     assert energy_of(gpu, 1, 3)[0] == pytest.approx(160, rel=0.01)
 
 
-def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(library: Path) -> None:
+def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(metered: Metered) -> None:
     """Power that is read well must neither hide its errors nor suffer from them."""
-    gpu = only(metered(library, [FakeGpu(failing_from_s=4.0, failing="energy")], 60))
+    gpu = only(metered([FakeGpu(failing_from_s=4.0, failing="energy")], 60))
     (told,) = (event for event in gpu.events if event.kind == "read_error")
     assert told.at_ns == pytest.approx(ORIGIN_NS + 4 * S, abs=0.2 * S)
     pattern = r"energy counter: Unknown Error \((\d+) times, the last (\S+) s after the first\)"
@@ -219,34 +215,34 @@ def test_a_dead_counter_is_told_once_and_costs_the_other_reads_nothing(library: 
     assert energy_of(gpu, 10, 50)[0] is None
 
 
-def test_a_counter_that_answers_again_is_used_again(library: Path) -> None:
+def test_a_counter_that_answers_again_is_used_again(metered: Metered) -> None:
     """However long it failed: the spans after it can be measured."""
-    gpu = only(metered(library, [FakeGpu(failing_from_s=10.0, failing_until_s=30.0, failing="energy")], 50))
+    gpu = only(metered([FakeGpu(failing_from_s=10.0, failing_until_s=30.0, failing="energy")], 50))
     assert sum(event.kind == "read_error" for event in gpu.events) == 1
     assert energy_of(gpu, 32, 45)[0] == pytest.approx(13 * 80, rel=0.01)
 
 
-def test_two_reads_that_fail_are_told_apart(library: Path) -> None:
+def test_two_reads_that_fail_are_told_apart(metered: Metered) -> None:
     """One event per read, however their errors alternate."""
-    gpu = only(metered(library, [FakeGpu(failing_from_s=4.0, failing="energy temperature")], 30))
+    gpu = only(metered([FakeGpu(failing_from_s=4.0, failing="energy temperature")], 30))
     told = sorted(event.message.partition(":")[0] for event in gpu.events if event.kind == "read_error")
     assert told == ["energy counter", "temperature_c"]
 
 
-def test_the_same_error_minutes_later_is_another_event(library: Path) -> None:
+def test_the_same_error_minutes_later_is_another_event(metered: Metered) -> None:
     """Hiccups far apart must not look like one long failure."""
     unsupported = (
         "energy power power_instant power_average memory_temperature clocks memory utilization pstate violation"
     )
-    gpu = only(metered(library, [FakeGpu(unsupported=unsupported, transient_error_every=101)], 500))
+    gpu = only(metered([FakeGpu(unsupported=unsupported, transient_error_every=101)], 500))
     told = [event for event in gpu.events if event.message.startswith("temperature_c: Unknown Error")]
     assert len(told) > 2
     assert not [event.message for event in told if "times" in event.message]
 
 
-def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(library: Path) -> None:
+def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(metered: Metered) -> None:
     """Process lists are dear: seldom, but when something changes."""
-    gpu = only(metered(library, [FakeGpu(processes=(FakeProcess(4242, "c", 123), FakeProcess(7, "g", 5)))], 70))
+    gpu = only(metered([FakeGpu(processes=(FakeProcess(4242, "c", 123), FakeProcess(7, "g", 5)))], 70))
     assert len(gpu.processes) == 4
     (compute, graphics) = gpu.processes[0].processes
     assert (compute.pid, compute.kind, compute.memory_bytes) == (4242, "compute", 123)
@@ -269,8 +265,11 @@ def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, ini
 
 def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> None:
     """A mismatched driver must not pass for a machine without GPUs."""
-    with fake_nvml.loaded(library, init_error=18) as fake, pytest.raises(MeterError, match="cannot be read"):
-        NvmlMeter(fake).start()
+    with fake_nvml.loaded(library, init_error=18) as fake:
+        meter = NvmlMeter(fake)
+        with pytest.raises(MeterError, match="cannot be read"):
+            meter.start()
+        assert "cannot be read" in str(meter.stop().reason)
 
 
 def test_a_meter_serves_one_timeline(library: Path) -> None:

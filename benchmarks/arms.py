@@ -1,0 +1,50 @@
+"""How a pass of a bare runner is done; the coordinator says which by the workload's seed, which greedy passes ignore.
+
+Shared by both sides of the wire, so it imports neither's packages.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock_runner.backend import Prompt
+    from wattdock_runner.recorder import PassRecorder
+
+
+class Way(IntEnum):
+    """One way to serve the same prompts on the same live engine.
+
+    Attributes:
+        RUNNER: As the runner does, everything recorded.
+        BARE: A loop over the engine with the runner's own sampling, nothing recorded.
+        BARE_FINAL: As BARE, and the engine gives each answer once, at its end, as vLLM's own `LLM.generate` asks for.
+    """
+
+    RUNNER = 0
+    BARE = 1
+    BARE_FINAL = 2
+
+
+def report_bare(
+    recorder: PassRecorder,
+    prompts: Sequence[Prompt],
+    counts: Sequence[int],
+    span_ns: tuple[int, int],
+    ids: Sequence[Sequence[int]] | None = None,
+) -> None:
+    """Tell what a bare pass computed, once its span is closed; no instant but the span's ends is known.
+
+    Args:
+        counts: New tokens of each prompt, in the prompts' order.
+        span_ns: Start and end of the pass.
+        ids: The new token ids of each prompt, where they were kept.
+    """
+    start_ns, end_ns = span_ns
+    for index, (prompt, tokens) in enumerate(zip(prompts, counts, strict=True)):
+        recorder.submitted(index, prompt_tokens=len(prompt.content), cached_prompt_tokens=0, at_ns=start_ns)
+        recorder.emitted(index, tokens, end_ns)
+        recorder.finished(index, "length", output_ids=ids[index] if ids else None)

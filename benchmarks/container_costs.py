@@ -1,0 +1,132 @@
+"""What a container costs beside a process: until the first reply, in throughput, and over a sweep.
+
+Needs a Docker engine with the PyTorch image, and the PyTorch environment; without either it says so and measures
+nothing. Prints a table and keeps it in docs/measurements/containers.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wattdock import __version__
+from wattdock.client import RunnerClient
+from wattdock.errors import PreflightError
+from wattdock.launch.container import Limits
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.engine import Containers, find_containers
+from wattdock.launch.protocol import LaunchSpec
+
+REPO = Path(__file__).resolve().parents[1]
+PAGE = REPO / "docs" / "measurements" / "containers.md"
+WATTDOCK = Path(sys.executable).with_name("wattdock")
+LAUNCHES, PAIRS, POINTS = 5, 3, 12
+Row = tuple[str, str, str]
+
+
+def bench_launch(containers: Containers, scratch: Path) -> list[Row]:
+    """How long until a runner in a container answers, and how much of that is the engine's own create and start."""
+    launcher = DockerLauncher(containers, cache=scratch / "cache", limits=Limits())
+    started_ms, ready_ms = [], []
+    for number in range(LAUNCHES):
+        spec = LaunchSpec("pytorch", REPO / "runners" / "pytorch", scratch / f"{number}.log")
+        begun_s = time.perf_counter()
+        with launcher.launch(spec) as runner, RunnerClient(runner) as client:
+            started_ms.append((time.perf_counter() - begun_s) * 1e3)
+            client.wait_ready(60)
+            ready_ms.append((time.perf_counter() - begun_s) * 1e3)
+    return [
+        row("container create and start (the engine's floor)", started_ms, "ms"),
+        row("container launch → first reply", ready_ms, "ms"),
+    ]
+
+
+def bench_throughput(scratch: Path) -> list[Row]:
+    """Tokens per second of one thread in a container against one thread in a process, taken in turn."""
+    speed: dict[str, list[float]] = {"docker": [], "process": []}
+    for pair in range(PAIRS):
+        for launcher, seen in speed.items():
+            [result] = measured(scratch / f"{launcher}-{pair}", launcher, "--min-duration-s", "10")
+            seen.append(result["performance"]["output_tokens_per_s"])
+    ratios = [inside / outside for inside, outside in zip(speed["docker"], speed["process"], strict=True)]
+    return [
+        row("container, one thread", speed["docker"], "tokens/s"),
+        row("process, one thread", speed["process"], "tokens/s"),
+        row("container ÷ process", ratios, ""),
+    ]
+
+
+def bench_sweep(scratch: Path) -> list[Row]:
+    """A sweep over the workload, served by one container and by one container per point."""
+    rows = []
+    for isolation in ("group", "experiment"):
+        points = [{"workload": {"max_output_tokens": tokens}} for tokens in range(1, POINTS + 1)]
+        study = scratch / f"{isolation}.json"
+        study.write_text(json.dumps({"defaults": {"isolation": isolation}, "experiments": points}))
+        begun_s = time.perf_counter()
+        results = measured(scratch / isolation, "docker", file=study)
+        taken_s = time.perf_counter() - begun_s
+        assert len(results) == POINTS
+        rows.append((f"{POINTS}-point workload sweep, isolation: {isolation}", f"{taken_s:.1f} s", "1 run"))
+    return rows
+
+
+def measured(output: Path, launcher: str, *more: str, file: Path | None = None) -> list[Any]:
+    """Run the command on a tiny model with one thread and return its rows."""
+    what = ("--backend", "pytorch", "--model", "shape:tiny-llama", "--accelerator", "cpu", "--launcher", launcher)
+    small = ("--passes", "1", "--batch-size", "1", "--set", "warmup.passes=0", "--quiet", "--json")
+    done = subprocess.run(
+        [WATTDOCK, "run", *([file] if file else []), *what, *small, *more, "--output-dir", output],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    results: list[Any] = json.loads(done.stdout)
+    return results
+
+
+def row(name: str, values: list[float], unit: str) -> Row:
+    """Return one line of the table."""
+    return (
+        name,
+        f"{statistics.median(values):.3g} {unit}".strip(),
+        f"{min(values):.3g} … {max(values):.3g} of {len(values)}",
+    )
+
+
+def main() -> None:
+    """Run every benchmark, print the table and keep it."""
+    try:
+        containers = find_containers("wattdock-pytorch", backend="pytorch")
+    except PreflightError as error:
+        sys.stdout.write(f"no containers to measure: {error}\n")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        rows = [*bench_launch(containers, scratch), *bench_throughput(scratch), *bench_sweep(scratch)]
+    engine = containers.engine
+    machine = f"{os.cpu_count()} CPUs, {engine.name} {engine.version}, the PyTorch CPU image"
+    lines = [
+        "# What a container costs beside a process",
+        "",
+        f"`make bench` with wattdock {__version__} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU.",
+        "",
+        "| what | median | range |",
+        "|---|---|---|",
+        *(f"| {name} | {median} | {spread} |" for name, median, spread in rows),
+        "",
+    ]
+    sys.stdout.write("\n".join(lines))
+    PAGE.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

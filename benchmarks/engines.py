@@ -1,0 +1,195 @@
+"""Live engines to compare on: a real runner process, loaded once, that also knows a bare way to run a pass.
+
+Knows no statistics and no meter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from arms import Way
+
+from wattdock import wire
+from wattdock.client import RunnerClient
+from wattdock.config.experiment import RANDOM_WEIGHTS, PromptSpec, WorkloadSpec
+from wattdock.errors import RunnerError, WattdockError
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.runners import REPO
+from wattdock.merge.performance import quantiles, tpot_s
+from wattdock.models.shapes import resolve_shape
+from wattdock.prompts import load_prompts
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import Literal
+
+    from wattdock.host.gpus import GpuInfo
+    from wattdock.records import GeneratedPass, Loaded
+
+LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600
+# A block must not end up shorter than asked for because the machine has become a little faster.
+HEADROOM = 1.08
+# A trial this much shorter than a block is long enough to tell how much work fills one.
+TRIAL_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block's work: how many requests, and how long they took at the best speed seen, in seconds."""
+
+    requests: int
+    expected_s: float
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is computed: prompts of `input_tokens` random ids, `output_tokens` new ones each, greedy, to their end.
+
+    Attributes:
+        in_flight: Requests at a time; PyTorch serves them as one static batch.
+    """
+
+    backend: Literal["pytorch", "vllm"]
+    shape: str
+    dtype: str
+    arrival: Literal["batch", "closed"]
+    in_flight: int
+    input_tokens: int
+    output_tokens: int
+    engine_args: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.shape}, random weights, {self.dtype}, {self.in_flight} in flight ({self.arrival}), "
+            f"{self.input_tokens} in, {self.output_tokens} out"
+        )
+
+
+# On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows.
+CPU_SIZES = {
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 64),
+    "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
+}
+GPU_SIZES = {
+    "pytorch": Size("pytorch", "llama-3.1-8b", "bfloat16", "batch", 1, 512, 128),
+    "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
+}
+
+
+class LiveEngine:
+    """A loaded runner; every pass gets prompts that no other pass has had.
+
+    Attributes:
+        description: The engine with its version, and the size of the work.
+    """
+
+    def __init__(self, client: RunnerClient, size: Size, loaded: Loaded, vocab_size: int | None) -> None:
+        self.size = size
+        self.description = f"{loaded.environment.framework} {loaded.environment.framework_version}, {size}"
+        self._client, self._vocab_size, self._numbers = client, vocab_size, count()
+
+    def run(self, way: Way, requests: int, heartbeat: Callable[[pb.Heartbeat], None] = lambda _: None) -> GeneratedPass:
+        """Serve `requests` prompts and return the pass as the coordinator sees it.
+
+        Raises:
+            RunnerError: The pass failed, or computed another number of tokens than was asked for.
+        """
+        size = self.size
+        prompts = load_prompts(
+            PromptSpec(source="synthetic", input_tokens=size.input_tokens),
+            seed=0,
+            pass_index=next(self._numbers),
+            count=requests,
+            vocab_size=self._vocab_size,
+        )
+        spec = WorkloadSpec(batch_size=size.in_flight, max_output_tokens=size.output_tokens, arrival=size.arrival)
+        workload = wire.workload(spec, ignore_eos=True, min_requests=requests, seed=int(way), settle_s=0, limited=True)
+        # What a bare pass does not keep, it cannot return.
+        workload.return_text = workload.return_token_ids = way is Way.RUNNER
+        done = self._client.generate(workload, prompts, silence_s=SILENCE_S, stall_s=STALL_S, heartbeat=heartbeat)
+        if done.output_tokens != requests * size.output_tokens or done.cached_prompt_tokens:
+            raise RunnerError(
+                f"a pass of {requests} × {size.output_tokens} tokens gave {done.output_tokens}, "
+                f"with {done.cached_prompt_tokens} prompt tokens from a cache; blocks must do equal work"
+            )
+        return done
+
+    def warm_up(self, ways: Sequence[Way], block_s: float) -> Block:
+        """Run each way twice, and return the work that fills a block of at least `block_s` seconds."""
+        requests = self.size.in_flight
+        for way in ways:
+            self.run(way, requests)
+        while (took_s := min(self.run(way, requests).span.duration_s for way in ways)) < TRIAL_SHARE * block_s:
+            requests *= 2
+        round_s = took_s * self.size.in_flight / requests
+        rounds = math.ceil(HEADROOM * block_s / round_s)
+        return Block(rounds * self.size.in_flight, rounds * round_s)
+
+
+def tokens_per_s(done: GeneratedPass) -> float:
+    """Return a pass's output tokens per second of its span, which begins and ends on a drained engine."""
+    return done.output_tokens / done.span.duration_s
+
+
+def tpot_p99_s(done: GeneratedPass) -> float:
+    """Return the 99th percentile over requests of the time per output token after the first, in seconds.
+
+    Raises:
+        RunnerError: No request of the pass has one.
+    """
+    found = quantiles(map(tpot_s, done.requests))
+    if found is None:
+        raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
+    return found.p99_s
+
+
+@contextmanager
+def live_engine(
+    size: Size, *, python: Path, keep_pythonpath: bool, gpu: GpuInfo | None, home: Path
+) -> Iterator[LiveEngine]:
+    """Start a runner on one GPU, or on the CPU, and load the model; end it afterwards.
+
+    Args:
+        python: Interpreter with the backend's packages.
+        home: Folder for the model's config and the runner's log.
+
+    Raises:
+        WattdockError: It did not start or load.
+    """
+    model = resolve_shape(size.shape, home=home, progress=lambda _: None)
+    backend = f"bare_{size.backend}"
+    spec = LaunchSpec(
+        backend=backend,
+        runner_dir=REPO / "benchmarks/runners" / backend,
+        log_path=home / f"{backend}.log",
+        gpu_indices=() if gpu is None else (gpu.index,),
+        gpu_uuids=() if gpu is None else (gpu.uuid,),
+        model_path=model.path,
+    )
+    low, high = RANDOM_WEIGHTS
+    request = pb.LoadRequest(
+        model_path=str(model.path),
+        dtype=size.dtype,
+        engine_args_json=json.dumps(dict(size.engine_args)),
+        random_weights=pb.RandomWeights(low=low, high=high, seed=0),
+        gpu_uuids=spec.gpu_uuids,
+    )
+    launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)
+    with launcher.launch(spec) as runner, RunnerClient(runner) as client:
+        try:
+            client.wait_ready(LAUNCH_S)
+            loaded = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
+            yield LiveEngine(client, size, loaded, model.vocab_size)
+        except WattdockError:
+            # The log goes with its folder.
+            sys.stderr.write(runner.log_tail() + "\n")
+            raise

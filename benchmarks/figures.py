@@ -1,0 +1,114 @@
+"""Everything that a benchmark run has seen so far, and the Markdown that says so; pure but for the clock's date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from wattdock import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from comparison import Comparison
+    from metered import MeterCost
+    from overheads import Row
+    from paired import Claim
+
+HOW_TO_READ = """\
+Both arms run on one live engine in one process, in turn (ABBA, BAAB, …). Every block is the same number of requests, on
+prompts of its own; its span begins and ends on a drained engine. From each four blocks comes one value, the logarithm
+of the ratio of rates; the bound is one-sided, 95 %, by Student's t over these values. *Margin* is what so many values
+with such a scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit;
+`fails`: the upper bound is below it; `unresolved` is neither, and no pass.
+
+*Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
+engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
+have, and what lies outside the span (sending prompts, tokenising, fetching the record)."""
+
+
+@dataclass
+class Figures:
+    """What was measured so far.
+
+    Attributes:
+        command: As it was typed.
+        machine: Without its name.
+        meter: What the sampling threads took, and what they read.
+        notes: What was not measured, and why.
+    """
+
+    command: str
+    machine: str
+    rows: list[Row] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    meter: tuple[str, MeterCost] | None = None
+    notes: list[str] = field(default_factory=list)
+    begun: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def document(self) -> str:
+        """Return all of it as Markdown."""
+        parts = [
+            f"# What wattdock {__version__} itself costs",
+            f"`{self.command}` on {self.begun:%Y-%m-%d}: {self.machine}.",
+        ]
+        if self.rows:
+            parts.append(table(("what", "median", "range"), self.rows))
+        if self.comparisons:
+            parts += ["## Ratios", HOW_TO_READ, ratios(self.comparisons)]
+            parts.append("\n".join(f"- {line}" for one in self.comparisons for line in details(one)))
+        if self.meter and self.meter[1].metered_s:
+            parts += ["## The meter's threads", meter_cost(*self.meter)]
+        parts += [f"Not measured: {note}." for note in self.notes]
+        return "\n\n".join(parts) + "\n"
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def ratios(comparisons: list[Comparison]) -> str:
+    """Return one row per claim."""
+    head = ("ratio", "n", "seen", "lower bound", "limit", "margin", "verdict")
+    return table(head, [ratio_row(claim) for one in comparisons for claim in one.claims])
+
+
+def ratio_row(claim: Claim) -> tuple[str, ...]:
+    """Return what was seen of one claim."""
+    seen = claim.seen
+    if seen is None:
+        return (claim.what, f"0 of {claim.planned}", "–", "–", f"{claim.limit:g}", "–", f"**{claim.verdict}**")
+    n = str(seen.n) if seen.n == claim.planned else f"{seen.n} of {claim.planned}"
+    lower = "–" if seen.lower is None else f"{seen.lower:.4f}"
+    margin = "–" if seen.margin is None else f"{seen.margin:.2%}"
+    return (claim.what, n, f"{seen.ratio:.4f}", lower, f"{claim.limit:g}", margin, f"**{claim.verdict}**")
+
+
+def details(one: Comparison) -> Iterator[str]:
+    """Yield what the ratios of one comparison were computed from."""
+    if one.blocks:
+        lengths_s = [seconds for _, seconds, _ in one.blocks]
+        yield (
+            f"{one.claims[0].what}: {one.on}; {one.requests} requests per block, blocks of {min(lengths_s):.1f} … "
+            f"{max(lengths_s):.1f} s; {one.rate_of('A'):,.1f} against {one.rate_of('B'):,.1f} output tokens/s"
+        )
+    for claim in one.claims:
+        values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
+        yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"
+
+
+def meter_cost(what: str, cost: MeterCost) -> str:
+    """Return what sampling took."""
+    share = cost.cpu_s / cost.metered_s
+    cpu = f"{share:.2%} of one CPU for {cost.threads} thread(s), over {cost.metered_s:.0f} s of blocks"
+    inside = f"{mean(cost.busy):.1%} (mean of {len(cost.busy)}, most {max(cost.busy):.1%})" if cost.busy else "–"
+    rows = [
+        ("metered", what),
+        ("CPU time of the sampling threads", cpu),
+        ("share of time inside NVML calls, per GPU", inside),
+    ]
+    return table(("what", "figure"), rows)

@@ -1,0 +1,115 @@
+"""What wattdock costs outside a pass: start-up, the wire, and energy arithmetic over long timelines."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock import wire
+from wattdock.client import RunnerClient
+from wattdock.config.experiment import PromptSpec, WorkloadSpec
+from wattdock.energy import span_energy
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.runners import REPO
+from wattdock.meter.timeline import GpuTimeline, Ticks
+from wattdock.prompts import load_prompts
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.prompts import PromptSet
+
+NS_PER_S = 1_000_000_000
+# What, median, range.
+Row = tuple[str, str, str]
+PASS_BYTES = 1_000_000
+
+
+def timed_ms(call: Callable[[], object], *, repeats: int) -> tuple[float, float, float]:
+    """Return minimum, median and maximum duration of `call` in milliseconds."""
+    taken = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        call()
+        taken.append((time.perf_counter() - begun) * 1e3)
+    return min(taken), statistics.median(taken), max(taken)
+
+
+def row(name: str, times_ms: tuple[float, float, float]) -> Row:
+    """Return one line of the table."""
+    low, median, high = times_ms
+    return name, f"{median:.2f} ms", f"{low:.2f} … {high:.2f} ms"
+
+
+def start_up() -> list[Row]:
+    """How long a person waits for `--help`, beside an interpreter that does nothing."""
+    commands = {"python -c pass": ["-c", "pass"], "wattdock --help": ["-m", "wattdock", "--help"]}
+
+    def run(arguments: list[str]) -> None:
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    return [row(name, timed_ms(partial(run, given), repeats=20)) for name, given in commands.items()]
+
+
+def wire_costs() -> list[Row]:
+    """Launch, round trip and bulk transfer with the fake backend in a real runner process."""
+    with tempfile.TemporaryDirectory() as scratch:
+        spec = LaunchSpec("fake", REPO / "tests/runners/fake", Path(scratch) / "log")
+        (Path(scratch) / "config.json").write_text("{}")
+        begun = time.perf_counter()
+        with (
+            ProcessLauncher(Path(sys.executable), keep_pythonpath=True).launch(spec) as runner,
+            RunnerClient(runner) as client,
+        ):
+            client.wait_ready(30)
+            ready_ms = (time.perf_counter() - begun) * 1e3
+            request = pb.LoadRequest(model_path=scratch, engine_args_json='{"step_s": 0.0}', dtype="auto")
+            client.load(request, timeout_s=30, progress=lambda _: None)
+            trips_ms = [client.check_clock().round_trip_ns / 1e6 for _ in range(200)]
+            load, prompts, size = megabyte_pass()
+
+            def send() -> None:
+                client.generate(load, prompts, silence_s=30, stall_s=30, heartbeat=lambda _: None)
+
+            name = f"pass of {len(prompts.items)} prompts, {size / 1e6:.2f} MB, 1 token each"
+            return [
+                ("process launch → first reply", f"{ready_ms:.0f} ms", "1 run"),
+                row("round trip (best of 5)", (min(trips_ms), statistics.median(trips_ms), max(trips_ms))),
+                row(name, timed_ms(send, repeats=20)),
+            ]
+
+
+def megabyte_pass() -> tuple[pb.Workload, PromptSet, int]:
+    """Return a workload with as many prompts of 1,000 ids as make 1 MB on the wire, and that size in bytes."""
+    source = PromptSpec(source="synthetic", input_tokens=1000)
+    drawn = load_prompts(source, seed=0, pass_index=0, count=PASS_BYTES // 1000, vocab_size=32_000)
+    count = round(len(drawn.items) * PASS_BYTES / wire_bytes(drawn))
+    prompts = replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count])
+    spec = WorkloadSpec(batch_size=count, max_output_tokens=1)
+    load = wire.workload(spec, ignore_eos=True, min_requests=count, seed=0, settle_s=0, limited=True)
+    return load, prompts, wire_bytes(prompts)
+
+
+def wire_bytes(prompts: PromptSet) -> int:
+    """Return what prompts take on the wire, in bytes."""
+    return sum(message.ByteSize() for message in wire.generate_requests(pb.Workload(), prompts))
+
+
+def energy_arithmetic() -> list[Row]:
+    """Joules of a 20 s span out of an hour of one GPU's counter."""
+    at_ns = np.arange(0, 3600 * NS_PER_S, NS_PER_S // 10, dtype=np.int64)
+    ticks = Ticks(at_ns - 4_000_000, at_ns - 1_000_000, at_ns, at_ns + 3_000_000, at_ns // 1_000_000 * 500)
+    gpu = GpuTimeline("GPU-x", "counter", ticks, period_s=0.1)
+    times = timed_ms(lambda: span_energy(gpu, 1800 * NS_PER_S, 1820 * NS_PER_S), repeats=20)
+    return [row("energy of one span, one hour of one GPU", times)]

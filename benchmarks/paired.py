@@ -1,0 +1,130 @@
+"""Compare two ways of doing the same work on a machine whose speed drifts: paired blocks, and what they can resolve.
+
+Pure statistics: runs nothing and knows neither engines nor meters. Rates are work per time, so more is better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import atan, cos, exp, log, pi, sin, sqrt
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Arm = Literal["A", "B"]
+Verdict = Literal["holds", "fails", "unresolved"]
+
+CONFIDENCE = 0.95
+# A drift that is linear cancels in each of them, one that is bent in the same way cancels between neighbours.
+ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
+
+
+def order(number: int) -> tuple[Arm, ...]:
+    """Return the arms of quadruple `number`, from 0: ABBA and BAAB in turn."""
+    return ORDERS[number % 2]
+
+
+def log_ratio(arms: Sequence[Arm], rates: Sequence[float]) -> float:
+    """Return the natural logarithm of A's rate over B's, from one block per place in `arms`, all of equal work."""
+    by_arm: dict[Arm, list[float]] = {"A": [], "B": []}
+    for arm, rate in zip(arms, rates, strict=True):
+        by_arm[arm].append(log(rate))
+    return mean(by_arm["A"]) - mean(by_arm["B"])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What n independent log ratios say about the ratio behind them.
+
+    Attributes:
+        ratio: Geometric mean.
+        lower, upper: One-sided bounds, each at `CONFIDENCE` by itself; None where n < 2.
+        margin: How far below the ratio the lower bound lies, as a share. A cost smaller than this cannot be told from
+            none, and a limit nearer to 1 than this cannot be shown; None where n < 2.
+    """
+
+    n: int
+    ratio: float
+    lower: float | None
+    upper: float | None
+    margin: float | None
+
+
+def bounds(log_ratios: Sequence[float]) -> Bounds:
+    """Return mean and bounds by Student's t over quadruples.
+
+    Source: for independent normal values, mean ± t(0.95, n − 1)·s/√n are one-sided 95 % bounds of their mean.
+    """
+    n, middle = len(log_ratios), mean(log_ratios)
+    if n < 2:
+        return Bounds(n, exp(middle), None, None, None)
+    half = t_quantile(CONFIDENCE, n - 1) * stdev(log_ratios) / sqrt(n)
+    return Bounds(n, exp(middle), exp(middle - half), exp(middle + half), 1 - exp(-half))
+
+
+def judge(seen: Bounds, limit: float) -> Verdict:
+    """Return whether the ratio is shown to be at least `limit`, shown to be below it, or neither."""
+    if seen.lower is not None and seen.lower >= limit:
+        return "holds"
+    if seen.upper is not None and seen.upper < limit:
+        return "fails"
+    return "unresolved"
+
+
+@dataclass
+class Claim:
+    """A ratio that shall be at least `limit`, and what was seen of it so far.
+
+    Attributes:
+        what: What is compared, for people.
+        planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
+        log_ratios: One per quadruple so far.
+    """
+
+    what: str
+    limit: float
+    planned: int
+    log_ratios: list[float] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Bounds | None:
+        """What the quadruples so far say; None before the first."""
+        return bounds(self.log_ratios) if self.log_ratios else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Unresolved until all planned quadruples are there."""
+        seen = self.seen
+        return "unresolved" if seen is None or seen.n < self.planned else judge(seen, self.limit)
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t distribution, for probabilities from 0.5.
+
+    Args:
+        freedom: Degrees of freedom, from 1.
+    """
+    low, high = 0.0, 1.0
+    while t_probability(high, freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_probability(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def t_probability(t: float, freedom: int) -> float:
+    """Return the probability that Student's t is at most `t`, which is not negative.
+
+    Source: Abramowitz & Stegun, Handbook of Mathematical Functions, 26.7.3 (odd) and 26.7.4 (even).
+    """
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term, total = (cos(angle), 0.0) if odd else (1.0, 0.0)
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= k / (k + 1) * cos(angle) ** 2
+    inside = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+    return (1 + inside) / 2

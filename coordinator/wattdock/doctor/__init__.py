@@ -1,0 +1,1 @@
+"""Whether a measurement on this machine would be sound, and what to do where it would not."""

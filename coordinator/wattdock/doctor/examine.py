@@ -1,0 +1,90 @@
+"""Look at everything that a measurement rests on; the one place that knows all checks."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from wattdock.doctor.containers import container_findings
+from wattdock.doctor.engine import engine_findings
+from wattdock.doctor.finding import fail
+from wattdock.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
+from wattdock.doctor.machine import machine_findings
+from wattdock.errors import PreflightError, WattdockError
+from wattdock.host.gpus import inventory
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.preflight import preflight, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.doctor.finding import Finding
+    from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.progress import Progress
+
+RECORDED_S = 2.0
+
+
+def examine(
+    config: ExperimentConfig, *, output_dir: Path, home: Path, with_engine: bool, progress: Progress
+) -> Iterable[Finding]:
+    """Yield every finding, as soon as it is known.
+
+    Args:
+        config: Which backend, which GPUs, how to start it.
+        with_engine: Start the backend's runner and ask it too.
+    """
+    found = _inventory()
+    if isinstance(found, str):
+        yield fail("driver", found, "see that nvidia-smi works on this host")
+    else:
+        yield driver_finding(found)
+        yield from _gpus(config, found)
+    yield from machine_findings(output_dir, os.environ)
+    has_gpus = not isinstance(found, str) and bool(found.gpus)
+    yield from container_findings(config.backend, gpus=has_gpus)
+    if with_engine:
+        yield from _engine(config, output_dir=output_dir, home=home, progress=progress)
+
+
+def _inventory() -> GpuInventory | str:
+    try:
+        return inventory()
+    except PreflightError as error:
+        return str(error)
+
+
+def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Finding]:
+    for one in found.unreadable:
+        yield fail("GPU lost", one, "reset it or restart the machine; dmesg names the Xid")
+    gpus = _asked(config, found)
+    for wanted in config.gpus if isinstance(config.gpus, list) else ():
+        if not any(wanted in (gpu.index, gpu.uuid) for gpu in found.gpus):
+            yield fail(f"GPU {wanted}", "there is none", "wattdock gpus lists those that are here")
+    for gpu in gpus:
+        yield from gpu_findings(gpu, found)
+    yield from link_findings(gpus, found)
+    if gpus:
+        meter = NvmlMeter()
+        meter.start()
+        time.sleep(RECORDED_S)
+        yield from counter_findings(gpus, meter.stop())
+
+
+def _asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[GpuInfo]:
+    """The GPUs named; all where none are."""
+    if not isinstance(config.gpus, list):
+        return found.gpus
+    return [gpu for gpu in found.gpus if gpu.index in config.gpus or gpu.uuid in config.gpus]
+
+
+def _engine(config: ExperimentConfig, *, output_dir: Path, home: Path, progress: Progress) -> Iterable[Finding]:
+    try:
+        ready = preflight(config, survey(), output_dir=output_dir, home=home)
+        yield from engine_findings(ready, progress)
+    except WattdockError as error:
+        seen, _, advice = str(error).partition("; ")
+        yield fail(config.backend, seen, advice or "see the lines above")

@@ -1,0 +1,235 @@
+"""Who measures on what: one lock file per GPU and one for the machine, across users and coordinators.
+
+A lease is held as long as a process keeps its file flocked, never longer: what a crashed holder leaves blocks nobody.
+The file's text says who, and counts only while the lock is held. Knows no GPUs, only names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import stat
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from wattdock.errors import PreflightError
+from wattdock.host.lease_folder import lease_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SUFFIX = ".lease"
+MACHINE, CPU = "machine", "cpu"
+# Whoever only looks (`gpus --watch`) holds a lock for microseconds; that must not refuse anybody.
+GRACE_S = 0.3
+GRACE_POLL_S, POLL_S = 0.02, 0.25
+MAX_NOTE_BYTES, MAX_WORD = 4096, 120
+EVERYBODY_MAY = 0o666
+
+Exclusive = Literal["machine", "gpus"]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease, as its file says; `pid` is for people only, since ids are used again."""
+
+    user: str
+    pid: int
+    experiment: str
+    since_utc: str
+
+    def __str__(self) -> str:
+        return f"{self.user} (process {self.pid}, {self.experiment!r}, since {self.since_utc})"
+
+
+NOBODY_KNOWN = Holder("a process that its file does not name", 0, "", "")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one run needs to itself.
+
+    Attributes:
+        names: GPU UUIDs, or "cpu" for a run without GPU.
+        exclusive: "machine": nobody else who uses wattdock measures here meanwhile; "gpus": others may, on others.
+        wait_s: How long to wait for those who hold it.
+    """
+
+    names: tuple[str, ...]
+    exclusive: Exclusive
+    experiment: str
+    wait_s: float = 0.0
+
+
+class _HeldByOthersError(Exception):
+    """A lease cannot be had now; its text says who has it."""
+
+
+@contextmanager
+def held(wanted: Wanted, say: Callable[[str], None], folder: Path | None = None) -> Iterator[tuple[int, ...]]:
+    """Hold the leases inside the block; yield their descriptors, for a child process that is to hold them too.
+
+    All or none are taken, so that two who each have what the other needs cannot wait for ever.
+
+    Args:
+        say: Told whom we wait for.
+
+    Raises:
+        PreflightError: Others hold one after `wait_s`, or the lease folder does not serve.
+    """
+    place = folder or lease_folder()
+    began_s, told = time.monotonic(), ""
+    while True:
+        waited_s = time.monotonic() - began_s
+        with ExitStack() as stack:
+            try:
+                descriptors = _take_all(stack, place, wanted)
+            except _HeldByOthersError as refusal:
+                if waited_s > max(wanted.wait_s, GRACE_S):
+                    raise PreflightError(_advice(str(refusal), wanted)) from None
+                if waited_s > GRACE_S and str(refusal) != told:
+                    told = str(refusal)
+                    say(f"waiting up to {wanted.wait_s:g} s: {told}")
+            else:
+                yield descriptors
+                return
+        # Uneven, so that many who wait do not all come at once, again and again.
+        time.sleep((GRACE_POLL_S if waited_s <= GRACE_S else POLL_S) * random.uniform(0.5, 1.5))
+
+
+def holders(folder: Path | None = None) -> dict[str, Holder]:
+    """Return who holds which lease now, by name; disturbs no holder.
+
+    Raises:
+        PreflightError: The lease folder does not serve.
+    """
+    place = folder or lease_folder()
+    found = {}
+    for path in sorted(place.glob(f"*{SUFFIX}")):
+        with ExitStack() as stack:
+            descriptor = _opened(stack, path, os.O_RDONLY)
+            if not _lock(descriptor, fcntl.LOCK_SH):
+                found[path.name.removesuffix(SUFFIX)] = _noted(descriptor)
+    return found
+
+
+def _take_all(stack: ExitStack, folder: Path, wanted: Wanted) -> tuple[int, ...]:
+    whole = wanted.exclusive == "machine"
+    descriptors = [_open(stack, folder / f"{MACHINE}{SUFFIX}")]
+    if not _lock(descriptors[0], fcntl.LOCK_EX if whole else fcntl.LOCK_SH):
+        raise _HeldByOthersError(_machine_holders(descriptors[0], folder))
+    for name in sorted(wanted.names):
+        descriptor = _open(stack, folder / f"{name}{SUFFIX}")
+        if not _lock(descriptor, fcntl.LOCK_EX):
+            raise _HeldByOthersError(f"{name} is leased by {_noted(descriptor)}")
+        descriptors.append(descriptor)
+    holder = _ourselves(wanted.experiment)
+    for descriptor in descriptors if whole else descriptors[1:]:
+        _note(descriptor, holder, folder)
+    return tuple(descriptors)
+
+
+def _machine_holders(machine: int, folder: Path) -> str:
+    """Who has the machine to himself, or who shares it."""
+    if not _lock(machine, fcntl.LOCK_SH):
+        return f"this machine is measured on by {_noted(machine)}"
+    fcntl.flock(machine, fcntl.LOCK_UN)
+    others = "; ".join(f"{name} by {holder}" for name, holder in holders(folder).items() if name != MACHINE)
+    return f"this machine is shared by other measurements: {others or 'one that has just ended'}"
+
+
+def _advice(reason: str, wanted: Wanted) -> str:
+    waited = f" (waited {wanted.wait_s:g} s)" if wanted.wait_s else ""
+    wait = "wait longer" if wanted.wait_s else "wait"
+    can_share = wanted.exclusive == "machine" and CPU not in wanted.names
+    share = ", or measure beside them, which is not publishable, with --set exclusive=gpus" if can_share else ""
+    return f"{reason}{waited}; {wait} with --wait SECONDS{share}"
+
+
+def _ourselves(experiment: str) -> Holder:
+    from wattdock.host.activity import user_name
+
+    return Holder(user_name(), os.getpid(), experiment[:MAX_WORD], datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _open(stack: ExitStack, path: Path) -> int:
+    """Open a lease file, made where it is not there, until `stack` ends.
+
+    Never with O_CREAT alone: in a sticky folder the kernel may refuse that for another user's file
+    (proc(5), fs.protected_regular).
+    """
+    while True:
+        try:
+            return _opened(stack, path, os.O_RDWR)
+        except FileNotFoundError:
+            _make(path)
+
+
+def _opened(stack: ExitStack, path: Path, flags: int) -> int:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _refused(path, error, f"remove it, or chmod {EVERYBODY_MAY:o} it, as its owner") from error
+    stack.callback(os.close, descriptor)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise PreflightError(f"the lease {path} is not a file; remove it")
+    return descriptor
+
+
+def _make(path: Path) -> None:
+    """Make an empty lease file that is there with its final rights at once, whatever the umask."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            scratch.chmod(EVERYBODY_MAY)
+            os.link(scratch, path)
+        except FileExistsError:
+            # Another coordinator was faster.
+            pass
+        finally:
+            scratch.unlink()
+    except OSError as error:
+        raise _refused(path, error, "choose another folder with WATTDOCK_LEASES") from error
+
+
+def _refused(path: Path, error: OSError, advice: str) -> PreflightError:
+    return PreflightError(f"cannot use the lease {path}: {error.strerror or error}; {advice}")
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _note(descriptor: int, holder: Holder, folder: Path) -> None:
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(asdict(holder)).encode() + b"\n", 0)
+    except OSError as error:
+        raise _refused(folder, error, "make room, or choose another folder with WATTDOCK_LEASES") from error
+
+
+def _noted(descriptor: int) -> Holder:
+    try:
+        note = json.loads(os.pread(descriptor, MAX_NOTE_BYTES, 0))
+        return Holder(_plain(note["user"]), int(note["pid"]), _plain(note["experiment"]), _plain(note["since_utc"]))
+    except (ValueError, KeyError, TypeError):
+        # Between taking a lock and noting the name there is a moment without one.
+        return NOBODY_KNOWN
+
+
+def _plain(word: object) -> str:
+    """Anybody can write a note: what it says must not steer a terminal."""
+    return "".join(letter for letter in str(word) if letter.isprintable())[:MAX_WORD]

@@ -1,0 +1,169 @@
+"""Describe a runner's container to an engine: what it may use, what it can reach, and what it cannot.
+
+Pure: asks no engine and reads no file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattdock.launch.socket_folder import SOCKET_NAME
+from wattdock.launch.variables import container_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from wattdock.launch.engine import Engine, Image
+    from wattdock.launch.protocol import LaunchSpec
+
+LABEL_PREFIX, FOLDER_LABEL = "wattdock.", "folder"
+# Places inside every container.
+SOCKET_FOLDER, MODEL_FOLDER, CACHE_FOLDER = "/run/wattdock", "/model", "/cache"
+CAPABILITIES = ["gpu", "compute", "utility"]
+BYTES_PER_GB = 1_000_000_000
+# NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
+NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
+LOG_SIZE = "20m"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a container may use; None is no limit.
+
+    Attributes:
+        memory_gb: Memory without swap, in 10^9 bytes.
+        cpus: CPU time per time.
+        shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes; both take memory only as they are filled.
+    """
+
+    memory_gb: float | None = None
+    cpus: float | None = None
+    shm_gb: float = 16
+    tmp_gb: float = 16
+
+
+@dataclass(frozen=True)
+class User:
+    """Who the coordinator is on the host, and so who owns what a container is given."""
+
+    uid: int
+    gid: int
+
+    def inside(self, engine: Engine) -> User:
+        """Return who a container's process must be, in the container, to be this user on the host."""
+        # A rootless Docker maps the user to root and nobody else; rootless Podman can keep the number.
+        return User(0, 0) if engine.rootless and engine.name == "docker" else self
+
+    @property
+    def passwd(self) -> str:
+        """The whole of /etc/passwd, so that programs that ask who they are get an answer."""
+        name = "root" if self.uid == 0 else "runner"
+        return f"{name}:x:{self.uid}:{self.gid}::{CACHE_FOLDER}/home:/bin/sh\n"
+
+    @property
+    def group(self) -> str:
+        """The whole of /etc/group."""
+        return f"{'root' if self.gid == 0 else 'runner'}:x:{self.gid}:\n"
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A file or folder of the host, and where a container finds it."""
+
+    source: Path
+    target: str
+    read_only: bool = True
+
+
+def create_arguments(
+    spec: LaunchSpec,
+    image: Image,
+    engine: Engine,
+    *,
+    user: User,
+    binds: tuple[Bind, ...],
+    limits: Limits,
+    environ: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return what the docker SDK's `containers.create` is called with.
+
+    Args:
+        user: The coordinator's own.
+        environ: The coordinator's environment, of which only engine settings are taken.
+    """
+    inside = user.inside(engine)
+    return {
+        # By id, not by name: a name may point to another image an hour later.
+        "image": image.id,
+        "command": ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{SOCKET_NAME}"],
+        # Python puts the working folder on the module path; in this one lies nothing but the socket.
+        "working_dir": SOCKET_FOLDER,
+        "environment": container_variables(spec, environ, cache=CACHE_FOLDER),
+        "labels": {LABEL_PREFIX + name: value for name, value in spec.labels.items()},
+        "user": f"{inside.uid}:{inside.gid}",
+        "userns_mode": _user_namespace(engine),
+        "mounts": [_mount(bind) for bind in binds],
+        **_walls(engine),
+        **_resources(limits),
+        **_gpus(spec.gpu_uuids),
+    }
+
+
+def ulimit_arguments() -> dict[str, Any]:
+    """Return the resource limits that NCCL wants, which an engine without the right to raise them refuses."""
+    from docker.types import Ulimit
+
+    return {"ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]}
+
+
+def _walls(engine: Engine) -> dict[str, Any]:
+    """Return what keeps a container from everything it was not given."""
+    labels_off = ["label=disable"] if engine.selinux else []
+    return {
+        "network_mode": "none",
+        # With no network, the container's own name would not resolve, which breaks gloo and MPI; this one does.
+        "hostname": "localhost",
+        "ipc_mode": "private",
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges", *labels_off],
+        "read_only": True,
+    }
+
+
+def _resources(limits: Limits) -> dict[str, Any]:
+    from docker.types import LogConfig
+
+    memory_bytes = None if limits.memory_gb is None else int(limits.memory_gb * BYTES_PER_GB)
+    return {
+        # Compiled kernels are loaded from /tmp, so it allows exec.
+        "tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={int(limits.tmp_gb * BYTES_PER_GB)}"},
+        "shm_size": int(limits.shm_gb * BYTES_PER_GB),
+        "mem_limit": memory_bytes,
+        "memswap_limit": memory_bytes,
+        "nano_cpus": None if limits.cpus is None else int(limits.cpus * 1e9),
+        # Whatever the engine's default is, the log must be readable afterwards and must not fill the disk.
+        "log_config": LogConfig(type="json-file", config={"max-size": LOG_SIZE, "max-file": "2"}),
+    }
+
+
+def _gpus(uuids: tuple[str, ...]) -> dict[str, Any]:
+    """Return the request for GPUs, in this order."""
+    if not uuids:
+        return {}
+    from docker.types import DeviceRequest
+
+    return {"device_requests": [DeviceRequest(device_ids=list(uuids), capabilities=[CAPABILITIES])]}
+
+
+def _user_namespace(engine: Engine) -> str | None:
+    if engine.name == "podman" and engine.rootless:
+        return "keep-id"
+    return "host" if engine.remapped else None
+
+
+def _mount(bind: Bind) -> Any:
+    from docker.types import Mount
+
+    return Mount(target=bind.target, source=str(bind.source), type="bind", read_only=bind.read_only)

@@ -1,0 +1,177 @@
+"""The container engine of this machine: whether one answers, what it is, and whether it has an image.
+
+Docker, or Podman behind the same API. Starts nothing and pulls nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import PreflightError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import docker
+
+DEFAULT_ENGINE = "unix:///var/run/docker.sock"
+PROBE_TIMEOUT_S = 3
+# Creating a container of a large image on a busy disk takes seconds.
+CALL_TIMEOUT_S = 120
+VARIANT_LABEL = "wattdock.variant"
+INSTEAD = "or use --launcher process"
+
+
+class NoContainersError(PreflightError):
+    """No container can be started from an image here.
+
+    Attributes:
+        reason: What was seen.
+        remedy: What to do about it.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}, {INSTEAD}")
+        self.reason, self.remedy = reason, remedy
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What decides how a container is to be described to an engine.
+
+    Attributes:
+        address: Its Unix socket, "unix:///…".
+        name: "docker" or "podman".
+        rootless: It runs as the user, so that its containers' root is the user.
+        remapped: Containers' users are others on the host unless a container asks for the host's.
+        selinux: Containers are labelled, and may not reach unlabelled sockets.
+        runtimes: Names of what starts its containers; NVIDIA's gives them GPUs.
+    """
+
+    address: str
+    name: str
+    version: str
+    rootless: bool = False
+    remapped: bool = False
+    selinux: bool = False
+    runtimes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is on this machine.
+
+    Attributes:
+        name: As it was asked for.
+        id: Hash of its configuration, "sha256:…"; what containers are made from.
+        digest: "repository@sha256:…" as a registry knows it; None for one that was only built here.
+        variant: "cpu" or "cuda", what its packages were built for; None where its label does not tell.
+    """
+
+    name: str
+    id: str
+    digest: str | None
+    variant: str | None = None
+
+
+@dataclass(frozen=True)
+class Containers:
+    """An engine, and the image on it that serves a backend."""
+
+    engine: Engine
+    image: Image
+
+
+def find_containers(image: str, *, backend: str, needs_gpu: bool = False) -> Containers:
+    """Return this machine's engine and an image that it has.
+
+    Raises:
+        NoContainersError: No engine answers, or it has no such image, or one for a CPU where a GPU is to be used.
+    """
+    import docker.errors
+
+    address = os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    require_socket(address)
+    silent = NoContainersError(f"no Docker engine answers at {address}", "start one")
+    try:
+        with connect(address, timeout_s=PROBE_TIMEOUT_S) as client:
+            engine = engine_from(address, client.version(), client.info())
+            found = client.images.get(image)
+    except docker.errors.ImageNotFound as error:
+        raise NoContainersError(f"image {image} is not there", f"make it with: make image-{backend}") from error
+    except docker.errors.APIError as error:
+        raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
+    except (docker.errors.DockerException, OSError) as error:
+        raise silent from error
+    variant = ((found.attrs.get("Config") or {}).get("Labels") or {}).get(VARIANT_LABEL)
+    if needs_gpu and variant == "cpu":
+        raise NoContainersError(f"image {image} was built for a CPU", f"make one for GPUs with: make image-{backend}")
+    return Containers(engine, Image(image, str(found.id), _digest(found.attrs), variant))
+
+
+@contextmanager
+def connect(address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[docker.DockerClient]:
+    """Yield a client of the engine at `address`, closed afterwards."""
+    client = new_client(address, timeout_s=timeout_s)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def new_client(address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> docker.DockerClient:
+    """Return a client of the engine at `address`, which its user closes."""
+    # Slow to import, and needed only where there is an engine.
+    import docker
+
+    return docker.DockerClient(base_url=address, version="auto", timeout=timeout_s)
+
+
+def require_socket(address: str) -> None:
+    """See that something listens at an engine's address and that we may speak to it.
+
+    Raises:
+        NoContainersError: It is no Unix socket, nobody listens, or permission is denied.
+    """
+    if not address.startswith("unix://"):
+        raise NoContainersError(
+            f"the engine at {address} cannot share a runner's socket with this machine", "set DOCKER_HOST to unix://…"
+        )
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect(address.removeprefix("unix://"))
+        except PermissionError as error:
+            raise NoContainersError(
+                f"permission denied on {address}",
+                "join the group that owns it (usually: sudo usermod -aG docker $USER, then log in again)",
+            ) from error
+        except OSError as error:
+            raise NoContainersError(f"no Docker engine answers at {address}", "start one") from error
+
+
+def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:
+    """Return what an engine's answers to `version` and `info` say about it. Pure.
+
+    Source: Docker Engine API v1.41, GET /version and GET /info; Podman names itself among the components.
+    """
+    components = [str(one.get("Name", "")) for one in version.get("Components") or ()]
+    options = {str(one).split(",")[0] for one in info.get("SecurityOptions") or ()}
+    return Engine(
+        address=address,
+        name="podman" if any("podman" in name.lower() for name in components) else "docker",
+        version=str(version.get("Version", "unknown")),
+        rootless="name=rootless" in options,
+        remapped="name=userns" in options,
+        selinux="name=selinux" in options,
+        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+    )
+
+
+def _digest(attributes: Mapping[str, Any]) -> str | None:
+    digests = attributes.get("RepoDigests") or ()
+    return str(digests[0]) if digests else None

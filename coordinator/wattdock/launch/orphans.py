@@ -1,0 +1,98 @@
+"""Find and remove the containers of coordinators that are gone.
+
+A coordinator is alive while it holds the lock on the file that its containers' labels name; a pid would prove nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.errors import LaunchError
+from wattdock.launch.container import FOLDER_LABEL, LABEL_PREFIX
+from wattdock.launch.engine import DEFAULT_ENGINE, connect, require_socket
+from wattdock.launch.socket_folder import SOCKET_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What a launch spec's labels hold for this module.
+ALIVE_LABEL, OWNER_LABEL = "alive", "owner"
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What was found: containers removed, and those left because their coordinator lives or is another user's."""
+
+    removed: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def reap(address: str | None = None) -> Reaped:
+    """Remove every container whose coordinator is dead, and leave all others.
+
+    Args:
+        address: The engine; None is the one that DOCKER_HOST names, or the usual one.
+
+    Raises:
+        NoContainersError: No engine answers.
+        LaunchError: The engine would not list or remove them.
+    """
+    from docker.errors import DockerException, NotFound
+
+    address = address or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    require_socket(address)
+    removed, left = [], []
+    try:
+        with connect(address) as client:
+            marked = {"label": LABEL_PREFIX + ALIVE_LABEL}
+            for container in client.containers.list(all=True, filters=marked, ignore_removed=True):
+                name = f"{container.name} ({container.short_id})"
+                if not is_orphan(container.labels, uid=os.getuid()):
+                    left.append(name)
+                    continue
+                # Two that clean up at once may meet.
+                with contextlib.suppress(NotFound):
+                    container.remove(force=True, v=True)
+                remove_socket_folder(container.labels)
+                removed.append(name)
+    except (DockerException, OSError) as error:
+        raise LaunchError(f"the engine at {address} cannot remove what was left behind: {error}") from error
+    return Reaped(tuple(removed), tuple(left))
+
+
+def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
+    """Whether a container's coordinator was this user's (for root: anybody's) and is gone."""
+    if uid != 0 and labels.get(LABEL_PREFIX + OWNER_LABEL) != str(uid):
+        return False
+    return not is_held(Path(labels[LABEL_PREFIX + ALIVE_LABEL]))
+
+
+def is_held(lock: Path) -> bool:
+    """Whether some process holds the lock on a file; a file that cannot be looked into counts as held."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        # Shared, so that two that ask at once do not take each other for its holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def remove_socket_folder(labels: Mapping[str, str]) -> None:
+    """Remove what is left of a runner's socket; nothing else, whatever a label says."""
+    if folder := labels.get(LABEL_PREFIX + FOLDER_LABEL):
+        with contextlib.suppress(OSError):
+            (Path(folder) / SOCKET_NAME).unlink(missing_ok=True)
+            Path(folder).rmdir()

@@ -1,0 +1,54 @@
+"""A diagnosis as lines for a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wattdock.doctor.finding import Finding
+
+SCHEMA_VERSION = 1
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+INDENT = " " * 5
+
+
+def show_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
+    """Print each finding as it comes, then the verdict; return whether a measurement would be sound."""
+    console = Console(highlight=False, soft_wrap=True)
+    seen = []
+    for one in findings:
+        seen.append(one)
+        if not as_json:
+            console.print(finding_line(one))
+    sound = all(one.status != "fail" for one in seen)
+    if as_json:
+        answer = {"schema_version": SCHEMA_VERSION, "sound": sound, "findings": [asdict(one) for one in seen]}
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    else:
+        console.print(verdict(seen))
+    return sound
+
+
+def finding_line(one: Finding) -> Text:
+    """Return one finding: status, name, what was seen, and below it what to do."""
+    line = Text.assemble((f"{one.status:<5}", STYLES[one.status]), f"{one.name}: {one.value}")
+    if one.advice:
+        line.append(f"\n{INDENT}→ {one.advice}", style="dim")
+    return line
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return in one line whether a measurement would be sound."""
+    failed = [one.name for one in findings if one.status == "fail"]
+    warned = sum(one.status == "warn" for one in findings)
+    if failed:
+        return f"a measurement here would not be sound: {', '.join(failed)}"
+    return "a measurement here would be sound" + (f"; {warned} warning(s) to know about" if warned else "")

@@ -1,0 +1,67 @@
+"""Show a host's GPUs, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack, suppress
+
+from rich.console import Console
+from rich.live import Live
+
+from wattdock.errors import PreflightError
+from wattdock.host.gpus import inventory
+from wattdock.host.leases import holders
+from wattdock.report.gpus import GpuView, as_json, as_tables
+
+WATCH_S = 2.0
+PIPE_COLUMNS = 200
+
+
+def look() -> GpuView:
+    """Return what the host's GPUs are doing now.
+
+    Raises:
+        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    """
+    found = inventory()
+    try:
+        return GpuView(found, holders())
+    except PreflightError as error:
+        return GpuView(found, {}, leases_unknown=str(error))
+
+
+def show_gpus(*, watch: bool, json_lines: bool) -> bool:
+    """Print the host's GPUs, with `watch` until Ctrl-C, which is no failure; return whether there was any at last.
+
+    Raises:
+        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=PIPE_COLUMNS, highlight=False)
+    found = False
+    with ExitStack() as stack:
+        if watch:
+            stack.enter_context(suppress(KeyboardInterrupt))
+        live = stack.enter_context(Live(console=console, auto_refresh=False)) if watch and console.is_terminal else None
+        while True:
+            view = look()
+            found = bool(view.inventory.gpus)
+            if json_lines:
+                _print_json(view, one_line=watch)
+            elif live:
+                live.update(as_tables(view), refresh=True)
+            else:
+                console.print(as_tables(view))
+            if not watch:
+                break
+            time.sleep(WATCH_S)
+    return found
+
+
+def _print_json(view: GpuView, *, one_line: bool) -> None:
+    sys.stdout.write(json.dumps(as_json(view), indent=None if one_line else 2) + "\n")
+    sys.stdout.flush()

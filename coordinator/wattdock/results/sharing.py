@@ -1,0 +1,58 @@
+"""Checks on who else was there: on the GPUs of an experiment, and on its machine. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.results.result import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.results.environment import EnvironmentSnapshot
+    from wattdock.results.result import EnergyResult, GpuProcessSeen
+
+FIGURE_PROCESSES = 3
+
+
+def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult) -> list[Check]:
+    """Return whether the experiment had its GPUs, and its machine, to itself."""
+    gpus = set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
+    checks = [_machine_check(environment)]
+    if gpus:
+        checks.append(_gpu_check(gpus, energy))
+    others = [one for one in energy.gpu_processes if one.gpu_uuid not in gpus]
+    if others:
+        # They share power, cooling and host; how much that matters is the reader's to judge.
+        checks.append(Check(name="other GPUs idle", status="warn", figure=_figure(others)))
+    return checks
+
+
+def _machine_check(environment: EnvironmentSnapshot) -> Check:
+    alone = environment.exclusive == "machine"
+    figure = "no other measurement of wattdock's" if alone else f"exclusive: {environment.exclusive}"
+    return Check(name="machine to itself", status="pass" if alone else "fail", figure=figure)
+
+
+def _gpu_check(gpus: set[str], energy: EnergyResult) -> Check:
+    """Whether nobody else was on the GPUs; a list that shows not even the runner shows nothing."""
+    listed = [one for one in energy.gpu_processes if one.gpu_uuid in gpus]
+    foreign = [one for one in listed if not one.own]
+    lists = min((energy.meter[uuid].process_lists if uuid in energy.meter else 0 for uuid in gpus), default=0)
+    if len(foreign) == len(listed):
+        seen = f"and {_figure(foreign)}, which may be it" if foreign else "and no other"
+        figure = f"{lists} process lists per GPU show no process of the runner {seen}"
+        return Check(name="exclusive GPUs", status="unknown", figure=figure)
+    if foreign:
+        return Check(name="exclusive GPUs", status="fail", figure=_figure(foreign))
+    figure = f"nobody but the runner in {lists} process lists per GPU"
+    return Check(name="exclusive GPUs", status="pass", figure=figure)
+
+
+def _figure(processes: Sequence[GpuProcessSeen]) -> str:
+    named = [
+        f"process {one.pid} ({one.user or 'unknown user'}, {one.command or 'unknown command'}) on {one.gpu_uuid}"
+        for one in processes[:FIGURE_PROCESSES]
+    ]
+    more = len(processes) - len(named)
+    return "; ".join(named) + (f" and {more} more" if more else "")

@@ -1,0 +1,26 @@
+# The vLLM runner. Built by `make image-vllm`, from the repository's root, with BuildKit.
+#
+# Any base with Python 3.10 or later and pip will do; what it lacks of the requirements is added beside it.
+ARG BASE=nvcr.io/nvidia/vllm:26.10-py3
+FROM ${BASE}
+ARG VARIANT=cuda
+# Wheels of the whole set make the build independent of any network; an empty folder leaves it to pip's index.
+RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_missing.py \
+    --mount=type=bind,source=runners/vllm,target=/build/runner \
+    --mount=type=bind,source=build/wheels/vllm,target=/build/wheels \
+    --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
+    python3 /build/install_missing.py /build/runner/requirements-${VARIANT}.txt /opt/wattdock/packages /build/wheels
+COPY proto /opt/wattdock/proto
+COPY runners/common /opt/wattdock/runners/common
+COPY runners/vllm/*.py /opt/wattdock/runners/vllm/
+ENV PYTHONPATH=/opt/wattdock/proto:/opt/wattdock/runners/common:/opt/wattdock/runners/vllm:/opt/wattdock/packages
+ENTRYPOINT ["python3", "-m", "wattdock_runner"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+ARG BASE
+LABEL org.opencontainers.image.title="wattdock runner: vLLM" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE}" \
+      wattdock.variant="${VARIANT}"

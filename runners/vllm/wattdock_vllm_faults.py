@@ -1,0 +1,94 @@
+"""Say what went wrong inside vLLM, in whichever of its processes.
+
+Of an exception in a child process vLLM tells the runner only that there was one. It logs it there, so a log handler in
+each child writes it to an anonymous file of the runner's. Knows no engine and imports no vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PLACE = "WATTDOCK_VLLM_FAULTS"
+# Above all that runs in a child; the handlers of "vllm" itself are vLLM's, who sets them anew at any time.
+CHILDRENS_LOGGER = "vllm.v1"
+# vLLM has no exception class of its own for these.
+MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "No available memory for the cache blocks",
+    "available KV cache memory",
+    "Free memory on device",
+    "not enough GPU memory",
+    "Available memory on node",
+)
+MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
+# What vLLM raises for values that it does not take, or not together.
+REFUSALS = {"AssertionError", "NotImplementedError", "OSError", "TypeError", "ValueError", "VLLMClientError"}
+NO_WEIGHTS = "Cannot find any model weights"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One exception, wherever it was raised; `kinds` are the names of its class and its bases."""
+
+    kinds: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kinds[0]}: {self.message}"
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether something did not fit."""
+        return bool(MEMORY_KINDS.intersection(self.kinds)) or any(words in self.message for words in MEMORY_WORDS)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether vLLM does not take what it was given."""
+        return bool(REFUSALS.intersection(self.kinds)) or NO_WEIGHTS in self.message
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return an exception as a value."""
+    return Fault(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
+
+
+class ChildFaults:
+    """What the children of this process reported; nothing of it lies on a disk.
+
+    Children that are started while it exists report to the latest one.
+    """
+
+    def __init__(self) -> None:
+        # A spawned child inherits variables, but no descriptors.
+        self._place = Path(f"/proc/{os.getpid()}/fd/{os.memfd_create('wattdock-faults')}")
+        os.environ[PLACE] = str(self._place)
+
+    def cause(self) -> Fault | None:
+        """Return the first fault, or the first of memory: others follow from it."""
+        lines = map(json.loads, self._place.read_text(encoding="utf-8").splitlines())
+        known = [Fault(tuple(one["kinds"]), one["message"]) for one in lines]
+        return next((fault for fault in known if fault.is_memory), next(iter(known), None))
+
+
+class _Reporter(logging.Handler):
+    """Writes each exception that is logged to one file, a line of JSON each."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(logging.ERROR)
+        self._place = place
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            with self._place.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(fault_of(record.exc_info[1]))) + "\n")
+
+
+def report_to_parent() -> None:
+    """Report every exception that vLLM logs from now on in this process, a child of the runner's."""
+    if place := os.environ.get(PLACE):
+        logging.getLogger(CHILDRENS_LOGGER).addHandler(_Reporter(Path(place)))

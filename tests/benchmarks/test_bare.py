@@ -1,0 +1,72 @@
+"""The bare loops that the runner is compared with must compute what the runner computes, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from arms import Way
+from contract.runner_process import PYTORCH_PYTHON, ROOT, VLLM_PYTHON, running, workload
+from contract.subjects import write_config
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from contract.runner_process import Pass, Runner
+
+# Wide enough for continuations that differ from token to token.
+WIDE_UNIFORM = pb.RandomWeights(low=-0.5, high=0.5, seed=1)
+PROMPTS = [pb.Prompt(token_ids=pb.TokenIds(ids=[5 + 7 * n + i for i in range(24)])) for n in range(5)]
+NEW_TOKENS = 16
+
+
+def needs(python: Path) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not python.exists(), reason=f"no environment at {python}")
+
+
+def passes(runner: Runner, arrival: pb.Arrival, *ways: Way) -> list[Pass]:
+    return [
+        runner.generate(
+            workload(arrival=arrival, in_flight=2, max_output_tokens=NEW_TOKENS, seed=int(way), return_token_ids=True),
+            PROMPTS,
+        )
+        for way in ways
+    ]
+
+
+def ids(done: Pass) -> list[list[int]]:
+    return [list(request.output_ids.ids) for request in done.requests]
+
+
+def check(done: list[Pass]) -> None:
+    """Hold every pass against the first, the runner's own."""
+    runner, *bare = done
+    assert len({tuple(one) for one in ids(runner)}) == len(PROMPTS)
+    assert all(len(set(one)) > 2 for one in ids(runner))
+    assert len(runner.at_ns) > NEW_TOKENS
+    for one in bare:
+        assert ids(one) == ids(runner)
+        assert one.summary.output_tokens == runner.summary.output_tokens == len(PROMPTS) * NEW_TOKENS
+        # What a bare pass knows of time is the end of its span.
+        assert one.at_ns == [one.summary.span.end_ns]
+        assert one.summary.span.drained
+
+
+@needs(PYTORCH_PYTHON)
+def test_the_bare_pytorch_loop_generates_the_runners_tokens(tmp_path: Path) -> None:
+    """Equal ids, the last batch smaller than the rest, and no step recorded."""
+    folder = ROOT / "benchmarks/runners/bare_pytorch"
+    with running("bare_pytorch", folder, PYTORCH_PYTHON) as runner:
+        runner.load(write_config(tmp_path, dtype="float32"), random_weights=WIDE_UNIFORM)
+        check(passes(runner, pb.ARRIVAL_BATCH, Way.RUNNER, Way.BARE))
+
+
+@needs(VLLM_PYTHON)
+def test_the_bare_vllm_loops_generate_the_runners_tokens(tmp_path: Path) -> None:
+    """Equal ids whether the engine answers step by step or once, as many requests in flight, and no step recorded."""
+    folder = ROOT / "benchmarks/runners/bare_vllm"
+    with running("bare_vllm", folder, VLLM_PYTHON) as runner:
+        runner.load(write_config(tmp_path, dtype="float32"), random_weights=WIDE_UNIFORM)
+        check(passes(runner, pb.ARRIVAL_CLOSED, Way.RUNNER, Way.BARE, Way.BARE_FINAL))

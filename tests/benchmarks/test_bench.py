@@ -1,0 +1,64 @@
+"""The benchmark command itself: what it keeps, and how it ends where a claim is not shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from bench import unmet
+from contract.runner_process import PYTORCH_PYTHON, ROOT
+from paired import Claim
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks/bench.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_required_claim_must_be_measured_and_hold() -> None:
+    """Unresolved, failed and absent are all no pass."""
+    steady = [0.0, 0.0001, -0.0001]
+    claims = {
+        "good": [Claim("good", 0.99, 3, steady)],
+        "half": [Claim("good", 0.99, 3, steady), Claim("scattered", 0.99, 3, [0.5, -0.5, 0.1])],
+        "slow": [Claim("slow", 0.99, 3, [value - 0.1 for value in steady])],
+        "short": [Claim("short", 0.99, 4, steady)],
+    }
+    assert unmet(claims, ["good"]) == []
+    assert unmet(claims, ["good", "half", "slow", "short", "absent"]) == ["half", "slow", "short", "absent"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "nvml"], "unknown 'nvml'; known are"),
+        (["--only", "energy", "--require", "meter"], "--require names meter, which --only leaves out"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(arguments: list[str], message: str) -> None:
+    """Before anything is measured."""
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_path: Path) -> None:
+    """Two short quadruples on a real engine; whatever this machine says, file and code agree."""
+    kept = tmp_path / "figures.md"
+    arguments = ("--only", "energy,pytorch", "--block-s", "0.3", "--quadruples", "2", "--require", "pytorch")
+    done = bench(*arguments, "--output", str(kept))
+    row = re.search(
+        r"^\| runner / bare loop, PyTorch \| 2 \| .* \| 0\.995 \| .* \| \*\*(\w+)\*\* \|$", done.stdout, re.M
+    )
+    assert row, done.stdout + done.stderr
+    assert done.returncode == (0 if row[1] == "holds" else 9)
+    assert kept.read_text(encoding="utf-8") == done.stdout
+    assert "| energy of one span" in done.stdout
+    assert "1 of 2" in done.stderr

@@ -1,0 +1,89 @@
+"""Whether paired blocks recover a known ratio on a machine whose speed drifts, and say when they cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from paired import Arm, Claim, bounds, judge, log_ratio, order, t_quantile
+
+RATIO = 0.99
+TRIALS, QUADRUPLES = 2000, 6
+
+
+def speeds(arms: list[Arm], rng: np.random.Generator, *, ratio: float, drift: float, noise: float) -> list[float]:
+    """Rates of blocks in a row: A is `ratio` times as fast as B, all drift by `drift` per block and swing slowly."""
+    number = np.arange(len(arms))
+    swing = 0.02 * np.sin(2 * np.pi * (number / 37 + rng.uniform()))
+    common = np.exp(drift * number + swing + rng.normal(0, noise, len(arms)))
+    return [float(rate * (ratio if arm == "A" else 1)) for arm, rate in zip(arms, common, strict=True)]
+
+
+def quadruples(rng: np.random.Generator, *, drift: float, noise: float) -> list[float]:
+    arms = [arm for number in range(QUADRUPLES) for arm in order(number)]
+    rates = speeds(arms, rng, ratio=RATIO, drift=drift, noise=noise)
+    return [log_ratio(arms[first : first + 4], rates[first : first + 4]) for first in range(0, len(arms), 4)]
+
+
+def test_the_lower_bound_lies_below_the_true_ratio_as_often_as_it_says() -> None:
+    """95 % of the time, over drifts of either sign and a slow swing, with few quadruples."""
+    rng = np.random.default_rng(20261121)
+    seen = [bounds(quadruples(rng, drift=rng.uniform(-0.01, 0.01), noise=0.004)) for _ in range(TRIALS)]
+    held = [one.lower is not None and one.lower <= RATIO for one in seen]
+    assert 0.935 <= float(np.mean(held)) <= 0.97
+    assert float(np.mean([np.log(one.ratio) for one in seen])) == pytest.approx(np.log(RATIO), abs=2e-4)
+
+
+def test_a_drift_that_fools_pairs_does_not_fool_quadruples() -> None:
+    """A machine that slows down by 1 % per block makes whatever comes first look better by that."""
+    rng = np.random.default_rng(1)
+    pair: list[Arm] = ["A", "B"]
+    fooled = log_ratio(pair, speeds(pair, rng, ratio=1.0, drift=-0.01, noise=0.0))
+    assert abs(fooled) > 0.008
+    arms = list(order(0))
+    steady = [100 * float(np.exp(-0.01 * place)) for place in range(4)]
+    assert log_ratio(arms, steady) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_drift_that_is_bent_cancels_between_neighbouring_quadruples() -> None:
+    """Each order alone would see it, with opposite signs."""
+    bent = [float(np.exp(0.01 * place**2)) for place in (-1.5, -0.5, 0.5, 1.5)]
+    first, second = (log_ratio(order(number), bent) for number in (0, 1))
+    assert first == pytest.approx(0.02)
+    assert first + second == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("log_ratios", "verdict"),
+    [
+        ([0.0001, -0.0002, 0.0001, 0.0], "holds"),
+        ([-0.0201, -0.0199, -0.02, -0.0202], "fails"),
+        ([0.02, -0.02, 0.01, -0.01], "unresolved"),
+        ([0.5], "unresolved"),
+    ],
+)
+def test_a_verdict_needs_a_bound_on_its_side_of_the_limit(log_ratios: list[float], verdict: str) -> None:
+    """Scatter, or a single value however good, resolves nothing."""
+    assert judge(bounds(log_ratios), 0.995) == verdict
+
+
+def test_a_run_cut_short_is_unresolved_however_good_it_looks() -> None:
+    """To stop where the figure is good would void the bound."""
+    short, whole = (Claim("a / b", 0.995, planned=4, log_ratios=[0.0, 0.0001, -0.0001, 0.0][:n]) for n in (3, 4))
+    assert (short.verdict, whole.verdict) == ("unresolved", "holds")
+
+
+def test_the_margin_is_what_the_scatter_hides() -> None:
+    """A claim whose limit lies nearer to 1 than the margin cannot be shown where there is no cost at all."""
+    seen = bounds([0.01, -0.01, 0.01, -0.01])
+    assert seen.ratio == pytest.approx(1)
+    assert seen.margin is not None
+    assert judge(seen, 1 - 0.9 * seen.margin) == "unresolved"
+    assert judge(seen, 1 - 1.1 * seen.margin) == "holds"
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 6.3138), (2, 2.9200), (3, 2.3534), (5, 2.0150), (10, 1.8125), (30, 1.6973)]
+)
+def test_quantiles_are_those_of_the_printed_tables(freedom: int, quantile: float) -> None:
+    """Student's t, one-sided 95 %."""
+    assert t_quantile(0.95, freedom) == pytest.approx(quantile, abs=5e-5)

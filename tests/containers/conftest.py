@@ -1,0 +1,97 @@
+"""Images for container tests, each built in a moment on one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from command import WATTDOCK, Command
+from containers.engines import BASE, build_on, engine_address, tagged
+from docker.errors import APIError
+from unprivileged import give_to_user, user_home
+
+from wattdock.launch.engine import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+    from wattdock.launch.engine import Containers
+
+TESTS = Path(__file__).parents[1]
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="session")
+def standin_image() -> Iterator[Containers]:
+    """An image whose runner is the launcher tests' stand-in."""
+    with tagged("standin") as name:
+        files = {"/standin.py": TESTS / "launch/standin_runner.py"}
+        yield build_on(BASE, name, files, 'ENTRYPOINT ["python3", "/standin.py"]')
+
+
+@pytest.fixture(scope="session")
+def fake_image() -> Iterator[Containers]:
+    """An image with the fake backend, on the PyTorch one."""
+    with tagged("fake") as name:
+        path = ":".join(f"/opt/wattdock/{folder}" for folder in ("proto", "runners/common", "runners/fake", "packages"))
+        files = {"/opt/wattdock/runners/fake": TESTS / "runners/fake"}
+        yield build_on("wattdock-pytorch", name, files, f"ENV PYTHONPATH={path}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InContainers(Command):
+    """The installed `wattdock` of a user who may use the engine, with runners in containers of one image."""
+
+    containers_image: Containers
+    client: DockerClient
+
+    def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        return super().env({"DOCKER_HOST": self.containers_image.engine.address, **(more or {})})
+
+    def words(self, *args: str | Path) -> list[str | Path]:
+        in_container = ("--launcher", "docker", "--set", f"container.image={self.containers_image.image.name}")
+        return [WATTDOCK, *args, *(in_container if args[0] == "run" else ())]
+
+    def containers(self) -> list[Container]:
+        """Return what there is of this user's containers, in any state."""
+        made_from = {"ancestor": self.containers_image.image.name}
+        return [*self.client.containers.list(all=True, filters=made_from, ignore_removed=True)]
+
+    def wait_for_container(self, *besides: Container) -> Container:
+        """Return the one container besides those, once its runner is in a pass."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            for container in self.containers():
+                # Between the list and the question it may have gone.
+                with contextlib.suppress(APIError):
+                    if container not in besides and b"Generate: began" in container.logs():
+                        return container
+            time.sleep(0.05)
+        raise AssertionError("no container came into a pass")
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[DockerClient]:
+    """A client of the engine, to look at it from beside the coordinator."""
+    with connect(engine_address()) as connected:
+        yield connected
+
+
+@pytest.fixture
+def in_containers(tmp_path: Path, fake_image: Containers, client: DockerClient) -> Iterator[InContainers]:
+    """The command with the fake backend, and a folder of its own."""
+    home = user_home(tmp_path)
+    folder = home / "work"
+    folder.mkdir()
+    give_to_user(folder)
+    yield (command := InContainers(home, folder, containers_image=fake_image, client=client))
+    for container in command.containers():
+        with contextlib.suppress(APIError):
+            container.remove(force=True)

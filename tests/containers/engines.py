@@ -1,0 +1,78 @@
+"""The engine and images that container tests use, and what is left on it."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from docker.errors import ImageNotFound
+
+from wattdock.errors import PreflightError
+from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, require_socket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from wattdock.launch.engine import Containers
+
+BASE = "wattdock-test-base"
+HOW = ".ci/run starts a private engine and makes the images"
+
+
+def engine_address() -> str:
+    """Return where an engine answers; skips the test, with the reason, where none does."""
+    address = os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    try:
+        require_socket(address)
+    except PreflightError as error:
+        pytest.skip(f"{str(error).partition(';')[0]}; {HOW}")
+    return address
+
+
+def image_there(name: str) -> Containers:
+    """Return the engine and an image; skips the test where either is missing. Nothing is ever pulled."""
+    engine_address()
+    try:
+        return find_containers(name, backend="NAME")
+    except PreflightError as error:
+        pytest.skip(f"{str(error).partition(';')[0]}; {HOW}")
+
+
+def build_on(base: str, name: str, files: Mapping[str, Path], *instructions: str) -> Containers:
+    """Lay files over an image that is there and return the new image; its name is its own."""
+    image_there(base)
+    copies = [f"COPY {target.lstrip('/')} {target}" for target in files]
+    recipe = "\n".join([f"FROM {base}", *copies, *instructions]).encode()
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        for target, source in files.items():
+            tar.add(source, arcname=target.lstrip("/"), filter=_without_caches)
+        entry = tarfile.TarInfo("Dockerfile")
+        entry.size = len(recipe)
+        tar.addfile(entry, io.BytesIO(recipe))
+    context.seek(0)
+    with connect(engine_address()) as client:
+        client.images.build(fileobj=context, custom_context=True, tag=name, pull=False, rm=True)
+    return image_there(name)
+
+
+def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in entry.name else entry
+
+
+@contextmanager
+def tagged(mark: str) -> Iterator[str]:
+    """Yield an image name of this test session's own, and remove the image afterwards."""
+    name = f"wattdock-{mark}-{uuid.uuid4().hex[:8]}"
+    yield name
+    with connect(engine_address()) as client:
+        try:
+            client.images.remove(name, force=True)
+        except ImageNotFound:
+            return

@@ -1,0 +1,139 @@
+"""What every launcher does, shown on each: how runners start, end, and are ended, and that nothing is left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.launch.container import Limits
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.protocol import LaunchSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.launch.protocol import LaunchedRunner, Launcher
+
+    Spec = Callable[[str], LaunchSpec]
+
+STANDIN = Path(__file__).parents[1] / "launch/standin_runner.py"
+PATIENCE_S = 20
+
+
+@pytest.fixture(params=["process", "docker"])
+def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
+    """One launcher of stand-ins."""
+    if request.param == "docker":
+        image = request.getfixturevalue("standin_image")
+        return DockerLauncher(image, cache=tmp_path / "cache", limits=Limits())
+    program = tmp_path / "standin"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {STANDIN} "$@"\n')
+    program.chmod(0o755)
+    return ProcessLauncher(program, orphan_grace_s=1)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Spec:
+    """A maker of launch specs by behaviour."""
+    return lambda behaviour: LaunchSpec(backend=behaviour, runner_dir=tmp_path, log_path=tmp_path / f"{behaviour}.log")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def folder_of(runner: LaunchedRunner) -> Path:
+    return Path(runner.address.removeprefix("unix:")).parent
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("good", "stopped"),
+        ("deaf", "did not stop in time and was killed"),
+        ("deaf_family", "did not stop in time and was killed"),
+    ],
+)
+def test_stop_ends_a_runner_and_removes_its_folder(behaviour: str, reason: str, launcher: Launcher, spec: Spec) -> None:
+    """Whether it obeys, is deaf, or has children in sessions of their own."""
+    runner = launcher.launch(spec(behaviour))
+    wait_until(lambda: "ready" in runner.log_tail())
+    assert (runner.alive(), runner.exit_reason()) == (True, None)
+    assert (folder_of(runner) / "r.sock").exists()
+    runner.stop(grace_s=1)
+    assert (runner.alive(), runner.exit_reason()) == (False, reason)
+    assert not folder_of(runner).exists()
+    assert "ready" in spec(behaviour).log_path.read_text()
+
+
+def test_kill_ends_a_deaf_runner_at_once(launcher: Launcher, spec: Spec) -> None:
+    """It is not asked first."""
+    with launcher.launch(spec("deaf")) as runner:
+        wait_until(lambda: "ready" in runner.log_tail())
+        runner.kill()
+        assert not runner.alive()
+
+
+def test_a_runner_that_dies_says_how_and_leaves_its_last_words(launcher: Launcher, spec: Spec) -> None:
+    """What it printed before is what its user needs; nothing of it is left."""
+    with launcher.launch(spec("crash")) as runner:
+        wait_until(lambda: not runner.alive())
+        assert runner.exit_reason() == "exited with code 3"
+        # An engine may put a line of the other stream behind these.
+        assert "loading\nCUDA driver is too old" in runner.log_tail(3)
+        assert not folder_of(runner).exists()
+
+
+def test_logs_of_several_runners_are_appended(launcher: Launcher, spec: Spec) -> None:
+    """A restart must not erase what the one before it said."""
+    for _ in range(2):
+        with launcher.launch(spec("crash")) as runner:
+            wait_until(lambda: not runner.alive())
+    assert spec("crash").log_path.read_text().count("CUDA driver is too old") == 2
+
+
+def test_stopping_one_runner_leaves_the_other(launcher: Launcher, spec: Spec) -> None:
+    """Runners of one coordinator do not hang together."""
+    with launcher.launch(spec("good")) as kept:
+        with launcher.launch(spec("deaf")) as other:
+            other.kill()
+        assert kept.alive()
+
+
+def test_launching_leaks_no_descriptor(launcher: Launcher, spec: Spec) -> None:
+    """A study launches hundreds of runners from one process."""
+    with launcher.launch(spec("good")) as first:
+        first.kill()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        with launcher.launch(spec("good")) as runner:
+            runner.kill()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_log_that_cannot_be_written_is_a_launch_error(launcher: Launcher, tmp_path: Path) -> None:
+    """The message names the log."""
+    spec = LaunchSpec(backend="good", runner_dir=tmp_path, log_path=tmp_path / "absent" / "runner.log")
+    with pytest.raises(LaunchError, match=r"absent/runner\.log"):
+        launcher.launch(spec)
+
+
+def test_a_socket_path_too_long_is_refused_before_anything_starts(
+    launcher: Launcher, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would cut it off or refuse it later, with a worse message."""
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(PreflightError, match=r"has 1\d\d bytes, 100 are allowed: set XDG_RUNTIME_DIR"):
+        launcher.launch(spec("good"))
+    assert list(deep.iterdir()) == []

@@ -1,0 +1,195 @@
+"""`wattdock run --launcher docker` from outside, as an unprivileged user who may use the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from command import SMALL
+
+if TYPE_CHECKING:
+    from containers.conftest import InContainers
+    from docker.models.containers import Container
+
+# Long enough to be interrupted in; each step of the fake engine takes this long.
+SLOW = ("--set", "fake.step_s=0.05", "--max-output-tokens", "400")
+TWO = """
+defaults:
+  backend: fake
+  model: 'shape:tiny-llama'
+  repeats: {passes: 1}
+  workload: {batch_size: 2, max_output_tokens: 400}
+  timeouts: {heartbeat_s: 1, stop_s: 1}
+experiments:
+- {name: one, fake: {step_s: 0.05}}
+- {name: two, workload: {max_output_tokens: 4}}
+"""
+
+
+def gone_within(in_containers: InContainers, seconds: float) -> bool:
+    deadline_s = time.monotonic() + seconds
+    while in_containers.containers() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not in_containers.containers()
+
+
+def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: InContainers) -> None:
+    """As a user who is not root; the container is gone afterwards, and its log is kept."""
+    done = in_containers("run", *SMALL, "--max-output-tokens", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("launcher: docker (asked for; change with --launcher process)")
+    [row] = in_containers.results()
+    assert row["status"] == "ok"
+    assert row["performance"]["output_tokens"] == 4 * 7
+    seen = row["environment"]
+    image = in_containers.containers_image.image
+    assert (seen["launcher"], seen["container"]["image"], seen["container"]["image_id"]) == (
+        "docker",
+        image.name,
+        image.id,
+    )
+    assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
+    # Built here and in no registry, so nobody else could get it by a digest.
+    assert seen["image_digest"] is None
+    [folder] = (in_containers.folder / "results").iterdir()
+    assert "serving fake on /run/wattdock/r.sock (pid 1)" in (folder / "runner.log").read_text()
+    assert in_containers.containers() == []
+
+
+def test_without_being_asked_a_container_serves_where_there_is_an_image(in_containers: InContainers) -> None:
+    """The first line says so, and why."""
+    done = in_containers("run", *SMALL, "--set", "launcher=auto")
+    assert done.returncode == 0, done.stderr
+    image = in_containers.containers_image.image.name
+    assert done.stderr.startswith(f"launcher: docker (docker {in_containers.containers_image.engine.version} has image")
+    assert f"has image {image}; change with --launcher process)" in done.stderr
+
+
+def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InContainers) -> None:
+    """What was asked for and cannot be had is refused; `auto` takes a process and says what would change that."""
+    absent = ("--set", "container.image=wattdock-absent")
+    refused = in_containers("plan", *SMALL, *absent, "--launcher", "docker")
+    assert refused.returncode == 3
+    assert "image wattdock-absent is not there; make it with: make image-fake, or use" in refused.stderr
+    plan = in_containers("plan", *SMALL, *absent)
+    assert plan.stdout.startswith(
+        "launcher: process (image wattdock-absent is not there; change with --launcher docker; "
+        "before that: make it with: make image-fake)"
+    )
+
+
+@pytest.mark.parametrize(("isolation", "launches"), [("group", 1), ("experiment", 2)])
+def test_a_load_group_shares_one_container_unless_each_is_to_have_its_own(
+    isolation: str, launches: int, in_containers: InContainers
+) -> None:
+    """Two workloads on one load."""
+    (in_containers.folder / "x.yaml").write_text(
+        f"defaults: {{backend: fake, model: 'shape:tiny-llama', repeats: {{passes: 1}}, isolation: {isolation}}}\n"
+        "experiments: [{workload: {batch_size: 1}}, {workload: {batch_size: 2}}]\n"
+    )
+    done = in_containers("run", "x.yaml")
+    assert done.returncode == 0, done.stderr
+    rows = in_containers.results()
+    assert len(rows) == 2
+    assert len({span["start_ns"] for row in rows for span in row["spans"] if span["name"] == "launch"}) == launches
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, "the runner died during a pass: killed by SIGKILL"), (signal.SIGSTOP, "silent for too long")],
+)
+def test_a_runner_that_is_killed_or_stopped_fails_its_row_and_the_next_runs(
+    number: signal.Signals, words: str, in_containers: InContainers
+) -> None:
+    """Both rows are stored, the cause is named, and no container is left."""
+    (in_containers.folder / "x.yaml").write_text(TWO)
+    running = in_containers.start("run", "x.yaml", "--quiet", stderr=subprocess.PIPE)
+    in_containers.wait_for_container().kill(signal=int(number))
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 5, errors
+    rows = {row["config"]["name"]: row for row in in_containers.results()}
+    assert (rows["one"]["status"], rows["two"]["status"]) == ("failed", "ok")
+    assert words in rows["one"]["error"]["message"]
+    assert "Generate: began" in rows["one"]["error"]["log_tail"]
+    assert in_containers.containers() == []
+
+
+def test_ctrl_c_stores_what_was_measured_and_leaves_no_container(in_containers: InContainers) -> None:
+    """The coordinator stops its container in order."""
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet", stderr=subprocess.PIPE)
+    in_containers.wait_for_container()
+    in_containers.interrupt()
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors
+    assert [row["status"] for row in in_containers.results()] == ["interrupted"]
+    assert in_containers.containers() == []
+
+
+def test_a_coordinator_killed_by_force_takes_its_container_along(in_containers: InContainers) -> None:
+    """The process beside it sees its end and removes what it could not."""
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
+    in_containers.wait_for_container()
+    in_containers.interrupt(signal.SIGKILL)
+    running.wait(30)
+    assert gone_within(in_containers, 10)
+
+
+def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
+    """Leave a container whose coordinator and keeper were both killed, and return its name."""
+    # Beside one that lives, which has this machine's leases.
+    leases = {"WATTDOCK_LEASES": str(in_containers.home / "other-leases")}
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet", env=leases)
+    container = in_containers.wait_for_container(*besides)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = (process / "cmdline").read_bytes()
+            if b"container_keeper.py" in words and str(container.id).encode() in words:
+                os.kill(int(process.name), signal.SIGKILL)
+    running.kill()
+    running.wait(30)
+    return str(container.name)
+
+
+def test_an_orphan_is_removed_at_the_next_start(in_containers: InContainers) -> None:
+    """It would keep its GPUs' memory and their power up."""
+    orphan = leave_orphan(in_containers)
+    assert [one.name for one in in_containers.containers()] == [orphan]
+    done = in_containers("run", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert f"removed container {orphan} (" in done.stderr
+    assert in_containers.containers() == []
+
+
+def test_reap_removes_orphans_and_leaves_what_a_living_coordinator_uses(in_containers: InContainers) -> None:
+    """Told apart by a lock that dies with its holder, not by a pid."""
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
+    living = in_containers.wait_for_container()
+    orphan = leave_orphan(in_containers, living)
+    done = in_containers("reap")
+    assert done.returncode == 0, done.stderr
+    assert f"removed: {orphan} (" in done.stdout
+    assert f"left alone: {living.name} (" in done.stdout
+    assert in_containers.containers() == [living]
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 130
+
+
+def test_no_secret_of_the_user_reaches_a_container_or_its_row(in_containers: InContainers) -> None:
+    """Engines' settings do."""
+    running = in_containers.start(
+        *("run", *SMALL, *SLOW, "--quiet"), env={"HF_TOKEN": "s3cret", "VLLM_API_KEY": "s3cret", "NCCL_DEBUG": "WARN"}
+    )
+    container = in_containers.wait_for_container()
+    described = str(container.attrs)
+    assert "s3cret" not in described
+    assert "NCCL_DEBUG=WARN" in described
+    in_containers.interrupt()
+    assert running.wait(60) == 130
+    [folder] = (in_containers.folder / "results").iterdir()
+    assert not any(b"s3cret" in file.read_bytes() for file in folder.iterdir())

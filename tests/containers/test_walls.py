@@ -1,0 +1,109 @@
+"""What a runner in a container can do and reach, tried from inside as an unprivileged user."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from containers.engines import build_on, engine_address, tagged
+from unprivileged import UID, give_to_user, run_as_user, user_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wattdock.launch.engine import Containers
+
+LAUNCH = """
+import os, sys, time
+from pathlib import Path
+from wattdock.launch.container import Limits
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.engine import find_containers
+from wattdock.launch.protocol import LaunchSpec
+image, what, home = sys.argv[1:]
+log, model = Path(home, "runner.log"), Path(home, "model")
+launcher = DockerLauncher(find_containers(image, backend="probe"), cache=Path(home, "cache"), limits=Limits())
+spec = LaunchSpec(backend=what, runner_dir=Path(home), log_path=log, model_path=model if model.is_dir() else None)
+with launcher.launch(spec) as runner:
+    while runner.alive():
+        time.sleep(0.05)
+print(runner.exit_reason(), file=sys.stderr)
+print(log.read_text())
+"""
+
+
+@pytest.fixture(scope="module")
+def probe_image() -> Iterator[Containers]:
+    """The PyTorch image with the probe in its runner's place."""
+    with tagged("probe") as name:
+        files = {"/probe.py": Path(__file__).with_name("probe.py")}
+        yield build_on("wattdock-pytorch", name, files, 'ENTRYPOINT ["python3", "/probe.py"]')
+
+
+def probe(what: str, image: Containers, home: Path) -> dict[str, Any]:
+    done = run_as_user(
+        [sys.executable, "-c", LAUNCH, image.image.name, what, home],
+        env={"HOME": str(home), "DOCKER_HOST": engine_address()},
+        cwd=home,
+        timeout=120,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(lines[0])
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A user's home with a model folder, one file of which is a link to elsewhere, as the hub's are."""
+    home = user_home(tmp_path)
+    for folder in (home / "model", home / "blobs"):
+        folder.mkdir()
+        give_to_user(folder)
+    (home / "blobs/abc").write_text('{"a": 1}')
+    (home / "model/config.json").symlink_to("../blobs/abc")
+    return home
+
+
+def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(
+    probe_image: Containers, home: Path
+) -> None:
+    """Everything else is read-only, the model too; there is no network but loopback and no right to gain."""
+    found = probe("walls", probe_image, home)
+    assert found["writable"] == ["/tmp", "/cache", "/run/wattdock", "/dev/shm"]
+    assert found["reachable"] == []
+    assert found["interfaces"] == ["lo"]
+    assert found["localhost"] == "127.0.0.1"
+    assert found["user"] == [UID, UID, "runner", "/cache/home"]
+    assert found["groups"] == []
+    assert found["capabilities"] == [0, 0, 0, 0]
+    assert found["no_new_privileges"] == "1"
+    assert found["processes"] == [1]
+    assert found["offline"] == ["1", "1"]
+    assert found["mounted"] == [
+        *("/", "/cache", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/passwd", "/etc/resolv.conf"),
+        *("/model/config.json", "/run/wattdock", "/tmp"),
+    ]
+
+
+def test_a_model_whose_files_are_links_is_whole_inside(probe_image: Containers, home: Path) -> None:
+    """A download of the hub is a folder of links to files beside it."""
+    found = probe("walls", probe_image, home)
+    assert (found["model"], found["model_text"]) == (["config.json"], '{"a": 1}')
+
+
+@pytest.mark.slow
+def test_compiled_kernels_run_inside(probe_image: Containers, home: Path) -> None:
+    """They are written to the cache, which belongs to the user, and loaded from there."""
+    assert probe("compile", probe_image, home) == {"equal": True, "kernels_in_cache": True}
+    assert any((home / "cache/torchinductor").rglob("*.so"))
+    assert (home / "cache").stat().st_uid == UID
+
+
+@pytest.mark.slow
+def test_two_processes_reduce_over_loopback_inside(probe_image: Containers, home: Path) -> None:
+    """gloo finds itself by the container's host name, with no network there."""
+    assert probe("gloo", probe_image, home) == {"sums": ["3.0", "3.0"]}

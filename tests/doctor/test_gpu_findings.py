@@ -1,0 +1,120 @@
+"""What the doctor makes of GPUs, over the stand-in for the driver's library."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import fake_nvml
+import numpy as np
+import pytest
+from fake_nvml import FakeGpu, FakeProcess
+
+from wattdock.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
+from wattdock.host.gpus import inventory
+from wattdock.meter.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.doctor.finding import Finding
+    from wattdock.host.gpus import GpuInventory
+
+ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
+NONE = np.array([], dtype=np.int64)
+
+
+def seen(library: Path, *gpus: FakeGpu, init_error: int = 0) -> GpuInventory:
+    with fake_nvml.loaded(library, gpus=gpus, init_error=init_error):
+        return inventory()
+
+
+def bad(findings: list[Finding]) -> dict[str, str]:
+    """Status by name of what is not ok; each of them says what to do."""
+    wrong: dict[str, str] = {one.name: one.status for one in findings if one.status != "ok"}
+    assert all(one.advice for one in findings if one.name in wrong)
+    return wrong
+
+
+def test_a_gpu_as_it_should_be_has_only_ok_lines(library: Path) -> None:
+    """An idle H200 at its own limit."""
+    found = seen(library, FakeGpu())
+    assert driver_finding(found).status == "ok"
+    assert driver_finding(found).value == "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU(s)"
+    assert bad(list(gpu_findings(found.gpus[0], found))) == {}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wrong"),
+    [
+        (FakeGpu(processes=(FakeProcess(os.getpid()),)), {"GPU 0 in use": "fail"}),
+        (FakeGpu(processes=(FakeProcess(os.getpid(), kind="g"),)), {"GPU 0 in use": "warn"}),
+        (FakeGpu(memory_used_bytes=40_000_000_000), {"GPU 0 in use": "fail"}),
+        (FakeGpu(mig=1, mig_slices=2), {"GPU 0 MIG": "fail"}),
+        (FakeGpu(persistence=0), {"GPU 0 persistence": "warn"}),
+        (FakeGpu(power_limit_w=450), {"GPU 0 power limit": "warn"}),
+        (FakeGpu(unsupported="power_limit"), {"GPU 0 power limit": "warn"}),
+        (FakeGpu(clocks_limited=1), {"GPU 0 clocks": "warn"}),
+        (FakeGpu(pcie_width=8), {"GPU 0 PCIe": "warn"}),
+        (FakeGpu(ecc=0), {}),
+        (FakeGpu(unsupported="ecc mig persistence pcie reasons"), {}),
+    ],
+)
+def test_what_spoils_or_colours_a_measurement_is_found(library: Path, gpu: FakeGpu, wrong: dict[str, str]) -> None:
+    """Each by its own line, and nothing else."""
+    found = seen(library, gpu)
+    assert bad(list(gpu_findings(found.gpus[0], found))) == wrong
+
+
+def test_no_driver_means_no_energy(library: Path) -> None:
+    """The reason is the driver's own."""
+    finding = driver_finding(seen(library, init_error=9))
+    assert finding.status == "fail"
+    assert "no NVIDIA driver is loaded" in finding.value
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wrong"),
+    [
+        ((FakeGpu(uuid=ONE, nvlink_peers=(1,) * 18), FakeGpu(uuid=TWO, nvlink_peers=(0,) * 18, numa_node=1)), {}),
+        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO)), {}),
+        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, numa_node=1)), {"GPU 0-1 link": "warn", "peer access": "warn"}),
+        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, name="NVIDIA L4")), {"models": "warn"}),
+        (
+            tuple(FakeGpu(uuid=uuid, name="NVIDIA GeForce RTX 5090", compute_major=12) for uuid in (ONE, TWO)),
+            {"tensor parallelism": "warn"},
+        ),
+        ((FakeGpu(uuid=ONE, name="NVIDIA GeForce RTX 5090", compute_major=12),), {}),
+    ],
+)
+def test_links_that_make_a_bad_group_are_found(library: Path, gpus: tuple[FakeGpu, ...], wrong: dict[str, str]) -> None:
+    """Slow ways, missing peer access, mixed models, and what is known not to work."""
+    found = seen(library, *gpus)
+    assert bad(list(link_findings(found.gpus, found))) == wrong
+
+
+@pytest.mark.parametrize(
+    ("period_s", "busy", "source", "status"),
+    [
+        (0.1, 0.1, "counter", "ok"),
+        (2.0, 0.1, "counter", "warn"),
+        (0.1, 0.7, "counter", "warn"),
+        (None, 0.1, "counter", "fail"),
+        (None, 0.1, "integrated_power", "fail"),
+    ],
+)
+def test_a_counter_is_judged_by_its_period_and_its_cost(
+    library: Path, period_s: float | None, busy: float, source: str, status: str
+) -> None:
+    """Without one there is no publishable energy."""
+    found = seen(library, FakeGpu(uuid=ONE))
+    gpu = GpuTimeline(
+        uuid=ONE,
+        energy_source=source,  # type: ignore[arg-type]
+        ticks=Ticks(NONE, NONE, NONE, NONE, NONE),
+        events=(MeterEvent(0, "not_supported", "energy counter: Not Supported"),),
+        period_s=period_s,
+        busy_fraction=busy,
+    )
+    [finding] = counter_findings(found.gpus, Timeline("nvml", 0, 1, {ONE: gpu}))
+    assert (finding.name, finding.status) == ("GPU 0 energy counter", status)

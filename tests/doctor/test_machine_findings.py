@@ -1,0 +1,64 @@
+"""What the doctor makes of folders, CPUs and engines."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wattdock.doctor.containers import container_findings, runtime_finding
+from wattdock.doctor.machine import governor_finding, machine_findings
+from wattdock.host.leases import Wanted, held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("governors", "status"), [(["performance"] * 2, "ok"), (["performance", "powersave"], "warn"), ([], "ok")]
+)
+def test_a_governor_that_slows_the_host_is_found(tmp_path: Path, governors: list[str], status: str) -> None:
+    """On any one of the CPUs; a virtual machine does not tell."""
+    for number, governor in enumerate(governors):
+        folder = tmp_path / f"cpu/cpu{number}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(governor + "\n")
+    assert governor_finding(tmp_path).status == status
+
+
+def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that somebody holds, a results folder that cannot be."""
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("WATTDOCK_HOME", str(tmp_path / "home"))
+    (tmp_path / "file").touch()
+    with held(Wanted(("GPU-a",), "gpus", "theirs"), lambda line: None):
+        found = {one.name: one for one in machine_findings(tmp_path / "file" / "results", os.environ)}
+    assert found["leases"].status == "warn"
+    assert "GPU-a by " in found["leases"].value
+    assert found["results folder"].status == "fail"
+    assert "choose another folder with --output-dir" in found["results folder"].advice
+    assert found["models and caches"].status in ("ok", "warn")
+    assert {"sockets", "shared memory", "Python", "CPU governor", "clock source", "clock identity"} <= found.keys()
+
+
+def test_a_lease_folder_of_one_user_only_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others could not see what is measured."""
+    (tmp_path / "mine").mkdir(mode=0o755)
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "mine"))
+    found = {one.name: one for one in machine_findings(tmp_path, os.environ)}
+    assert found["leases"].status == "warn"
+    assert f"chmod 1777 {tmp_path / 'mine'}" in found["leases"].advice
+
+
+def test_containers_that_cannot_be_had_are_a_warning_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend runs as a process then."""
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    [finding] = container_findings("pytorch", gpus=True)
+    assert (finding.status, finding.value) == ("warn", "no Docker engine answers at unix:///nowhere/docker.sock")
+
+
+@pytest.mark.parametrize(("runtimes", "status"), [(("nvidia", "runc"), "ok"), (("runc",), "warn")])
+def test_an_engine_without_nvidia_s_runtime_cannot_show_gpus(runtimes: tuple[str, ...], status: str) -> None:
+    """With the command that mends it."""
+    assert runtime_finding(runtimes).status == status

@@ -1,0 +1,151 @@
+"""A machine that others use too: real coordinators of real users, simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import fake_nvml
+import pytest
+from command import SMALL, Command, on_gpus
+from fake_nvml import FakeGpu, FakeProcess, constant
+from unprivileged import UID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
+# Idle until its own runner comes; then what that runner has on it.
+RUNNER = FakeProcess(0)
+OTHER_UID = UID + 1
+SLOW = ("--set", "fake.step_s=0.05", "--max-output-tokens", "20")
+
+
+@pytest.fixture
+def other(wattdock: Command, tmp_path: Path) -> Command:
+    """A second user of the same machine: another uid, home and folder, the same leases."""
+    home = tmp_path / "other"
+    for folder in (home, home / "tmp", home / "work"):
+        folder.mkdir()
+        os.chown(folder, OTHER_UID, OTHER_UID) if os.getuid() == 0 else None
+    return Command(home, home / "work")
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "home" / "leases"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return {"WATTDOCK_LEASES": str(folder)}
+
+
+def check(row: dict[str, Any], name: str) -> tuple[str, str]:
+    [found] = [one for one in row["audit"]["checks"] if one["name"] == name]
+    return found["status"], found["figure"]
+
+
+def wait_until_held(wattdock: Command, env: dict[str, str]) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        view: dict[str, Any] = json.loads(wattdock("gpus", "--json", env=env).stdout)
+        if view["machine_lease"]:
+            return view
+    raise AssertionError("nobody took the lease")
+
+
+def test_two_coordinators_of_two_users_never_measure_at_once(
+    wattdock: Command, other: Command, leases: dict[str, str]
+) -> None:
+    """Who does not wait is told who measures; who waits measures after."""
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE, processes=(RUNNER,)), FakeGpu(uuid=TWO)) | leases
+    as_other: dict[str, Any] = {"env": env, "uid": OTHER_UID, "reach": [wattdock.home]}
+    first = wattdock.start("run", *SMALL, *SLOW, "--passes", "2", "--quiet", env=env)
+    view = wait_until_held(wattdock, env)
+    assert view["gpus"][0]["lease"]["experiment"] == "fake shape:tiny-llama batch 2"
+    assert view["gpus"][1]["lease"] is None
+    refusal = other.start("run", *SMALL, stderr=subprocess.PIPE, **as_other)
+    said = refusal.communicate(timeout=30)[1]
+    assert refusal.returncode == 3
+    assert f"this machine is measured on by {view['machine_lease']['user']} (process" in said
+    assert not other.results()
+    second = other.start("run", *SMALL, "--wait", "50", "--quiet", **as_other)
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    [before], [after] = wattdock.results(), other.results()
+    assert max(span["end_ns"] for span in before["spans"]) <= min(span["start_ns"] for span in after["spans"])
+    assert before["environment"]["leased"] == [ONE]
+    assert check(before, "machine to itself")[0] == "pass"
+
+
+def test_measurements_beside_each_other_are_possible_on_request_and_not_publishable(
+    wattdock: Command, other: Command, leases: dict[str, str]
+) -> None:
+    """Each takes a GPU of its own; the row says that the machine was shared."""
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE, processes=(RUNNER,)), FakeGpu(uuid=TWO)) | leases
+    beside = ("--set", "exclusive=gpus", "--quiet")
+    first = wattdock.start("run", *SMALL, *SLOW, *beside, "--gpus", "0", env=env)
+    as_other: dict[str, Any] = {"env": env, "uid": OTHER_UID, "reach": [wattdock.home]}
+    second = other.start("run", *SMALL, *SLOW, *beside, "--gpus", "1", **as_other)
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    [row] = other.results()
+    assert check(row, "machine to itself") == ("fail", "exclusive: gpus")
+
+
+def test_a_busy_gpu_is_refused_before_anything_starts(wattdock: Command) -> None:
+    """With the process and its owner; `plan` says the same."""
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE, processes=(FakeProcess(1),)))
+    for verb in ("run", "plan"):
+        done = wattdock(verb, *SMALL, env=env)
+        assert done.returncode == 3
+        assert "GPU 0: process 1 (root, " in done.stderr
+    assert wattdock.results() == []
+
+
+def test_a_run_whose_gpus_nobody_else_was_on_says_so(wattdock: Command) -> None:
+    """The runner itself is known by its process ids."""
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE, profile=(constant(300),), processes=(RUNNER,)), FakeGpu(uuid=TWO))
+    done = wattdock("run", *SMALL, *SLOW, env=env)
+    assert done.returncode == 0, done.stderr
+    [row] = wattdock.results()
+    status, figure = check(row, "exclusive GPUs")
+    assert status == "pass", figure
+    assert "nobody but the runner in" in figure
+    [seen] = row["energy"]["gpu_processes"]
+    assert (seen["own"], seen["command"] is None) == (True, False)
+
+
+def test_a_foreign_process_that_appears_mid_run_is_flagged_by_name(wattdock: Command) -> None:
+    """On our GPU it spoils the figure; on another one it is told."""
+    late = FakeProcess(1, beside_runner=True)
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE, processes=(RUNNER, late)), FakeGpu(uuid=TWO, processes=(late,)))
+    done = wattdock("run", *SMALL, *SLOW, env=env)
+    assert done.returncode == 0, done.stderr
+    [row] = wattdock.results()
+    status, figure = check(row, "exclusive GPUs")
+    assert status == "fail"
+    assert "process 1 (root, " in figure
+    assert ONE in figure
+    assert check(row, "other GPUs idle")[0] == "warn"
+
+
+def test_process_lists_that_do_not_show_the_runner_show_nothing(wattdock: Command) -> None:
+    """As in a container that sees no processes of its host."""
+    done = wattdock("run", *SMALL, env=on_gpus(wattdock, FakeGpu(uuid=ONE)))
+    assert done.returncode == 0, done.stderr
+    status, figure = check(wattdock.results()[0], "exclusive GPUs")
+    assert status == "unknown"
+    assert "no process of the runner" in figure
+
+
+def test_a_killed_coordinator_s_lease_ends_with_its_runner(wattdock: Command, leases: dict[str, str]) -> None:
+    """Not before: the runner may still be on the GPU."""
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE)) | leases
+    run = wattdock.start("run", *SMALL, "--set", "fake.load_s=30", "--quiet", env=env)
+    wait_until_held(wattdock, env)
+    wattdock.interrupt(9)
+    run.wait(30)
+    assert wattdock.nothing_runs_within(30)
+    assert json.loads(wattdock("gpus", "--json", env=env).stdout)["machine_lease"] is None
+    assert wattdock("run", *SMALL, env=env).returncode == 0

@@ -1,0 +1,116 @@
+"""How a runner's container is described to an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattdock.launch.container import Bind, Limits, User, create_arguments
+from wattdock.launch.engine import Engine, Image
+from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.variables import container_variables
+
+DOCKER = Engine("unix:///x", "docker", "28.0")
+ROOTLESS = Engine("unix:///x", "docker", "28.0", rootless=True)
+PODMAN = Engine("unix:///x", "podman", "5.2", rootless=True)
+REMAPPED = Engine("unix:///x", "docker", "28.0", remapped=True)
+SELINUX = Engine("unix:///x", "docker", "28.0", selinux=True)
+USER = User(1500, 1600)
+UNLIMITED = Limits()
+
+
+def described(engine: Engine = DOCKER, *, limits: Limits = UNLIMITED, gpus: tuple[str, ...] = ()) -> dict[str, Any]:
+    spec = LaunchSpec("fake", Path("/r"), Path("/l"), gpu_uuids=gpus, labels={"experiment": "e"})
+    return create_arguments(
+        spec,
+        Image("name", "sha256:id", None),
+        engine,
+        user=USER,
+        binds=(Bind(Path("/host"), "/inside"),),
+        limits=limits,
+        environ={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "user", "namespace"),
+    [
+        (DOCKER, "1500:1600", None),
+        (ROOTLESS, "0:0", None),
+        (PODMAN, "1500:1600", "keep-id"),
+        (REMAPPED, "1500:1600", "host"),
+    ],
+)
+def test_a_container_is_the_caller_on_the_host_whatever_the_engine(
+    engine: Engine, user: str, namespace: str | None
+) -> None:
+    """What it writes belongs to the caller, and it can open the caller's folders."""
+    asked = described(engine)
+    assert (asked["user"], asked["userns_mode"]) == (user, namespace)
+
+
+def test_walls_stand_whatever_the_engine() -> None:
+    """No network, no capability, nothing writable but what is given."""
+    for engine in (DOCKER, ROOTLESS, PODMAN, REMAPPED):
+        asked = described(engine)
+        assert (asked["network_mode"], asked["cap_drop"], asked["read_only"]) == ("none", ["ALL"], True)
+        assert asked["security_opt"] == ["no-new-privileges"]
+    # Where containers are labelled, an unlabelled socket could not be reached at all.
+    assert described(SELINUX)["security_opt"] == ["no-new-privileges", "label=disable"]
+
+
+def test_gpus_are_asked_for_by_uuid_in_the_order_given() -> None:
+    """Indices are another thing on every side of the wall."""
+    [request] = described(gpus=("GPU-b", "GPU-a"))["device_requests"]
+    assert request["DeviceIDs"] == ["GPU-b", "GPU-a"]
+    assert request["Capabilities"] == [["gpu", "compute", "utility"]]
+    assert "device_requests" not in described()
+
+
+def test_without_gpus_an_image_that_asks_for_all_gets_none() -> None:
+    """NVIDIA's images carry NVIDIA_VISIBLE_DEVICES=all."""
+    assert described()["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "NVIDIA_VISIBLE_DEVICES" not in described(gpus=("GPU-a",))["environment"]
+
+
+def test_limits_are_bytes_and_no_swap_and_absent_unless_set() -> None:
+    """Swap would make a measurement one of the disk."""
+    asked = described(limits=Limits(memory_gb=2, cpus=1.5, shm_gb=1, tmp_gb=3))
+    assert (asked["mem_limit"], asked["memswap_limit"], asked["nano_cpus"]) == (2 * 10**9, 2 * 10**9, 1_500_000_000)
+    assert (asked["shm_size"], asked["tmpfs"]) == (10**9, {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={3 * 10**9}"})
+    assert (described()["mem_limit"], described()["nano_cpus"]) == (None, None)
+
+
+def test_a_container_is_made_from_an_image_id_and_marked() -> None:
+    """A name may point to another image an hour later."""
+    asked = described()
+    assert (asked["image"], asked["labels"]) == ("sha256:id", {"wattdock.experiment": "e"})
+    assert asked["command"] == ["--backend", "fake", "--socket", "/run/wattdock/r.sock"]
+
+
+def test_a_container_knows_who_it_is() -> None:
+    """Programs ask for a user's name and home, and fail without."""
+    assert USER.passwd == "runner:x:1500:1600::/cache/home:/bin/sh\n"
+    assert USER.group == "runner:x:1600:\n"
+    assert User(0, 0).passwd.startswith("root:x:0:0:")
+
+
+def test_of_the_callers_environment_engine_settings_alone_get_in_and_no_secret() -> None:
+    """And ours win over the caller's."""
+    environ = {
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "VLLM_API_KEY": "s",
+        "HF_TOKEN": "s",
+        "HOME": "/h",
+    }
+    inside = container_variables(LaunchSpec("fake", Path("/r"), Path("/l")), environ, cache="/cache")
+    assert (inside["VLLM_LOGGING_LEVEL"], inside["NCCL_SOCKET_IFNAME"], inside["HOME"]) == (
+        "DEBUG",
+        "lo",
+        "/cache/home",
+    )
+    assert not {"VLLM_API_KEY", "HF_TOKEN"} & inside.keys()
+    assert (inside["HF_HUB_OFFLINE"], inside["TRANSFORMERS_OFFLINE"]) == ("1", "1")

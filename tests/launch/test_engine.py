@@ -1,0 +1,168 @@
+"""Whether containers can be started, asked through the real SDK, and what an engine says of itself."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import unprivileged
+
+from wattdock.launch.engine import NoContainersError, engine_from, find_containers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROBE = """
+from wattdock.launch.engine import NoContainersError, find_containers
+try:
+    find_containers("any", backend="fake")
+except NoContainersError as error:
+    print(error)
+"""
+
+
+class Engine(BaseHTTPRequestHandler):
+    """Answers the two questions a probe asks, in the engine's own format."""
+
+    def do_GET(self) -> None:
+        images = {
+            "wattdock-here": {"Id": "sha256:1", "RepoTags": ["wattdock-here:latest"]},
+            "wattdock-cpu": {"Id": "sha256:4", "Config": {"Labels": {"wattdock.variant": "cpu"}}},
+            "wattdock-pulled": {"Id": "sha256:2", "RepoDigests": ["example/x@sha256:3"]},
+        }
+        if self.path.endswith("/version"):
+            self.answer(200, {"ApiVersion": "1.41", "Version": "20.10.24"})
+        elif self.path.endswith("/info"):
+            self.answer(200, {"SecurityOptions": ["name=seccomp,profile=default"]})
+        elif found := images.get(self.path.split("/")[-2]):
+            self.answer(200, found)
+        else:
+            self.answer(404, {"message": "No such image"})
+
+    def answer(self, status: int, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Serve an engine's socket in a folder that anybody may enter."""
+    path = unprivileged.user_home(tmp_path) / "e.sock"
+    with socketserver.ThreadingUnixStreamServer(str(path), Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+        yield path
+        server.shutdown()
+
+
+def reason(image: str = "any") -> str:
+    with pytest.raises(NoContainersError) as refused:
+        find_containers(image, backend="fake")
+    return refused.value.reason
+
+
+def test_an_engine_with_the_image_can_serve(engine: Path) -> None:
+    """The image is known by its id, and by its digest where a registry has it."""
+    built, pulled = (find_containers(name, backend="fake") for name in ("wattdock-here", "wattdock-pulled"))
+    assert (built.engine.name, built.engine.version, built.engine.rootless) == ("docker", "20.10.24", False)
+    assert (built.image.id, built.image.digest) == ("sha256:1", None)
+    assert (pulled.image.id, pulled.image.digest) == ("sha256:2", "example/x@sha256:3")
+
+
+def test_an_image_that_is_not_there_is_named_with_the_command_that_makes_it(engine: Path) -> None:
+    """It is not pulled either."""
+    with pytest.raises(NoContainersError, match="wattdock-absent is not there; make it with: make image-fake, or use"):
+        find_containers("wattdock-absent", backend="fake")
+
+
+def test_an_image_for_a_cpu_is_refused_where_a_gpu_is_to_be_used(engine: Path) -> None:
+    """Its engine would see no GPU, and say so only after loading."""
+    assert find_containers("wattdock-cpu", backend="fake").image.variant == "cpu"
+    with pytest.raises(
+        NoContainersError, match="wattdock-cpu was built for a CPU; make one for GPUs with: make image-"
+    ):
+        find_containers("wattdock-cpu", backend="fake", needs_gpu=True)
+
+
+def test_no_engine_is_named_with_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The common case on a laptop or a cluster."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
+    assert reason() == f"no Docker engine answers at unix://{tmp_path}/absent.sock"
+
+
+def test_a_socket_behind_which_nobody_answers_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that hung up, or speaks something else, cannot run containers."""
+
+    class HangUp(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1)
+
+    with socketserver.UnixStreamServer(str(tmp_path / "e.sock"), HangUp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/e.sock")
+        assert reason() == f"no Docker engine answers at unix://{tmp_path}/e.sock"
+        server.shutdown()
+
+
+def test_an_engine_elsewhere_cannot_share_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner's socket would lie on another machine."""
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
+    assert reason() == "the engine at tcp://127.0.0.1:2375 cannot share a runner's socket with this machine"
+
+
+def test_without_docker_host_the_usual_socket_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason always says where it looked."""
+    if Path("/var/run/docker.sock").exists():
+        pytest.skip("a Docker engine runs here")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    assert reason() == "no Docker engine answers at unix:///var/run/docker.sock"
+
+
+def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: Path) -> None:
+    """Not being in the docker group is not the same as having no Docker; both ways out are named."""
+    engine.chmod(0o600)
+    home = engine.parent
+    run = unprivileged.run_as_user(
+        [sys.executable, "-c", PROBE],
+        env={"HOME": str(home), "DOCKER_HOST": f"unix://{engine}"},
+        cwd=home,
+    )
+    assert run.stdout.startswith(f"permission denied on unix://{engine}; join the group that owns it"), run.stderr
+    assert run.stdout.endswith("or use --launcher process\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "info", "expected"),
+    [
+        ({"Version": "28.0"}, {}, ("docker", False, False, False)),
+        ({"Version": "28.0"}, {"SecurityOptions": ["name=rootless", "name=cgroupns"]}, ("docker", True, False, False)),
+        ({"Version": "28.0"}, {"SecurityOptions": ["name=userns", "name=selinux"]}, ("docker", False, True, True)),
+        (
+            {"Version": "5.2", "Components": [{"Name": "Podman Engine"}]},
+            {"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]},
+            ("podman", True, False, False),
+        ),
+    ],
+)
+def test_what_kind_of_engine_answers_is_told_from_what_it_says(
+    version: dict[str, object], info: dict[str, object], expected: tuple[object, ...]
+) -> None:
+    """Who a container's user is on the host depends on it."""
+    engine = engine_from("unix:///x", version, info)
+    assert (engine.name, engine.rootless, engine.remapped, engine.selinux) == expected

@@ -1,0 +1,47 @@
+"""Whether a container's coordinator is gone, told from a lock."""
+
+from __future__ import annotations
+
+import fcntl
+from typing import TYPE_CHECKING
+
+from wattdock.launch.orphans import is_held, is_orphan, remove_socket_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def labels(lock: Path, *, owner: int = 1500) -> dict[str, str]:
+    return {"wattdock.alive": str(lock), "wattdock.owner": str(owner)}
+
+
+def test_a_held_lock_is_a_living_coordinator_and_looking_does_not_take_it(tmp_path: Path) -> None:
+    """Two that ask at once do not take each other for the coordinator."""
+    lock = tmp_path / "lock"
+    with lock.open("w") as held, lock.open() as asking:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert is_held(lock)
+        fcntl.flock(held, fcntl.LOCK_UN)
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        assert not is_held(lock)
+
+
+def test_a_lock_that_is_gone_belongs_to_nobody(tmp_path: Path) -> None:
+    """A coordinator that ended removes it, so what still runs is an orphan."""
+    assert is_orphan(labels(tmp_path / "absent"), uid=1500)
+
+
+def test_what_another_user_started_is_left_to_them_but_not_by_root(tmp_path: Path) -> None:
+    """Another user's lock cannot even be looked at."""
+    assert not is_orphan(labels(tmp_path / "absent", owner=1600), uid=1500)
+    assert is_orphan(labels(tmp_path / "absent", owner=1600), uid=0)
+
+
+def test_of_a_labelled_folder_only_the_socket_is_removed(tmp_path: Path) -> None:
+    """Whoever may start containers may also write labels."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("x")
+    (precious / "r.sock").touch()
+    remove_socket_folder({"wattdock.folder": str(precious)})
+    assert [file.name for file in precious.iterdir()] == ["thesis"]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from powercap import two_sockets
+from unprivileged import run_as_user, user_home
+
+from wattdock.errors import PreflightError
+from wattdock.host.gpus import GpuInfo, GpuInventory
+from wattdock.meter import choice
+from wattdock.meter.choice import choose_meter
+from wattdock.meter.none import NoMeter
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter.rapl import WithRapl
+from wattdock.meter.zeus import ZeusMeter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NONE = GpuInventory((), reason="no NVIDIA driver: libnvidia-ml.so.1 was not found")
+ONE = GpuInventory(
+    (GpuInfo(0, "GPU-1", "NVIDIA H200", None, None, None, None, None, None, None, None, None, None, None, None, None),)
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "rapl", "name"),
+    [
+        ("auto", ONE, False, "nvml"),
+        ("auto", ONE, True, "nvml"),
+        ("auto", NONE, True, "rapl"),
+        ("auto", NONE, False, "none"),
+        ("nvml", ONE, False, "nvml"),
+        ("zeus", ONE, True, "zeus"),
+        ("rapl", ONE, True, "rapl"),
+        ("none", ONE, True, "none"),
+    ],
+)
+def test_what_is_chosen(tmp_path: Path, asked: str, found: GpuInventory, rapl: bool, name: str) -> None:
+    """What was asked for; by itself NVML before RAPL before nothing; RAPL beside any of them where it is readable."""
+    if rapl:
+        two_sockets(tmp_path)
+    chosen = choose_meter(asked, found, powercap=tmp_path)
+    assert chosen.name == name
+    kinds = {"nvml": NvmlMeter, "zeus": ZeusMeter, "rapl": NoMeter, "none": NoMeter}
+    beside = rapl and asked != "none"
+    assert type(chosen.new_meter()) is (WithRapl if beside else kinds[name])
+    assert ("package-1" in chosen.reason) is beside
+
+
+def test_auto_says_why_and_how_zeus_would_be_chosen(tmp_path: Path) -> None:
+    """The first line of a run holds the reason."""
+    assert (
+        "1 NVIDIA GPU(s) found; checked against Zeus with --meter zeus"
+        in choose_meter("auto", ONE, powercap=tmp_path).reason
+    )
+    reason = choose_meter("auto", NONE, powercap=tmp_path).reason
+    assert "libnvidia-ml.so.1 was not found" in reason
+    assert "no RAPL" in reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [("nvml", "libnvidia-ml"), ("zeus", "libnvidia-ml"), ("rapl", "no CPU package")]
+)
+def test_what_was_asked_for_and_cannot_be_had_is_refused_with_the_next_step(
+    tmp_path: Path, asked: str, said: str
+) -> None:
+    """Never another meter in its place."""
+    with pytest.raises(PreflightError, match=f"meter: {asked}: .*{said}.*--meter none"):
+        choose_meter(asked, NONE, powercap=tmp_path)
+
+
+def test_counters_for_root_only_are_named_with_what_would_open_them(tmp_path: Path) -> None:
+    """Since CVE-2020-8694 that is what a kernel does; as a real unprivileged user."""
+    home = user_home(tmp_path)
+    for counter in two_sockets(home / "powercap").values():
+        counter.chmod(0o400)
+    code = """
+import pathlib
+from wattdock.host.gpus import GpuInventory
+from wattdock.meter.choice import choose_meter
+print(choose_meter("auto", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap").absolute()).reason)
+choose_meter("rapl", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap"))
+"""
+    done = run_as_user([sys.executable, "-c", code], env={"HOME": str(home)}, cwd=home)
+    assert "no RAPL" in done.stdout
+    assert "package-0" not in done.stdout
+    assert "intel-rapl:0/energy_uj is readable by root only; as root: chmod a+r" in done.stdout
+    assert "PreflightError: meter: rapl: powercap/intel-rapl:0/energy_uj is readable by root only" in done.stderr
+
+
+def test_zeus_that_is_missing_too_old_or_incomplete_is_refused_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own import would fail only after the model was loaded."""
+
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(choice, "version", absent)
+    with pytest.raises(PreflightError, match=r"not installed; install it with .*zeus>=0.16.*--meter nvml"):
+        choose_meter("zeus", ONE, powercap=tmp_path)
+    monkeypatch.setattr(choice, "version", lambda _: "0.11.0")
+    with pytest.raises(PreflightError, match=r"0\.11\.0 is too old"):
+        choose_meter("zeus", ONE, powercap=tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "zeus.monitor", None)
+    with pytest.raises(PreflightError, match=r"cannot be imported: .*zeus\.monitor.*--meter nvml"):
+        choose_meter("zeus", ONE, powercap=tmp_path)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import fake_nvml
+import pytest
+from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
+from fresh_zeus import fresh_zeus
+
+from wattdock.energy import span_energy
+from wattdock.errors import MeterError
+from wattdock.merge.beside import cross_check
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter.zeus import ZeusMeter
+from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord, Span, TokenSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from fake_nvml import FakeNvml
+
+    from wattdock.meter.timeline import Timeline, Window
+    from wattdock.results.result import WindowCheck
+
+ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
+S = 1_000_000_000
+STEPS = (constant(80, 3), constant(690, 4.33), ramp(690, 200, 2), square(100, 600, 0.37, 0.5))
+TWO = (FakeGpu(uuid=fake_nvml.uuid_of(1), profile=STEPS), FakeGpu(uuid=fake_nvml.uuid_of(2), seed=2))
+
+
+@contextmanager
+def on(library: Path, gpus: Sequence[FakeGpu]) -> Iterator[FakeNvml]:
+    with fake_nvml.loaded(library, gpus=gpus) as fake, fresh_zeus():
+        yield fake
+
+
+def windowed(fake: FakeNvml, *lengths_s: float, lead_s: float = 2.0) -> Timeline:
+    """One window after another under a Zeus meter, a second apart, in virtual time."""
+    meter = ZeusMeter(fake)
+    meter.start()
+    fake.wait(threading.Event(), lead_s)
+    for number, length_s in enumerate(lengths_s):
+        with meter.window(f"pass {number}"):
+            fake.wait(threading.Event(), length_s)
+        fake.wait(threading.Event(), 1.0)
+    return meter.stop(fake.now_ns())
+
+
+def compared(timeline: Timeline, used: Sequence[str]) -> list[WindowCheck]:
+    """The merge's own comparison, with a pass just inside each window."""
+    passes = tuple(pass_in(number, one) for number, one in enumerate(timeline.windows))
+    check = cross_check([RestartRecord(0, passes=passes, timeline=timeline)], used)
+    assert check is not None
+    return check.windows
+
+
+def pass_in(index: int, window: Window) -> MeasuredPass:
+    import numpy as np
+
+    nothing = np.array([], dtype=np.int64)
+    span = Span("pass", window.start_ns + 1000, window.end_ns - 1000, drained=True)
+    return MeasuredPass(index, GeneratedPass(span, (), TokenSeries(nothing, nothing), 1, 1, None, 0), None, "", False)
+
+
+def test_both_meters_give_the_same_energy_of_the_same_course_of_power(library: Path) -> None:
+    """Two ways to the same counter must not differ by more than their reading instants."""
+    seen = []
+    for kind in (NvmlMeter, ZeusMeter):
+        with on(library, TWO) as fake:
+            meter = kind(fake)
+            meter.start()
+            seen.append(meter.stop(ORIGIN_NS + 16 * S))
+    for uuid in (gpu.uuid for gpu in TWO):
+        nvml, zeus = (span_energy(one.gpus[uuid], ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for one in seen)
+        assert nvml.energy_j is not None
+        assert nvml.timing_j is not None
+        assert zeus.energy_j == pytest.approx(nvml.energy_j, abs=2 * nvml.timing_j)
+    assert [one.meter for one in seen] == ["nvml", "zeus"]
+
+
+def test_a_window_of_zeus_agrees_with_ours_within_a_counter_step_at_each_end(library: Path) -> None:
+    """Twenty windows of odd lengths over steps, a ramp and bursts; the bound holds for each and is not idle."""
+    with on(library, TWO) as fake:
+        timeline = windowed(fake, *(0.31 + 0.173 * n for n in range(20)))
+    checks = compared(timeline, [gpu.uuid for gpu in TWO])
+    assert len(checks) == 20
+    for one in checks:
+        assert one.difference_j is not None, one.reason
+        assert one.bound_j is not None
+        assert abs(one.difference_j) <= one.bound_j
+        assert one.bound_j <= 2 * 2 * (0.12 * 690 + 0.12 * 80)
+    assert max(abs(one.difference_j or 0) for one in checks) > 5
+
+
+def test_a_window_shorter_than_the_counters_period_is_kept_as_zeus_gave_it(library: Path) -> None:
+    """Nothing or a whole step: Zeus's figure, within its bound of ours, and no warning for the user."""
+    with on(library, TWO) as fake:
+        timeline = windowed(fake, 0.001, 0.001, 0.001, 0.001, lead_s=4.0)
+    for one in compared(timeline, [TWO[0].uuid]):
+        assert abs(one.difference_j or 1e9) <= (one.bound_j or 0)
+
+
+def test_gpus_that_cuda_visible_devices_hides_from_us_are_metered_under_their_own_uuids(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler sets it for what we may take, not for what we meter; and runners must still get it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with on(library, TWO) as fake:
+        timeline = windowed(fake, 2.0, lead_s=4.0)
+        true_j = [fake.energy_j(n, timeline.windows[0].start_ns, timeline.windows[0].end_ns) for n in range(2)]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert list(timeline.gpus) == [gpu.uuid for gpu in TWO]
+    energy_j = timeline.windows[0].energy_j
+    assert [energy_j[gpu.uuid] for gpu in TWO] == [pytest.approx(true, abs=90) for true in true_j]
+    assert true_j[0] > 5 * true_j[1]
+
+
+def test_what_zeus_has_no_call_for_is_read_through_nvml(library: Path) -> None:
+    """Clocks, throttling and foreign processes are evidence that no meter may lack."""
+    with on(library, [FakeGpu(processes=(FakeProcess(42),))]) as fake:
+        meter = ZeusMeter(fake)
+        meter.start()
+        (gpu,) = meter.stop(ORIGIN_NS + 3 * S).gpus.values()
+    assert {"sm_clock_mhz", "violation_power_ns", "memory_used_bytes", "temperature_c", "power_w"} <= gpu.series.keys()
+    assert gpu.processes[0].processes[0].pid == 42
+    assert gpu.events == ()
+
+
+def test_a_gpu_lost_in_a_window_leaves_the_window_with_the_reason(library: Path) -> None:
+    """The second meter's failure must not cost the first one's timeline."""
+    gpus = (FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=5), TWO[1])
+    with on(library, gpus) as fake:
+        timeline = windowed(fake, 1.0, 4.0, 1.0)
+    assert [one.reason is None for one in timeline.windows] == [True, False, False]
+    assert "lost" in str(timeline.windows[1].reason)
+    assert [event.kind for event in timeline.gpus[gpus[0].uuid].events] == ["gpu_lost"]
+    assert compared(timeline, [gpus[1].uuid])[1].reason == timeline.windows[1].reason
+
+
+@pytest.mark.parametrize(("gpus", "init_error"), [((), 12), ((), 0)])
+def test_without_a_gpu_zeus_is_an_error_and_never_silence(
+    library: Path, gpus: Sequence[FakeGpu], init_error: int
+) -> None:
+    """ZeusMonitor itself goes on and measures nothing."""
+    with (
+        fake_nvml.loaded(library, gpus=gpus, init_error=init_error) as fake,
+        fresh_zeus(),
+        pytest.raises(MeterError, match=r"no GPU to measure.*--meter none"),
+    ):
+        ZeusMeter(fake).start()
+
+
+def test_a_gpu_that_zeus_cannot_open_is_an_error_that_names_the_other_meter(library: Path) -> None:
+    """Zeus takes all GPUs or none; NVML's meter goes on without the lost one."""
+    with on(library, [FakeGpu(lost_at_s=0)]) as fake, pytest.raises(MeterError, match=r"lost.*--meter nvml"):
+        ZeusMeter(fake).start()

@@ -1,0 +1,118 @@
+"""What stands beside a result's energy: a second meter's windows and the host's own counters."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from merge_samples import constant_power, measured, request, timeline
+
+from wattdock.merge.beside import counter_step_j
+from wattdock.merge.energy import Gpus, measured_energy
+from wattdock.meter.excerpt import excerpt
+from wattdock.meter.timeline import HostTimeline, Series, Timeline, Window
+from wattdock.records import NS_PER_S, RestartRecord
+from wattdock.results.audit import _meters_checks
+from wattdock.results.tables import timeline_table
+
+if TYPE_CHECKING:
+    from wattdock.results.result import EnergyResult
+
+ONE = Gpus(used=("GPU-a",), leased=("GPU-a",), bystanders=("GPU-b",))
+PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))
+SECONDS = np.arange(0, 40, 0.1)
+HOST = HostTimeline({"package-0": Series((SECONDS * NS_PER_S).astype(np.int64), SECONDS * 55)})
+
+
+def window(start_s: float, end_s: float, energy_j: dict[str, float], reason: str | None = None) -> Window:
+    return Window("pass 1/1", int(start_s * NS_PER_S), int(end_s * NS_PER_S), "zeus", energy_j, reason)
+
+
+def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyResult:
+    watched = timeline(
+        constant_power("GPU-a", 600, start_s=0, end_s=40), constant_power("GPU-b", 80, start_s=0, end_s=40)
+    )
+    watched = dataclasses.replace(watched, windows=windows, host=host)
+    return measured_energy([RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, None, cpu_tdp_w=65)
+
+
+def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span() -> None:
+    """Eleven seconds at 600 W, of which the pass is ten; another pass's window is not this one's."""
+    other = window(25, 30, {"GPU-a": 1.0})
+    check = energy_with(window(9.5, 20.5, {"GPU-a": 6630.0, "GPU-b": 870.0}), other).cross_check
+    assert check is not None
+    (one,) = check.windows
+    assert one.own_j == {"GPU-a": pytest.approx(6600, abs=1), "GPU-b": pytest.approx(880, abs=1)}
+    # Of the GPU used alone.
+    assert one.difference_j == pytest.approx(30, abs=1)
+    assert one.difference_share == pytest.approx(30 / 6600, rel=0.05)
+    assert (check.worst_difference_j, check.worst_difference_share) == (one.difference_j, one.difference_share)
+    # A step of 60 J at each end, or two where a change is as near as here.
+    assert one.bound_j is not None
+    assert round(one.bound_j) in (120, 180, 240)
+
+
+def test_without_a_second_meter_there_is_no_check() -> None:
+    """Absent, not passed."""
+    energy = energy_with()
+    assert energy.cross_check is None
+    assert _meters_checks(energy) == []
+
+
+@pytest.mark.parametrize(("zeus_j", "status"), [(6600, "pass"), (6700, "pass"), (7000, "fail"), (6200, "fail")])
+def test_meters_that_differ_by_more_than_their_steps_do_not_agree(zeus_j: float, status: str) -> None:
+    """The audit's figure is the difference and the bound."""
+    (check,) = _meters_checks(energy_with(window(9.5, 20.5, {"GPU-a": zeus_j})))
+    assert (check.name, check.status) == ("meters agree", status)
+    assert "counter steps allow" in check.figure
+
+
+def test_a_window_that_failed_is_unknown_and_never_passes() -> None:
+    """Its reason is the figure."""
+    energy = energy_with(window(9.5, 20.5, {}, reason="ZeusMonitor: GPU is lost"))
+    assert energy.total_j is not None
+    (check,) = _meters_checks(energy)
+    assert (check.status, check.figure) == ("unknown", "ZeusMonitor: GPU is lost")
+
+
+def test_a_reading_is_off_by_one_step_and_by_two_next_to_a_change() -> None:
+    """Constant 600 W and a change every 100 ms: 60 J."""
+    ticks = constant_power("GPU-a", 600, start_s=0, end_s=10).ticks
+    assert counter_step_j(ticks, int(5.05 * NS_PER_S)) == pytest.approx(60)
+    assert counter_step_j(ticks, int(5.0 * NS_PER_S)) == pytest.approx(120)
+    assert counter_step_j(ticks, int(50 * NS_PER_S)) == 0
+
+
+def test_joules_of_the_host_are_told_per_domain_and_are_in_no_other_figure() -> None:
+    """The boundary of everything else is the GPU boards."""
+    without, energy = energy_with(), energy_with(host=HOST)
+    assert energy.host_j == {"package-0": pytest.approx(550)}
+    assert energy.passes[0].host_j == {"package-0": pytest.approx(550)}
+    assert energy.host is not None
+    assert energy.host.source == "rapl"
+    assert (without.host_j, without.host) == ({}, None)
+    ours = energy.model_dump(exclude={"host_j", "host", "passes"})
+    assert ours == without.model_dump(exclude={"host_j", "host", "passes"})
+    assert energy.passes[0].total_j == without.passes[0].total_j
+
+
+def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
+    """A row holds what its own passes were checked with, and no neighbour's."""
+    windows = (window(9.5, 20.5, {}), window(22, 30, {}))
+    cut = excerpt(Timeline("zeus", 0, 40 * NS_PER_S, windows=windows, host=HOST), [(8 * NS_PER_S, 23 * NS_PER_S)])
+    assert cut.windows == windows[:1]
+    assert cut.host is not None
+    at_ns = cut.host.energy_j["package-0"].at_ns
+    assert (at_ns[0] / NS_PER_S, at_ns[-1] / NS_PER_S) == (pytest.approx(8), pytest.approx(23))
+
+
+def test_host_samples_are_stored_under_a_name_with_their_unit() -> None:
+    """Any span's joules can be computed again from the file."""
+    restart = RestartRecord(0, passes=(PASS,), timeline=Timeline("rapl", 0, 40 * NS_PER_S, host=HOST))
+    rows = [row for row in timeline_table([restart]).to_pylist() if row["series"] == "host_package-0_j"]
+    assert len(rows) == len(SECONDS)
+    assert {row["gpu_uuid"] for row in rows} == {None}
+    assert rows[-1]["value"] - rows[0]["value"] == pytest.approx(39.9 * 55)
+    assert {row["pass"] for row in rows if 10 <= row["at_ns"] / NS_PER_S <= 20} == {0}

@@ -1,0 +1,125 @@
+"""What is installed into an image, and what is left as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+INSTALLER = Path(__file__).parents[1] / "docker" / "install_missing.py"
+
+
+def write_wheel(folder: Path, name: str, version: str, needs: tuple[str, ...] = ()) -> Path:
+    """Write the smallest wheel that pip installs."""
+    folder.mkdir(exist_ok=True)
+    wheel, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    requires = "".join(f"Requires-Dist: {need}\n" for need in needs)
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr(f"{name}.py", f"version = {version!r}\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return wheel
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The interpreter of a base image's stand-in, which has an engine and a protobuf of its own."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "base"], check=True)
+    python = tmp_path / "base/bin/python"
+    wheels = [
+        write_wheel(tmp_path / "its", name, version) for name, version in (("engine", "9.1"), ("protobuf", "4.0"))
+    ]
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *wheels], check=True)
+    return python
+
+
+def install(
+    base: Path, tmp_path: Path, requirements: str, index: Path, *, offline: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the installer in the base; `index` is all that pip can find, or with `offline` the folder of wheels."""
+    (tmp_path / "requirements.txt").write_text(requirements)
+    return subprocess.run(
+        [base, INSTALLER, tmp_path / "requirements.txt", tmp_path / "added", *([index] if offline else [])],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(index),
+            "PIP_CONFIG_FILE": "/dev/null",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def added(tmp_path: Path) -> list[str]:
+    return sorted(file.stem for file in (tmp_path / "added").glob("*.py")) if (tmp_path / "added").exists() else []
+
+
+def test_only_what_is_missing_is_added_beside_the_base(base: Path, tmp_path: Path) -> None:
+    """The base's engine wins over a pin; what a missing package needs comes along, at a version that fits the base."""
+    index = tmp_path / "index"
+    write_wheel(index, "engine", "8.0")
+    write_wheel(index, "wire", "2.0", ("protobuf>=5",))
+    write_wheel(index, "wire", "1.0", ("protobuf>=4,<5", "small"))
+    write_wheel(index, "small", "1.0")
+    done = install(base, tmp_path, "# wattdock: without unwanted\nengine==8.0\nwire>=1.0\nprotobuf>=3\n", index)
+    assert done.returncode == 0, done.stderr
+    assert added(tmp_path) == ["small", "wire"]
+    assert "1.0" in (tmp_path / "added/wire.py").read_text()
+
+
+def test_what_a_requirements_file_does_without_is_left_out(base: Path, tmp_path: Path) -> None:
+    """Though another package asks for it."""
+    index = tmp_path / "index"
+    write_wheel(index, "wire", "1.0", ("unwanted",))
+    write_wheel(index, "unwanted", "1.0")
+    done = install(base, tmp_path, "# wattdock: without unwanted\nwire\n", index)
+    assert done.returncode == 0, done.stderr
+    assert added(tmp_path) == ["wire"]
+
+
+def test_a_base_that_does_not_meet_a_range_is_refused(base: Path, tmp_path: Path) -> None:
+    """Replacing what the base has would break what was built on it."""
+    done = install(base, tmp_path, "protobuf>=5\n", tmp_path)
+    assert done.returncode != 0
+    assert "the base image has protobuf 4.0, and protobuf>=5 is needed: choose another base" in done.stderr
+
+
+def test_nothing_that_fits_the_base_is_an_error_and_not_a_replacement(base: Path, tmp_path: Path) -> None:
+    """The build fails before it changes anything."""
+    write_wheel(tmp_path / "index", "wire", "2.0", ("protobuf>=5",))
+    done = install(base, tmp_path, "wire\n", tmp_path / "index")
+    assert done.returncode != 0
+    assert "protobuf" in done.stdout + done.stderr
+    assert added(tmp_path) == []
+
+
+def test_with_wheels_the_whole_set_is_installed_less_what_the_base_has(base: Path, tmp_path: Path) -> None:
+    """No index is asked and nothing is resolved."""
+    wheels = tmp_path / "wheels"
+    for name in ("wire", "small", "engine"):
+        write_wheel(wheels, name, "1.0")
+    done = install(base, tmp_path, "wire\nabsent\n", wheels, offline=True)
+    assert done.returncode == 0, done.stderr
+    assert added(tmp_path) == ["small", "wire"]
+
+
+def test_a_base_that_changed_meanwhile_fails_the_build(base: Path, tmp_path: Path) -> None:
+    """Whatever did it; here something that runs with the installation."""
+    [site] = (base.parents[1] / "lib").glob("python*/site-packages")
+    metadata = site / "engine-9.1.dist-info" / "METADATA"
+    other = "Metadata-Version: 2.1\nName: engine\nVersion: 0.1\n"
+    (site / "meddler.pth").write_text(
+        f"import sys; '--target' in sys.orig_argv and open({str(metadata)!r}, 'w').write({other!r})\n"
+    )
+    write_wheel(tmp_path / "index", "wire", "1.0")
+    done = install(base, tmp_path, "wire\n", tmp_path / "index")
+    assert done.returncode != 0
+    assert "the base image changed: [('engine', '9.1')]" in done.stderr

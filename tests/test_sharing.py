@@ -1,0 +1,59 @@
+"""Checks on who else was there. Pure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wattdock.results.result import GpuProcessSeen, MeterFact
+from wattdock.results.sharing import sharing_checks
+
+
+def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
+    return GpuProcessSeen(
+        gpu_uuid=gpu, pid=pid, kind="compute", memory_bytes_max=1, first_seen_ns=1, last_seen_ns=2, own=own, user="bob"
+    )
+
+
+def outcome(
+    *processes: GpuProcessSeen, exclusive: str = "machine", used: tuple[str, ...] = ("GPU-a",)
+) -> dict[str, Any]:
+    fact = MeterFact(
+        source="counter", counter_period_s=0.1, nvml_busy_fraction=0.1, ticks=9, process_lists=4, events=[]
+    )
+    energy: Any = SimpleNamespace(gpu_processes=list(processes), meter={"GPU-a": fact, "GPU-b": fact})
+    environment: Any = SimpleNamespace(gpu_uuids=list(used), leased=list(used) or ["cpu"], exclusive=exclusive)
+    return {check.name: check for check in sharing_checks(environment, energy)}
+
+
+@pytest.mark.parametrize(
+    ("processes", "status", "said"),
+    [
+        ([process(1, own=True)], "pass", "nobody but the runner in 4 process lists"),
+        ([process(1, own=True), process(9)], "fail", "process 9 (bob, unknown command) on GPU-a"),
+        ([process(9)], "unknown", "which may be it"),
+        ([], "unknown", "show no process of the runner"),
+    ],
+)
+def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else(
+    processes: list[GpuProcessSeen], status: str, said: str
+) -> None:
+    """A list that shows not even the runner shows nothing; unknown never passes."""
+    check = outcome(*processes)["exclusive GPUs"]
+    assert check.status == status
+    assert said in check.figure
+
+
+def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
+    """How much they disturb is the reader's to judge."""
+    found = outcome(process(1, own=True), process(9, "GPU-b"))
+    assert (found["exclusive GPUs"].status, found["other GPUs idle"].status) == ("pass", "warn")
+    assert "process 9 (bob" in found["other GPUs idle"].figure
+
+
+def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
+    """It was asked for, and it is not publishable."""
+    assert outcome(exclusive="gpus")["machine to itself"].status == "fail"
+    assert set(outcome(used=())) == {"machine to itself"}
