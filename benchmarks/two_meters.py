@@ -64,6 +64,10 @@ class BothMeters:
         """Return NVML's."""
         return self._nvml.watts()
 
+    def so_far(self) -> Timeline:
+        """Return NVML's timeline up to now, with Zeus's windows."""
+        return dataclasses.replace(self._nvml.so_far(), windows=self._zeus.so_far().windows)
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Stop both; Zeus's timeline is kept aside."""
         timeline, of_zeus = self._nvml.stop(after_ns), self._zeus.stop(after_ns)
