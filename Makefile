@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BACKEND ?= pytorch
 FILE ?=
+STUDY ?=
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,11 +22,11 @@ PIP_CONF ?=
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help setup install run test lint format proto images bench clean
+.PHONY: help setup install run study schema test lint format proto images bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: BACKEND=pytorch FILE=experiment.yaml ARGS='--batch-size 8 …'"
+	@echo "  variables: BACKEND=pytorch FILE=experiment.yaml STUDY=study.yaml ARGS='--batch-size 8 …'"
 
 setup: $(SETUP) ## Make .venv with the wattdock command
 
@@ -60,6 +61,14 @@ BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEN
 
 run: $(SETUP) ## Measure: make run BACKEND=pytorch ARGS='--batch-size 8'
 	@$(BIN)/wattdock run $(if $(FILE),'$(FILE)') $(BACKEND_FLAG) $(ARGS)
+
+study: $(SETUP) ## Plan and measure a study: make study STUDY=examples/batch-sizes.yaml ARGS=--resume
+	@test -n '$(STUDY)' || { echo "name a study: make study STUDY=examples/batch-sizes.yaml" >&2; exit 2; }
+	@$(BIN)/wattdock plan '$(STUDY)'
+	@$(BIN)/wattdock run '$(STUDY)' $(ARGS)
+
+schema: $(SETUP) ## Write docs/study.schema.json again from the settings
+	@$(BIN)/python -m wattdock.config.schema > docs/study.schema.json
 
 test: $(SETUP_DEV) ## Run every test that this machine can run
 	@$(BIN)/python -m wattdock.launch pytorch vllm

@@ -25,6 +25,7 @@ from figures import Figures, ratio_row
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import energy_arithmetic, start_up, wire_costs
 from paired import Claim
+from studies import studies
 
 from wattdock.errors import ConfigError, ExitCode, PreflightError, WattdockError
 from wattdock.host.gpus import list_gpus
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     Arms = Mapping[Arm, Callable[[], GeneratedPass]]
 
-OVERHEADS = {"start-up": start_up, "wire": wire_costs, "energy": energy_arithmetic}
+OVERHEADS = {"start-up": start_up, "wire": wire_costs, "energy": energy_arithmetic, "studies": studies}
 # On which engine each comparison runs.
 COMPARISONS = {"pytorch": "pytorch", "vllm": "vllm", "vllm-final": "vllm", "meter": "vllm"}
 DEFAULT = ("start-up", "wire", "energy", "pytorch", "vllm", "meter")

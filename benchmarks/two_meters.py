@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from wattdock.config.load import load_experiments
+from wattdock.config.load import load_study
 from wattdock.errors import WattdockError
 from wattdock.host.folders import wattdock_home
 from wattdock.merge.energy import SpanJoules
@@ -63,6 +63,10 @@ class BothMeters:
     def watts(self) -> dict[str, float | None]:
         """Return NVML's."""
         return self._nvml.watts()
+
+    def so_far(self) -> Timeline:
+        """Return NVML's timeline up to now, with Zeus's windows."""
+        return dataclasses.replace(self._nvml.so_far(), windows=self._zeus.so_far().windows)
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Stop both; Zeus's timeline is kept aside."""
@@ -139,7 +143,7 @@ def main() -> None:
     try:
         # Refuses machines without a GPU or without Zeus.
         run = Run(
-            load_experiments(arguments.file, settings | {"meter": "zeus"}),
+            load_study(arguments.file, settings | {"meter": "zeus"}),
             output_dir=arguments.output_dir,
             home=wattdock_home(),
         )

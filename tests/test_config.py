@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.config.load import load_experiments
+from wattdock.config.load import load_study
 from wattdock.errors import ConfigError
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
@@ -41,7 +41,7 @@ def test_every_example_is_one_that_can_be_run_as_it_stands(file: Path) -> None:
         ("experiments:\n- model: a\n- model: {}\n", r"x\.yaml:3: model: give exactly one of id, path and shape"),
         ("defaults:\n  workload: {foo: 1}\nexperiments: [{name: a}]\n", r"x\.yaml:2: .*unknown key 'foo'"),
         ("experiments: []\n", r"x\.yaml:1: .*at least one experiment"),
-        ("name: a\nexperiments: [{name: a}]\n", r"x\.yaml:1: 'name' stands beside"),
+        ("backend: a\nexperiments: [{name: a}]\n", r"x\.yaml:1: 'backend' stands beside"),
         ("1: a\n", r"x\.yaml:1: the key 1 is not a word"),
         ("repeats: 3\n", r"x\.yaml:1: repeats: holds settings of its own, .*not 3"),
         ("model: {id: a, revision: 0123456}\n", r"revision: must be text, not 42798; quote it"),
@@ -59,7 +59,7 @@ def test_a_mistake_in_a_file_is_answered_with_its_line_and_what_was_seen(
     file = tmp_path / "x.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
-        load_experiments(file, {})
+        load_study(file, {})
     assert "\n" not in str(caught.value)
 
 
@@ -69,23 +69,21 @@ def test_an_alias_bomb_is_refused_instead_of_unfolded(tmp_path: Path) -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     (tmp_path / "x.yaml").write_text("\n".join(lines))
     with pytest.raises(ConfigError, match="alias"):
-        load_experiments(tmp_path / "x.yaml", {})
+        load_study(tmp_path / "x.yaml", {})
 
 
 def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     """Bytes that are no text get a line, not a traceback."""
     (tmp_path / "x.yaml").write_bytes(b"name: \xff\xfe")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        load_experiments(tmp_path / "x.yaml", {})
+        load_study(tmp_path / "x.yaml", {})
 
 
 def test_a_wrong_flag_is_named_as_a_flag_even_beside_a_file(tmp_path: Path) -> None:
     """Whoever typed a flag is not sent to the file."""
     (tmp_path / "x.yaml").write_text("workload: {batch_size: 2}\n")
     with pytest.raises(ConfigError, match=r"^--batch-size: "):
-        load_experiments(
-            tmp_path / "x.yaml", {"workload.batch_size": 0}, written_as={"workload.batch_size": "--batch-size"}
-        )
+        load_study(tmp_path / "x.yaml", {"workload.batch_size": 0}, written_as={"workload.batch_size": "--batch-size"})
 
 
 def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> N
         "defaults: {workload: {batch_size: 2, max_output_tokens: 9, seed: 5}}\n"
         "experiments: [{workload: {batch_size: 3}}, {name: b}]\n"
     )
-    first, second = load_experiments(tmp_path / "x.yaml", {"workload.seed": 7})
+    first, second = load_study(tmp_path / "x.yaml", {"workload.seed": 7}).experiments
     assert (first.workload.batch_size, first.workload.max_output_tokens, first.workload.seed) == (3, 9, 7)
     assert (second.workload.batch_size, second.name) == (2, "b")
 
@@ -103,7 +101,7 @@ def test_a_setting_inside_a_short_form_is_laid_over_it_not_instead_of_it(tmp_pat
     """`prompts: synthetic` with another length is still synthetic; a revision belongs to the model named before it."""
     (tmp_path / "x.yaml").write_text("model: org/name\nworkload: {prompts: synthetic}\n")
     flags = {"workload.prompts.input_tokens": 256, "model.revision": "abc"}
-    [config] = load_experiments(tmp_path / "x.yaml", flags)
+    [config] = load_study(tmp_path / "x.yaml", flags).experiments
     assert (config.prompts.source, config.prompts.input_tokens) == ("synthetic", 256)
     assert (config.model.id, config.model.revision) == ("org/name", "abc")
 
@@ -113,13 +111,14 @@ def test_another_model_replaces_the_first_with_its_revision(tmp_path: Path) -> N
     (tmp_path / "x.yaml").write_text(
         "defaults: {model: {id: a/b, revision: abc}}\nexperiments: [{model: 'shape:tiny'}]\n"
     )
-    [config] = load_experiments(tmp_path / "x.yaml", {})
+    [config] = load_study(tmp_path / "x.yaml", {}).experiments
     assert (config.model.shape, config.model.id, config.model.revision) == ("tiny", None, None)
 
 
 def test_flags_as_readme_has_them_name_one_model() -> None:
     """A model and its revision come by two flags."""
-    [config] = load_experiments(None, {"model": "Qwen/Qwen3-8B", "gpus": [0, 1], "model.revision": "abc"})
+    flags = {"model": "Qwen/Qwen3-8B", "gpus": [0, 1], "model.revision": "abc"}
+    [config] = load_study(None, flags).experiments
     assert (config.model.id, config.model.revision) == ("Qwen/Qwen3-8B", "abc")
 
 
@@ -190,8 +189,11 @@ def test_a_stored_config_reads_back_as_the_same_experiment(settings: dict[str, A
     assert again.section == config.section
 
 
-def test_a_name_and_an_interpreter_do_not_change_what_is_measured() -> None:
-    """Two machines that measure the same thing get the same id."""
-    plain, named = ExperimentConfig(), ExperimentConfig(name="x", runner_python="/usr/bin/python3")
+def test_a_name_an_interpreter_and_patience_do_not_change_what_is_measured() -> None:
+    """Two machines that measure the same thing get the same id; so does a study resumed with a longer timeout."""
+    plain = ExperimentConfig()
+    named = ExperimentConfig.model_validate(
+        {"name": "x", "runner_python": "/usr/bin/python3", "timeouts": {"load_s": 9}, "on_failure": "stop"}
+    )
     assert plain.experiment_id == named.experiment_id
     assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id

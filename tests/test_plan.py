@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.config.expand import Study
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.plan import load_groups
+from wattdock.plan import load_groups, schedule
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:
@@ -20,10 +24,50 @@ def test_experiments_that_differ_only_in_workload_share_a_runner() -> None:
 
 def test_another_engine_argument_model_or_gpu_needs_another_runner() -> None:
     """Whatever the engine was loaded with cannot be changed under it."""
-    different = experiments({}, {"pytorch": {"dtype": "float16"}}, {"model": "shape:tiny"}, {"gpus": [1]}, {})
-    assert load_groups(different) == ((0,), (1,), (2,), (3,), (4,))
+    different = experiments({}, {"pytorch": {"dtype": "float16"}}, {"model": "shape:tiny"}, {"gpus": [1]})
+    assert load_groups(different) == ((0,), (1,), (2,), (3,))
+
+
+def test_experiments_share_a_runner_wherever_they_stand() -> None:
+    """A sweep writes points of one load far apart; loading is what costs."""
+    apart = experiments({}, {"model": "shape:tiny"}, {"workload": {"batch_size": 8}})
+    assert load_groups(apart) == ((0, 2), (1,))
 
 
 def test_isolation_by_experiment_shares_nothing() -> None:
     """Two equal experiments get two runners when that was asked for."""
     assert load_groups(experiments({"isolation": "experiment"}, {"isolation": "experiment"})) == ((0,), (1,))
+
+
+TWELVE = experiments(
+    *({"model": model, "workload": {"batch_size": size}} for model in ("a/b", "a/c", "a/d") for size in (1, 2, 3, 4))
+)
+
+
+@given(st.permutations(TWELVE), st.integers(0, 99), st.integers(0, 3))
+def test_the_order_depends_on_seed_and_restart_and_not_on_how_the_file_is_written(
+    written: list[ExperimentConfig], seed: int, restart: int
+) -> None:
+    """Each restart serves every experiment once, group by group, in the same order for every way to write it."""
+    ids = []
+    for order in (TWELVE, written):
+        study = Study("s", tuple(order), seed=seed)
+        groups = load_groups(study.experiments)
+        scheduled = schedule(study, groups, restart)
+        assert sorted(map(sorted, scheduled)) == sorted(map(sorted, groups))
+        ids.append([order[position].experiment_id for group in scheduled for position in group])
+    assert ids[0] == ids[1]
+
+
+def test_restarts_differ_in_their_order() -> None:
+    """What drifts within a restart must not always fall on the same experiments."""
+    study = Study("s", tuple(TWELVE))
+    orders = {schedule(study, load_groups(study.experiments), restart) for restart in range(5)}
+    assert len(orders) == 5
+
+
+def test_the_written_order_is_kept_where_that_was_asked_for() -> None:
+    """Some series only make sense from small to large."""
+    study = Study("s", tuple(TWELVE), order="written")
+    groups = load_groups(study.experiments)
+    assert schedule(study, groups, 3) == groups == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))

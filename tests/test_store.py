@@ -59,5 +59,5 @@ def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path:
 def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
     """What was seen, and where."""
     (tmp_path / "result.json").write_text('{"schema_version": 99}')
-    with pytest.raises(StoreError, match=r"result\.json: not a result of schema version 1"):
+    with pytest.raises(StoreError, match=r"result\.json: has schema version 99, this wattdock reads up to"):
         load_result(tmp_path)

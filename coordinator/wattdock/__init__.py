@@ -1,3 +1,28 @@
 """wattdock: what LLM inference costs in energy, measured well enough to publish."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+
+    import pyarrow as pa
+
 __version__ = "0.1.0"
+
+
+def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
+    """Return every result stored under `path` as an Arrow table, one row each, the latest first; for notebooks.
+
+    `.to_pandas()` makes a frame of it. Units stand in the columns' names. A row that a later one of the same study
+    stands for is left out.
+
+    Raises:
+        StoreError: There are none.
+    """
+    from pathlib import Path
+
+    from wattdock.results.query import Filters, select
+
+    return select(Path(path), Filters())

@@ -6,10 +6,11 @@ Turns whatever goes wrong into a failure on a row; what was measured before stay
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import time
 import traceback
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock import wire
@@ -21,63 +22,27 @@ from wattdock.launch.log import log_tail
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure
-from wattdock.meter.excerpt import excerpt
 from wattdock.meter.timeline import Timeline
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
-from wattdock.records import INTERRUPTED, NS_PER_S, Span
+from wattdock.records import INTERRUPTED, Span
 from wattdock.results.result import Failure
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
-    from datetime import datetime
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.interrupts import Interrupts
-    from wattdock.launch.protocol import Launcher
+    from wattdock.launch.protocol import LaunchedRunner, Launcher
     from wattdock.meter.protocol import Meter
-    from wattdock.meter.timeline import Window
     from wattdock.models import ModelFolder
-    from wattdock.preflight import Ready
     from wattdock.progress import Progress
-    from wattdock.records import RestartRecord
+    from wattdock.study.row import Row
 
-# Kept of the timeline on either side of a span: idle enough to see its edges.
-MARGIN_NS = 2 * NS_PER_S
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
-
-
-@dataclass
-class Row:
-    """One experiment on its way to becoming a stored row.
-
-    Attributes:
-        log_path: Where its runners' logs are gathered.
-        started_utc: When its first restart began; None before.
-    """
-
-    ready: Ready
-    log_path: Path
-    started_utc: datetime | None = None
-    model: ModelFolder | None = None
-    restarts: list[RestartRecord] = field(default_factory=list)
-
-    @property
-    def config(self) -> ExperimentConfig:
-        """The experiment's settings."""
-        return self.ready.config
-
-    @property
-    def failed(self) -> bool:
-        """Whether a restart of it has failed."""
-        return any(one.failure for one in self.restarts)
-
-    def wants(self, restart: int) -> bool:
-        """Return whether restart number `restart`, from 0, is still to be measured."""
-        return restart < self.config.repeats.restarts and not self.failed
 
 
 class Attempt:
@@ -86,6 +51,7 @@ class Attempt:
     Args:
         pending: Rows of one load group; those left afterwards want a fresh runner.
         log: Where this runner's output goes; it is added to each served row's log.
+        standing: Tells how far the whole study is.
         lease_fds: Leases that the runner's keeper is to hold too, until nothing of the runner is left.
     """
 
@@ -97,14 +63,16 @@ class Attempt:
         home: Path,
         log: Path,
         progress: Progress,
+        standing: Callable[[], str] = str,
         lease_fds: tuple[int, ...] = (),
     ) -> None:
         self._pending, self._home, self._log, self._progress = pending, home, log, progress
-        self._lease_fds = lease_fds
+        self._standing, self._lease_fds = standing, lease_fds
         self._ready = pending[0].ready
         self._opening = Collected(pending[0].config, restart, stage="model")
-        self._served: list[tuple[Row, Collected]] = []
+        self._served: list[tuple[Row, Collected, str]] = []
         self._current: Collected | None = None
+        self._deadline_s = math.inf
 
     def run(self, interrupts: Interrupts) -> None:
         """Serve the rows; every error ends on a row, none leaves here but an interruption.
@@ -150,20 +118,43 @@ class Attempt:
         began_ns = now_ns()
         runner = launcher.launch(self._launch_spec(model))
         try:
-            with RunnerClient(runner, check=interrupts.check) as client:
+            with RunnerClient(runner, check=lambda: self._check(interrupts)) as client:
                 self._open(client, began_ns, model, runner.model_path(model.path))
                 self._opening.own_pids |= runner.pids()
-                session = Session(client, model, meter, self._progress, metered=metered)
-                while self._pending:
-                    self._current = self._opening.for_experiment(self._pending[0].config)
-                    self._served.append((self._pending.popleft(), self._current))
-                    self._progress.say(f"{self._current.config.label}: restart {self._current.restart + 1}")
-                    measure(session, self._current)
-                    self._opening.own_pids |= runner.pids()
-                    self._current = None
+                keep = functools.partial(self._keep, meter, runner)
+                session = Session(client, model, meter, self._progress, metered, interrupts, keep)
+                while self._pending and not self._pending[0].folder.broken:
+                    interrupts.check()
+                    self._measure_next(session)
                 client.unload()
         finally:
             runner.stop(self._ready.config.timeouts.stop_s)
+
+    def _measure_next(self, session: Session) -> None:
+        row = self._pending[0]
+        restart = self._opening.restart
+        self._current = self._opening.for_experiment(row.config, row.measured(restart))
+        self._served.append((row, self._current, row.folder.new_record_name(row.config.experiment_id, restart)))
+        self._pending.popleft()
+        self._progress.say(f"{row.config.label}: restart {restart + 1} ({self._standing()})")
+        self._deadline_s = time.monotonic() + (row.config.timeouts.experiment_s or math.inf)
+        measure(session, self._current)
+        self._current, self._deadline_s = None, math.inf
+
+    def _check(self, interrupts: Interrupts) -> None:
+        """Raise for a signal that came, or where the experiment being served has taken too long."""
+        interrupts.check()
+        if time.monotonic() > self._deadline_s and self._current:
+            limit_s = self._current.config.timeouts.experiment_s
+            raise RunnerError(
+                f"the experiment took longer than {limit_s:g} s; it was stopped (see timeouts.experiment_s)"
+            )
+
+    def _keep(self, meter: Meter, runner: LaunchedRunner, collected: Collected) -> None:
+        """Make what was measured of the row being served durable."""
+        row, _, name = self._served[-1]
+        self._opening.own_pids |= runner.pids()
+        row.keep(name, collected, meter.so_far())
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
         gpus = self._ready.gpus
@@ -217,19 +208,23 @@ class Attempt:
         """Put a failure where it belongs: on the row being served, or on all that the runner was to serve."""
         if self._current:
             self._current.failure = self._failure(kind, message, exit_code, self._current.stage)
+        elif kind == INTERRUPTED and self._served:
+            # Between two experiments: neither is the one that was interrupted.
+            return
         elif self._pending:
             failure = self._failure(kind, message, exit_code, self._opening.stage)
             for row in [self._pending[0]] if kind == INTERRUPTED else tuple(self._pending):
                 self._pending.remove(row)
                 self._fail(row, failure)
-        elif kind != INTERRUPTED:
+        else:
             # All rows are complete: an end that was not clean takes nothing from them.
             self._progress.say(f"after the last pass: {message}")
 
     def _fail(self, row: Row, failure: Failure) -> None:
         collected = self._opening.for_experiment(row.config)
         collected.failure = failure
-        self._served.append((row, collected))
+        name = row.folder.new_record_name(row.config.experiment_id, collected.restart)
+        self._served.append((row, collected, name))
 
     def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
         return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=log_tail(self._log))
@@ -241,14 +236,19 @@ class Attempt:
         except MeterError as error:
             self._progress.say(f"the meter: {error}")
             timeline = Timeline(self._ready.meter.name, 0, 0, reason=str(error), broke_off=True)
-        for row, collected in self._served:
-            row.started_utc = row.started_utc or collected.started_utc
+        for row, collected, name in self._served:
             if (broken := _broke_off(timeline, collected)) and collected.failure is None:
                 collected.failure = self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
-            row.restarts.append(collected.record(excerpt(timeline, _intervals(collected, timeline))))
+            row.keep(name, collected, timeline)
             if self._log.exists():
-                with row.log_path.open("ab") as gathered:
-                    gathered.write(self._log.read_bytes())
+                self._add_log(row.log_path)
+
+    def _add_log(self, gathered: Path) -> None:
+        try:
+            with gathered.open("ab") as file:
+                file.write(self._log.read_bytes())
+        except OSError as error:
+            self._progress.say(f"{gathered}: {error.strerror or error}; the runner's log is not kept")
 
 
 def _broke_off(timeline: Timeline, collected: Collected) -> str | None:
@@ -258,11 +258,3 @@ def _broke_off(timeline: Timeline, collected: Collected) -> str | None:
     used = collected.loaded.environment.used_gpu_uuids if collected.loaded else []
     events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
     return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
-
-
-def _intervals(collected: Collected, timeline: Timeline) -> tuple[tuple[int, int], ...]:
-    """Return what of the timeline this experiment keeps: around its spans, which may be far from the load's."""
-    passes = [one.generated.span for one in collected.passes]
-    windows = [one for one in timeline.windows if any(one.holds(span.start_ns, span.end_ns) for span in passes)]
-    kept: tuple[Span | Window, ...] = (*collected.spans, *passes, *windows)
-    return tuple((one.start_ns - MARGIN_NS, one.end_ns + MARGIN_NS) for one in kept)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 import typer
 
 from wattdock.errors import ConfigError, ExitCode, WattdockError
+from wattdock.results_cli import app as results_app
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from io import TextIOWrapper
 
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.config.expand import Study
     from wattdock.run import Run
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
+app.add_typer(results_app, name="results")
 
 File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment or `experiments:`; none: defaults.")]
 Backend = Annotated[str | None, typer.Option(help="Backend: the name of a folder in runners/.")]
@@ -47,9 +48,13 @@ OutputDir = Annotated[Path, typer.Option(help="Where results go.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
+Resume = Annotated[bool, typer.Option(help="Go on with this study where it was left; measures nothing twice.")]
+RetryFailed = Annotated[bool, typer.Option(help="Like --resume, and measure what has failed again.")]
 
 Settings = dict[str, Any]
 NO_SETTINGS: Settings = {}
+# More results than these are shown as a table only.
+SHOWN_WHOLE = 3
 # Typer keeps click's UsageError, the base of this one, to itself.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 FLAGS = {
@@ -119,11 +124,13 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
     require_publishable: RequirePublishable = False,
+    resume: Resume = False,
+    retry_failed: RetryFailed = False,
 ) -> None:
-    """Measure an experiment, or every one of a file, and store a row for each."""
+    """Measure an experiment, or a whole study, and store a row for each experiment."""
     from wattdock.progress import progress_for
 
-    prepared = _prepare(file, settings, output_dir)
+    prepared = _prepare(file, settings, output_dir, resume=resume or retry_failed, retry_failed=retry_failed)
     interrupted = False
     try:
         prepared.measure(progress_for(quiet=quiet))
@@ -135,7 +142,8 @@ def run(
         # Typer would turn a KeyboardInterrupt into a silent exit.
         _fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
     results = [stored.result for stored in prepared.stored]
-    errors = [one.error for one in results if one.error]
+    # What failed says more than what was left unfinished because of it.
+    errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
     for error in errors:
         typer.echo(f"wattdock: {error.stage}: {error.message}", err=True)
     if errors:
@@ -153,15 +161,24 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
-    from wattdock.report.table import print_plan
+    from wattdock.host.folders import wattdock_home
+    from wattdock.preflight import Ready, preflight_each
+    from wattdock.report.plan_table import print_plan
+    from wattdock.study.history import earlier_costs
 
-    prepared = _prepare(file, settings, output_dir, clean=False)
+    study = _study(file, settings)
+    checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
     if as_json:
         import json
 
-        typer.echo(json.dumps([one.config.model_dump(mode="json") for one in prepared.ready], indent=2))
+        typer.echo(json.dumps([one.model_dump(mode="json") for one in study.experiments], indent=2))
     else:
-        print_plan(prepared.ready)
+        print_plan(study, checked, earlier_costs(study.experiments, output_dir))
+    if study.invalid:
+        _fail(f"{len(study.invalid)} point(s) cannot be experiments; leave them out with `exclude:`", ExitCode.CONFIG)
+    for one in checked:
+        if not isinstance(one, Ready):
+            raise one
 
 
 def _print_version(wanted: bool) -> None:
@@ -234,7 +251,7 @@ def doctor(
     from wattdock.progress import progress_for
     from wattdock.report.doctor import show_findings
 
-    config = _experiments(file, settings)[0]
+    config = _study(file, settings).experiments[0]
     with_engine = file is not None or settings["backend"] is not None
     home, progress = wattdock_home(), progress_for(quiet=quiet)
     findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
@@ -267,15 +284,15 @@ def _fail(message: str, code: ExitCode) -> NoReturn:
     sys.exit(code)
 
 
-def _prepare(file: Path | None, given: Settings, output_dir: Path, *, clean: bool = True) -> "Run":
+def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bool) -> "Run":
     from wattdock.host.folders import wattdock_home
     from wattdock.run import Run
 
-    return Run(_experiments(file, given), output_dir=output_dir, home=wattdock_home(), clean=clean)
+    return Run(_study(file, given), output_dir=output_dir, home=wattdock_home(), **options)
 
 
-def _experiments(file: Path | None, given: Settings) -> "Sequence[ExperimentConfig]":
-    from wattdock.config.load import load_experiments
+def _study(file: Path | None, given: Settings) -> "Study":
+    from wattdock.config.load import load_study
 
     flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
     written_as = {FLAGS[name]: "--" + name.replace("_", "-") for name in given if name in FLAGS}
@@ -287,7 +304,7 @@ def _experiments(file: Path | None, given: Settings) -> "Sequence[ExperimentConf
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
         flags[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return load_experiments(file, flags, written_as=written_as)
+    return load_study(file, flags, written_as=written_as)
 
 
 def _gpus(text: str) -> Any:
@@ -313,7 +330,7 @@ def _show(prepared: "Run", *, as_json: bool) -> None:
 
         typer.echo(json.dumps([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
         return
-    for one in prepared.stored:
+    for one in prepared.stored if len(prepared.stored) <= SHOWN_WHOLE else ():
         print_result(one.result, one.folder)
     if len(prepared.stored) > 1:
         print_summary([one.result for one in prepared.stored])

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP reach the work only where it may be interrupted; everywhere else they wait.
 
-What was measured is merged and stored outside those places, so no signal can cost it.
+What was measured is merged and stored outside those places, so no signal can cost it. A first Ctrl-C lets a pass that
+is being measured end; a second one, like SIGTERM and SIGHUP, does not.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Handles the signals while it is entered; only the main thread can, elsewhere they stay as they were."""
+    """Handles the signals while it is entered; only the main thread can, elsewhere they stay as they were.
 
-    def __init__(self) -> None:
+    Args:
+        say: Told once that a first Ctrl-C was heard and waits.
+    """
+
+    def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
+        self._say = say
         self._seen = False
+        self._urgent = False
         self._allowed = False
+        self._patient = False
+        self._announced = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -57,10 +66,23 @@ class Interrupts:
         Raises:
             KeyboardInterrupt: A signal came.
         """
-        if self._seen:
+        if self._seen and (self._urgent or not self._patient):
             raise KeyboardInterrupt
+        if self._seen and not self._announced:
+            self._announced = True
+            self._say("interrupted: stops after this pass; Ctrl-C again stops now")
 
-    def _handle(self, *_: object) -> None:
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Let a first Ctrl-C wait for the end of the block; a second one, SIGTERM and SIGHUP do not."""
+        try:
+            self._patient = True
+            yield
+        finally:
+            self._patient = False
+
+    def _handle(self, number: int, _: object) -> None:
+        self._urgent = self._seen or number != signal.SIGINT
         self._seen = True
         if self._allowed:
             raise KeyboardInterrupt

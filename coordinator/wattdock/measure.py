@@ -16,8 +16,11 @@ from wattdock.prompts import load_prompts
 from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wattdock.client import RunnerClient
     from wattdock.config.experiment import ExperimentConfig
+    from wattdock.interrupts import Interrupts
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
     from wattdock.models import ModelFolder
@@ -35,6 +38,7 @@ class Collected:
     """What was seen of one restart of one experiment so far; survives whatever ends it.
 
     Attributes:
+        already: Passes of this restart that an earlier runner measured before its coordinator ended.
         stage: What is being done now, for people and for the failure that may come.
         own_pids: Processes of the runner, shared by all that it serves.
         started_utc: A label, never a duration's end.
@@ -49,20 +53,21 @@ class Collected:
     loaded: Loaded | None = None
     failure: Failure | None = None
     own_pids: set[int] = field(default_factory=set)
+    already: frozenset[int] = frozenset()
     started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def for_experiment(self, config: ExperimentConfig) -> Collected:
+    def for_experiment(self, config: ExperimentConfig, already: frozenset[int] = frozenset()) -> Collected:
         """Return what an experiment served by this runner starts from: its launch and load."""
         return Collected(
             config,
             self.restart,
             self.stage,
             list(self.spans),
-            [],
-            list(self.clock_checks),
-            self.loaded,
-            self.failure,
-            self.own_pids,
+            clock_checks=list(self.clock_checks),
+            loaded=self.loaded,
+            failure=self.failure,
+            own_pids=self.own_pids,
+            already=already,
         )
 
     def record(self, timeline: Timeline | None) -> RestartRecord:
@@ -81,13 +86,19 @@ class Collected:
 
 @dataclass(frozen=True)
 class Session:
-    """A connected client, the model its runner has loaded, and the meter that watches."""
+    """A connected client, the model its runner has loaded, and the meter that watches.
+
+    Attributes:
+        keep: Makes what was collected so far durable; called after each measured pass.
+    """
 
     client: RunnerClient
     model: ModelFolder
     meter: Meter
     progress: Progress
     metered: bool
+    interrupts: Interrupts
+    keep: Callable[[Collected], None]
 
 
 def measure(session: Session, collected: Collected) -> None:
@@ -101,9 +112,11 @@ def measure(session: Session, collected: Collected) -> None:
         collected.stage = f"warm-up {index + 1}/{config.warmup.passes}"
         warm = _run_pass(session, collected, index, measured=False)
         collected.spans.append(Span("warm-up", warm.generated.span.start_ns, warm.generated.span.end_ns, drained=True))
-    for number in range(config.repeats.passes):
+    for number in sorted(set(range(config.repeats.passes)) - collected.already):
+        session.interrupts.check()
         collected.stage = f"pass {number + 1}/{config.repeats.passes}"
-        done = _run_pass(session, collected, config.warmup.passes + number, measured=True)
+        with session.interrupts.patient():
+            done = _run_pass(session, collected, config.warmup.passes + number, measured=True)
         # Only a pass whose clock is still the host's counts.
         collected.clock_checks.append(session.client.check_clock())
         span = done.generated.span
@@ -111,6 +124,7 @@ def measure(session: Session, collected: Collected) -> None:
             MeasuredPass(number, done.generated, done.cpu_busy, done.prompts_sha256, done.prompts_reused)
         )
         session.progress.say(f"  {collected.stage}: {done.generated.output_tokens:,} tokens in {span.duration_s:.2f} s")
+        session.keep(collected)
 
 
 def ignores_eos(config: ExperimentConfig, model: ModelFolder) -> bool:

@@ -1,34 +1,58 @@
-"""From experiments to load groups. Pure."""
+"""From experiments to load groups, and the order in which a restart serves them. Pure."""
 
 from __future__ import annotations
 
+import json
+import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.config.expand import Study
     from wattdock.config.experiment import ExperimentConfig
 
-# What decides how a runner is started and what it loads.
-LOAD_KEYS = ("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
+# What decides how a runner is started and what it loads, beside the backend's section.
+LOAD_KEYS = {
+    *("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
+}
+
+Groups = tuple[tuple[int, ...], ...]
 
 
-def load_groups(experiments: Sequence[ExperimentConfig]) -> tuple[tuple[int, ...], ...]:
-    """Group neighbours that one runner with one loaded model can serve; the order written is the order run.
+def load_key(experiment: ExperimentConfig) -> str:
+    """Return a text that is equal for experiments that one runner with one loaded model can serve."""
+    return json.dumps(experiment.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)
+
+
+def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
+    """Group experiments that one runner with one loaded model can serve, wherever they stand.
 
     One with `isolation: experiment` shares its runner with no other.
 
     Returns:
-        Positions in `experiments`.
+        Positions in `experiments`; groups in the order of their first.
     """
-    groups: list[list[int]] = []
-    last = None
+    groups: dict[tuple[str, int | None], list[int]] = {}
     for position, experiment in enumerate(experiments):
-        config = experiment.model_dump(mode="json")
         alone = position if experiment.isolation == "experiment" else None
-        identity = ([config[key] for key in (*LOAD_KEYS, experiment.backend)], alone)
-        if identity != last:
-            groups.append([])
-        groups[-1].append(position)
-        last = identity
-    return tuple(map(tuple, groups))
+        groups.setdefault((load_key(experiment), alone), []).append(position)
+    return tuple(map(tuple, groups.values()))
+
+
+def schedule(study: Study, groups: Groups, restart: int) -> Groups:
+    """Return the load groups in the order in which restart number `restart` serves them.
+
+    Shuffled orders depend on the seed, the restart and what is measured, not on how the file is written.
+    """
+    if study.order == "written":
+        return groups
+    ids = [one.experiment_id for one in study.experiments]
+    shuffler = random.Random(f"{study.seed}/{restart}")
+    shuffled = []
+    for group in sorted(groups, key=lambda group: min(ids[position] for position in group)):
+        positions = sorted(group, key=ids.__getitem__)
+        shuffler.shuffle(positions)
+        shuffled.append(tuple(positions))
+    shuffler.shuffle(shuffled)
+    return tuple(shuffled)

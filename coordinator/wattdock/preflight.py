@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
@@ -24,6 +24,7 @@ from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
 from wattdock.meter.choice import choose_meter
 from wattdock.models import check_model, known_weight_bytes
+from wattdock.plan import load_key
 from wattdock.prompts import check_prompts
 
 if TYPE_CHECKING:
@@ -170,6 +171,38 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
         cache=home.absolute() / "cache" / config.backend,
         meter=choose_meter(config.meter, found),
     )
+
+
+def preflight_each(
+    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
+) -> list[Ready | WattdockError]:
+    """Check every experiment; what several of them share is checked once.
+
+    Returns:
+        For each experiment what was decided, or why it cannot run here.
+
+    Raises:
+        PreflightError: As `survey` does.
+    """
+    host = survey()
+    seen: dict[tuple[str, str], Ready | WattdockError] = {}
+    for one in experiments:
+        if (key := _checked_key(one)) not in seen:
+            seen[key] = _checked(one, host, output_dir=output_dir, home=home)
+    found = [(one, seen[_checked_key(one)]) for one in experiments]
+    return [replace(ready, config=one) if isinstance(ready, Ready) else ready for one, ready in found]
+
+
+def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
+    """Return what is equal for experiments that pass or fail preflight together."""
+    return load_key(config), config.prompts.model_dump_json()
+
+
+def _checked(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready | WattdockError:
+    try:
+        return preflight(config, host, output_dir=output_dir, home=home)
+    except WattdockError as error:
+        return error
 
 
 def require_still_free(experiments: Sequence[Ready]) -> None:

@@ -1,6 +1,7 @@
 """The loop: for restart → for load group → one attempt at a time → merge → store.
 
-With `attempt`, the only place that makes attempts. A row is stored as soon as its experiment is finished.
+With `attempt`, the only place that makes attempts. Every measured pass is durable at once, and a row is stored as soon
+as its experiment is finished.
 """
 
 from __future__ import annotations
@@ -9,30 +10,37 @@ import traceback
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wattdock.attempt import Attempt, Row
-from wattdock.errors import ExitCode, StoreError
+from wattdock import __version__
+from wattdock.attempt import Attempt
+from wattdock.errors import ConfigError, ExitCode, StoreError
 from wattdock.host.folders import scratch_folder
 from wattdock.host.leases import Wanted, held
 from wattdock.interrupts import Interrupts
 from wattdock.launch.engine import NoContainersError
 from wattdock.launch.orphans import reap
 from wattdock.merge.result import merge, result_row
-from wattdock.plan import load_groups
-from wattdock.preflight import preflight, require_still_free, survey
-from wattdock.results.result import Failure
-from wattdock.results.store import store
+from wattdock.plan import load_groups, schedule
+from wattdock.preflight import Ready, preflight_each, require_still_free
+from wattdock.results.result import Failure, StudyFacts
+from wattdock.results.store import find_stored, store
+from wattdock.study.breaker import Breaker
+from wattdock.study.folder import GIVEN_UP, STORED
+from wattdock.study.history import Past, earlier_costs, pasts, restore, stored_result
+from wattdock.study.pace import Work, duration
+from wattdock.study.resume import open_study
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.preflight import Ready
+    from wattdock.config.expand import Study
     from wattdock.progress import Progress
     from wattdock.results.result import ExperimentResult
+    from wattdock.study.folder import StudyFolder
+    from wattdock.study.record_file import Served
+    from wattdock.study.row import Row
 
 
 @dataclass(frozen=True)
@@ -44,91 +52,218 @@ class Stored:
 
 
 class Run:
-    """Measures experiments and stores a row for each.
+    """Measures the experiments of a study and stores a row for each.
 
     Attributes:
         ready: What was decided about each experiment, in the order given.
-        stored: The rows so far, in the order in which they were finished; readable at any time, and after any error.
+        stored: The rows so far, those of a resumed study first; readable at any time, and after any error.
     """
 
     def __init__(
-        self, experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path, clean: bool = True
+        self, study: Study, *, output_dir: Path, home: Path, resume: bool = False, retry_failed: bool = False
     ) -> None:
         """Check everything that needs no runner.
 
         Args:
-            clean: Remove the containers of coordinators that are gone first: they would be found on the GPUs.
+            study: What to measure.
+            output_dir: Where rows go, and the study's journal below it.
+            home: WATTDOCK_HOME.
+            resume: Go on with this study where it was begun before.
+            retry_failed: Then measure what has failed again.
 
         Raises:
-            ConfigError, PreflightError: One of the experiments cannot run here; nothing was started.
-            LaunchError: An engine will not remove such a container.
+            ConfigError, PreflightError: One of the experiments cannot be, or cannot run here; nothing was started.
+            LaunchError: An engine will not remove the container of a coordinator that is gone.
         """
-        self._output_dir, self._home = output_dir, home
-        self._reaped = _reaped() if clean else ()
-        host = survey()
-        self.ready = [preflight(one, host, output_dir=output_dir, home=home) for one in experiments]
+        self._study, self._output_dir, self._home = study, output_dir, home
+        self._resume, self._retry_failed = resume, retry_failed
+        if study.invalid:
+            first, count = study.invalid[0], len(study.invalid)
+            raise ConfigError(
+                f"{count} of {count + len(study.experiments)} points cannot be experiments; the first, {first.name}: "
+                f"{first.reason}; leave them out with `exclude:` (`wattdock plan` shows them all)"
+            )
+        # They would be found on the GPUs.
+        self._reaped = _reaped()
+        self.ready: list[Ready] = []
+        for one in preflight_each(study.experiments, output_dir=output_dir, home=home):
+            if not isinstance(one, Ready):
+                raise one
+            self.ready.append(one)
         self.stored: list[Stored] = []
-        self._unstored: list[Row] = []
-        self._store_errors: list[StoreError] = []
 
     def measure(self, progress: Progress) -> None:
         """Measure until all is done, or one has failed under `on_failure: stop`.
 
         Raises:
-            PreflightError: Others measure on this machine, or on the GPUs chosen; nothing was started.
+            ConfigError: What is to be resumed has changed.
+            PreflightError: The machine has, or others measure on it, or on the GPUs chosen; nothing was started.
             StoreError: A row could not be written; the message says where it is instead. The others are stored.
             KeyboardInterrupt: As soon as everything measured so far is stored.
         """
-        for line in dict.fromkeys(line for one in self.ready for line in (one.decisions, *one.warnings)):
+        decisions = dict.fromkeys(line for one in self.ready for line in (one.decisions, *one.warnings))
+        for line in (*self._study.notes, *decisions):
             progress.say(line)
         for name in self._reaped:
             progress.say(f"removed container {name}: the coordinator that started it is gone")
-        with scratch_folder() as scratch, Interrupts() as interrupts, ExitStack() as leases:
+        facts = _machine_facts(self.ready[0])
+        with scratch_folder() as scratch, Interrupts(progress.say) as interrupts, ExitStack() as leases:
             with interrupts.allowed():
                 lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
                 require_still_free(self.ready)
-            rows = [Row(one, scratch / f"row-{number}.log") for number, one in enumerate(self.ready)]
-            self._unstored = list(rows)
-            try:
-                self._attempts(rows, scratch, progress, interrupts, lease_fds)
-            finally:
-                self._store([row for row in self._unstored if row.restarts], progress)
-        if self._store_errors:
-            raise self._store_errors[0]
+            with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
+                where = Surroundings(folder, self._output_dir, self._home, scratch, lease_fds)
+                loop = _Loop(self._study, self._restore(folder), where, progress, self.stored)
+                self._run(loop, folder, progress, interrupts)
 
-    def _attempts(
-        self, rows: list[Row], scratch: Path, progress: Progress, interrupts: Interrupts, lease_fds: tuple[int, ...]
+    def _run(self, loop: _Loop, folder: StudyFolder, progress: Progress, interrupts: Interrupts) -> None:
+        if self._resume:
+            begun = f"{folder.study_id}: {len(self.stored)} experiment(s) done before"
+            new = f"nothing to resume, begun as {folder.study_id}"
+            progress.say(f"{begun if folder.resumed else new}; {loop.standing()}")
+        try:
+            loop.run(interrupts)
+        finally:
+            place = {one.experiment_id: number for number, one in enumerate(self._study.experiments)}
+            self.stored.sort(key=lambda one: place[one.result.experiment_id])
+
+    def _restore(self, folder: StudyFolder) -> dict[int, Row]:
+        """Return the rows that are not done, by position; those that are become `stored`."""
+        rows = {}
+        before = pasts(folder.lines)
+        expected = earlier_costs(self._study.experiments, self._output_dir)
+        for position, ready in enumerate(self.ready):
+            experiment_id = ready.config.experiment_id
+            past = before.get(experiment_id, Past())
+            if past.is_done(retry_failed=self._retry_failed):
+                self.stored.append(Stored(*stored_result(past.folders[-1], self._output_dir)))
+            else:
+                rows[position] = restore(ready, folder, past, expected=expected.get(experiment_id))
+        return rows
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where the loop works: the study's folder, the results', WATTDOCK_HOME, a folder of its own, leases it holds."""
+
+    folder: StudyFolder
+    output_dir: Path
+    home: Path
+    scratch: Path
+    lease_fds: tuple[int, ...]
+
+
+class _Loop:
+    """Measures what is missing of `rows`, adding each row to `stored` as it is finished."""
+
+    def __init__(
+        self, study: Study, rows: dict[int, Row], where: Surroundings, progress: Progress, stored: list[Stored]
     ) -> None:
-        groups = load_groups([row.config for row in rows])
+        self._study, self._rows, self._where, self._folder = study, rows, where, where.folder
+        self._progress, self._stored = progress, stored
+        self._groups = load_groups(study.experiments)
+        self._unstored = list(rows.values())
+        self._breaker = Breaker(study.stop_after_failures)
+        self._given_up: set[str] = set()
+        self._store_errors: list[StoreError] = []
+
+    def run(self, interrupts: Interrupts) -> None:
+        """Measure, store, and close the journal where nothing is left."""
+        try:
+            self._store(row for row in self._unstored if row.complete)
+            self._attempts(interrupts)
+        finally:
+            self._store(row for row in self._unstored if row.begun)
+        if error := next(iter(self._store_errors), self._folder.broken):
+            raise error
+        if self._unstored:
+            self._progress.say(f"{len(self._unstored)} experiment(s) were not begun; go on with --resume")
+        elif all(one.result.status != "interrupted" for one in self._stored):
+            self._folder.end()
+
+    def standing(self) -> str:
+        """Return how much is left, in words."""
+        rows, experiments = self._rows, self._study.experiments
+        work = [rows[place].work() if place in rows else Work(one, (), None) for place, one in enumerate(experiments)]
+        passes = sum(sum(one.passes_left) for one in work)
+        return f"left: {passes} passes, {duration(work, self._groups)}"
+
+    def _attempts(self, interrupts: Interrupts) -> None:
         number = 0
-        for restart in range(max(row.config.repeats.restarts for row in rows)):
-            for group in groups:
-                pending = deque(rows[position] for position in group if rows[position].wants(restart))
-                while pending:
+        for restart in range(max(one.repeats.restarts for one in self._study.experiments)):
+            for group in schedule(self._study, self._groups, restart):
+                members = [self._rows[one] for one in group if one in self._rows]
+                pending = deque(row for row in members if row.wants(restart))
+                while pending and not self._gives_up(pending[0].config.backend):
                     number += 1
-                    log = scratch / f"{number}.log"
-                    attempt = Attempt(
-                        pending, restart, home=self._home, log=log, progress=progress, lease_fds=lease_fds
-                    )
-                    attempt.run(interrupts)
-                    finished = [row for row in self._unstored if row.restarts and not row.wants(len(row.restarts))]
-                    self._store(finished, progress)
-                    if any(row.failed and row.config.on_failure == "stop" for row in rows):
+                    self._attempt(pending, restart, self._where.scratch / f"{number}.log", interrupts)
+                    if self._folder.broken or self._stops():
                         return
 
-    def _store(self, rows: list[Row], progress: Progress) -> None:
+    def _attempt(self, pending: deque[Row], restart: int, log: Path, interrupts: Interrupts) -> None:
+        rows = tuple(pending)
+        before = sum(len(row.measured(restart)) for row in rows)
+        attempt = Attempt(
+            pending,
+            restart,
+            home=self._where.home,
+            log=log,
+            progress=self._progress,
+            standing=self.standing,
+            lease_fds=self._where.lease_fds,
+        )
+        attempt.run(interrupts)
+        failure = next((row.failure for row in reversed(rows) if row not in pending and row.failure), None)
+        measured = sum(len(row.measured(restart)) for row in rows) > before
+        self._breaker.note(rows[0].config.backend, failure, measured=measured)
+        self._store(row for row in self._unstored if row.complete)
+
+    def _gives_up(self, backend: str) -> bool:
+        reason = self._breaker.reason(backend)
+        if reason and backend not in self._given_up:
+            self._given_up.add(backend)
+            self._progress.say(reason)
+            self._folder.note(GIVEN_UP, backend=backend, reason=reason)
+        return bool(reason)
+
+    def _stops(self) -> bool:
+        return any(row.failure and row.config.on_failure == "stop" for row in self._rows.values())
+
+    def _store(self, rows: Iterable[Row]) -> None:
         """Merge and store every row, even where one of them cannot be stored."""
-        for row in rows:
+        for row in tuple(rows):
             self._unstored.remove(row)
-            result = _merged(row, progress)
             try:
-                folder = store(result, row.restarts, log=row.log_path, output_dir=self._output_dir)
+                self._store_one(row)
             except StoreError as error:
-                progress.say(str(error))
+                self._progress.say(str(error))
                 self._store_errors.append(error)
-                continue
-            self.stored.append(Stored(result, folder))
-            progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
+
+    def _store_one(self, row: Row) -> None:
+        parts = row.served(stopped="the study ended before this experiment was complete; go on with --resume")
+        result = self._merged(row, parts)
+        records = [one.record for one in parts]
+        # A coordinator that was killed may have stored it and not come to say so.
+        stored = find_stored(result, self._where.output_dir)
+        folder = stored or store(result, records, log=row.log_path, output_dir=self._where.output_dir)
+        self._stored.append(Stored(result, folder))
+        self._folder.note(STORED, experiment=result.experiment_id, status=result.status, folder=folder.name)
+        if result.status != "interrupted" and not self._folder.broken:
+            self._folder.drop(result.experiment_id)
+        self._progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
+
+    def _merged(self, row: Row, parts: list[Served]) -> ExperimentResult:
+        facts = StudyFacts(study_id=self._folder.study_id, attempt=row.earlier_rows + 1)
+        started_utc = min(one.started_utc for one in parts)
+        records = [one.record for one in parts]
+        try:
+            result = merge(row.config, records, row.ready, parts[-1].model, started_utc=started_utc)
+        except Exception as error:  # noqa: BLE001  (the raw timeline and requests are still worth storing)
+            self._progress.say(traceback.format_exc())
+            message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
+            failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
+            result = result_row(row.config, failure, started_utc=started_utc)
+        return result.model_copy(update={"study": facts})
 
 
 def _reaped() -> tuple[str, ...]:
@@ -150,12 +285,12 @@ def wanted_leases(ready: Sequence[Ready]) -> Wanted:
     )
 
 
-def _merged(row: Row, progress: Progress) -> ExperimentResult:
-    started_utc = row.started_utc or datetime.now(UTC)
-    try:
-        return merge(row.config, row.restarts, row.ready, row.model, started_utc=started_utc)
-    except Exception as error:  # noqa: BLE001  (the raw timeline and requests are still worth storing)
-        progress.say(traceback.format_exc())
-        message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
-        failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
-        return result_row(row.config, failure, started_utc=started_utc)
+def _machine_facts(ready: Ready) -> dict[str, Any]:
+    """Return what must not change within a study, or its figures would not be of one thing."""
+    gpus = ready.inventory.gpus
+    return {
+        "wattdock_version": __version__,
+        "cpu_model": ready.machine.cpu_model,
+        "gpu_uuids": [gpu.uuid for gpu in gpus],
+        "driver_version": gpus[0].driver_version if gpus else None,
+    }

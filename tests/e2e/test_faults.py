@@ -254,10 +254,9 @@ def _wait_for_line(running: subprocess.Popen[str], text: str) -> None:
 
 def _fill(folder: Path) -> None:
     """Write until the disk is full, leaving the file in place."""
-    with (folder / ".filler").open("wb") as filler:
+    with (folder / ".filler").open("wb", buffering=0) as filler:
         try:
             while True:
                 filler.write(b"\0" * 65536)
-                filler.flush()
         except OSError:
             time.sleep(0)

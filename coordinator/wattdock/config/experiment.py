@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -25,8 +26,8 @@ from wattdock.config.sections.base import BackendSection, section_class
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
 RANDOM_WEIGHTS = (-1e-3, 1e-3)
-# Say where or under which label something runs, not what is measured.
-NOT_IDENTITY = {"name", "runner_python", "wait_s"}
+# Say where, under which label or with how much patience something runs, not what is measured.
+NOT_IDENTITY = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -183,6 +184,7 @@ class TimeoutsSpec(_Written):
         heartbeat_s: Longest silence of the runner in a pass.
         stall_s: Longest time in a pass without a new token or a finished request.
         stop_s: From being asked to stop to being killed.
+        experiment_s: Warm-up and passes of one restart together; None sets no limit.
     """
 
     launch_s: Seconds = 120
@@ -190,6 +192,7 @@ class TimeoutsSpec(_Written):
     heartbeat_s: Seconds = 60
     stall_s: Seconds = 600
     stop_s: Seconds = 20
+    experiment_s: Seconds | None = None
 
 
 class ContainerSpec(_Written):
@@ -279,7 +282,7 @@ class ExperimentConfig(_Written):
         source = spec.source or ("synthetic" if self.model.shape else "bundled")
         return spec.model_copy(update={"source": source})
 
-    @property
+    @cached_property
     def experiment_id(self) -> str:
         """Hash of the canonical config: equal settings, equal id; 64 hexadecimal digits."""
         identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in NOT_IDENTITY}

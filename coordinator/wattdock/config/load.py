@@ -6,26 +6,28 @@ The only place that words a mistake in a person's settings: where it stands, wha
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from wattdock.config import experiment as settings
-from wattdock.config.experiment import ExperimentConfig, model_mapping, prompts_mapping
+from wattdock.config.expand import Study, expand
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.config.layers import Settings, laid_over, nested
 from wattdock.config.lines import Location, read_yaml
 from wattdock.config.sections.base import section_class
+from wattdock.config.study import StudyFile, is_study
+from wattdock.config.sweep import SweepError
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
-# Keys of the study, not of one experiment.
-STUDY_KEYS = ("experiments", "defaults")
-MODEL_NAMES = {"id", "path", "shape"}
-Settings = dict[str, Any]
+    from wattdock.config.expand import Candidate
 
 
 class Places:
@@ -33,6 +35,12 @@ class Places:
 
     def __init__(self, path: Path | None, lines: Mapping[Location, int], flags: Mapping[Location, str]) -> None:
         self._path, self._lines, self._flags = path, lines, flags
+
+    def with_swept(self, names: Iterable[str]) -> Places:
+        """Return places that find each of these settings under `sweep:`."""
+        found = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
+        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in found.items()}
+        return Places(self._path, self._lines, {**moved, **self._flags})
 
     def of(self, location: Location, prefixes: tuple[Location, ...]) -> str:
         """Return "file:line" or the flag for `location`, looked up under each prefix and then ever more roughly."""
@@ -45,13 +53,11 @@ class Places:
         return str(self._path) if self._path else "command line"
 
 
-def load_experiments(
-    path: Path | None, flags: Mapping[str, Any], *, written_as: Mapping[str, str] | None = None
-) -> tuple[ExperimentConfig, ...]:
-    """Return the experiments in `path` (or one of defaults), each overridden by `flags`.
+def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mapping[str, str] | None = None) -> Study:
+    """Return what `path` asks for (or one experiment of defaults), each experiment overridden by `flags`.
 
     Args:
-        path: A YAML file that holds one experiment, or `experiments:` with optional `defaults:`; None for none.
+        path: A YAML file that holds one experiment, or a study; None for none.
         flags: Dotted setting → value, as given on the command line, for instance {"workload.batch_size": 8}.
         written_as: Dotted setting → the flag it was given by; `--set` where it is not there.
 
@@ -63,68 +69,44 @@ def load_experiments(
         raise ConfigError(f"{path}: is empty; write at least `model: NAME`")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds {_seen(data)} where settings were expected; write `key: value` lines")
-    flag_settings: Settings = {}
+    over: Settings = {}
     flag_places: dict[Location, str] = {}
     for name, value in flags.items():
-        location = tuple(name.split("."))
-        flag_places[location] = (written_as or {}).get(name, f"--set {name}")
-        flag_settings = _merged(flag_settings, _nested(location, value))
+        flag_places[tuple(name.split("."))] = (written_as or {}).get(name, f"--set {name}")
+        over = laid_over(over, nested(name, value))
     places = Places(path, lines, flag_places)
-    experiments, prefixes = _split(data, path, lines)
-    return tuple(
-        _check(_merged(given, flag_settings), places, prefix)
-        for given, prefix in zip(experiments, prefixes, strict=True)
-    )
+    if not is_study(data):
+        config = _check(laid_over(data, over), places, ((),))
+        return Study(name=path.stem if path else config.backend, experiments=(config,))
+    written = _study_file(data, places)
+    try:
+        study = expand(written, over, lambda one: _check_candidate(one, places))
+    except SweepError as error:
+        raise ConfigError(f"{places.of(error.location, ((),))}: {error}") from None
+    return study if study.name or path is None else replace(study, name=path.stem)
 
 
-def _split(
-    data: Settings, path: Path | None, lines: Mapping[Location, int]
-) -> tuple[list[Settings], list[tuple[Location, ...]]]:
-    """Return each experiment's settings and where its keys may stand in the file."""
-    if "experiments" not in data:
-        return [data], [((),)]
-    if stray := [key for key in data if key not in STUDY_KEYS]:
-        raise ConfigError(
-            f"{path}:{lines[(stray[0],)]}: {stray[0]!r} stands beside `experiments:`; put it under `defaults:`"
-        )
-    written, defaults = data["experiments"], data.get("defaults") or {}
-    if not isinstance(written, list) or not written or not all(isinstance(one, dict) for one in written):
-        raise ConfigError(f"{path}:{lines[('experiments',)]}: `experiments:` must be a list of at least one experiment")
-    if not isinstance(defaults, dict):
-        raise ConfigError(f"{path}:{lines[('defaults',)]}: `defaults:` must hold settings, not {_seen(defaults)}")
-    prefixes: list[tuple[Location, ...]] = [(("experiments", index), ("defaults",)) for index in range(len(written))]
-    return [_merged(defaults, one) for one in written], prefixes
+def _study_file(data: Settings, places: Places) -> StudyFile:
+    for key in data:
+        if key not in StudyFile.model_fields:
+            beside = next(name for name in ("experiments", "sweep", "defaults") if name in data)
+            raise ConfigError(
+                f"{places.of((key,), ((),))}: {key!r} stands beside `{beside}:`; put it under `defaults:`"
+            )
+    try:
+        written = StudyFile.model_validate(data | {"defaults": data.get("defaults") or {}})
+    except ValidationError as error:
+        raise _config_error(error.errors(), (), places, ((),)) from None
+    if not written.experiments and not written.sweep:
+        where = places.of(("experiments",) if "experiments" in data else ("sweep",), ((),))
+        raise ConfigError(f"{where}: a study needs a `sweep:` or at least one experiment under `experiments:`")
+    return written
 
 
-def _merged(under: Settings, over: Settings) -> Settings:
-    """Return `under` with `over` laid over it, mappings key by key; short forms are written out first.
-
-    A model that is named anew replaces the other whole: the revision of one means nothing to the other.
-    """
-    under, over = _written_out(under), _written_out(over)
-    merged = dict(under)
-    for key, value in over.items():
-        below = under.get(key)
-        if not (isinstance(below, dict) and isinstance(value, dict)) or (
-            key == "model" and not MODEL_NAMES.isdisjoint(value)
-        ):
-            merged[key] = value
-        else:
-            merged[key] = _merged(below, value)
-    return merged
-
-
-def _written_out(data: Settings) -> Settings:
-    """Return `data` with the strings that stand for mappings replaced by these."""
-    forms = {"model": model_mapping, "prompts": prompts_mapping}
-    return data | {key: form(data[key]) for key, form in forms.items() if key in data}
-
-
-def _nested(location: tuple[str, ...], value: Any) -> Settings:
-    for name in reversed(location):
-        value = {name: value}
-    nested: Settings = value
-    return nested
+def _check_candidate(one: Candidate, places: Places) -> ExperimentConfig:
+    if one.index is not None:
+        return _check(one.given, places, (("experiments", one.index), ("defaults",)))
+    return _check(one.given, places.with_swept(one.point), (("defaults",),))
 
 
 def _check(given: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
@@ -178,4 +160,4 @@ def _seen(value: Any) -> str:
 
 def _all_names() -> list[str]:
     models = [one for one in vars(settings).values() if isinstance(one, type) and issubclass(one, BaseModel)]
-    return sorted({name for model in models for name in model.model_fields} | set(STUDY_KEYS))
+    return sorted({name for model in models for name in model.model_fields} | StudyFile.model_fields.keys())

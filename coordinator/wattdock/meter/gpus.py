@@ -97,6 +97,11 @@ class GpuMeter:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
 
+    def so_far(self) -> Timeline:
+        """Return what was recorded up to now, while recording goes on."""
+        gpus = {one.sampler.uuid: gpu_timeline(one.sampler.uuid, one.sampler.recording) for one in self._threads}
+        return self._made(gpus, self.clock.now_ns())
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
 
@@ -141,10 +146,13 @@ class GpuMeter:
                 seen.events.append(MeterEvent(seen.end_ns, "broke_off", message))
             gpus[thread.sampler.uuid] = gpu_timeline(thread.sampler.uuid, seen, hung=thread in hung)
             end_ns = max(end_ns, seen.end_ns)
-        for name, event in self._unreadable.items():
-            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=_ticks([]), events=(event,))
         if self.reason is None and not hung:
             self._host.close()
+        return self._made(gpus, end_ns)
+
+    def _made(self, gpus: dict[str, GpuTimeline], end_ns: int) -> Timeline:
+        for name, event in self._unreadable.items():
+            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=_ticks([]), events=(event,))
         return Timeline(
             meter=self._host.name, start_ns=self._start_ns or 0, end_ns=end_ns, gpus=gpus, reason=self.reason
         )

@@ -41,6 +41,10 @@ class NoMeter:
         """Return nothing."""
         return {}
 
+    def so_far(self) -> Timeline:
+        """Return a timeline without GPUs."""
+        return Timeline(meter="none", start_ns=self._start_ns or 0, end_ns=self._clock.now_ns(), reason=self._reason)
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Return a timeline without GPUs, at once.
 

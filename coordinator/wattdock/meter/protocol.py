@@ -58,6 +58,10 @@ class Meter(Protocol):
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         ...
 
+    def so_far(self) -> Timeline:
+        """Return what was recorded up to now, while recording goes on."""
+        ...
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one tick beyond `after_ns` (default: now) and return what was recorded.
 

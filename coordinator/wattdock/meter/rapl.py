@@ -119,13 +119,17 @@ class RaplRecorder(threading.Thread):
             self._sample()
         self._sample()
 
-    def stop(self) -> HostTimeline:
+    def so_far(self) -> HostTimeline:
         """Return what was seen, up to now."""
+        series = {one.name: unwrapped(list(self._rows[one.name]), one.range_uj) for one in self._domains}
+        return HostTimeline(series, tuple(self._events.values()))
+
+    def stop(self) -> HostTimeline:
+        """End the recording and return what was seen."""
         self._enough.set()
         if self.is_alive():
             self.join(JOIN_S)
-        series = {one.name: unwrapped(list(self._rows[one.name]), one.range_uj) for one in self._domains}
-        return HostTimeline(series, tuple(self._events.values()))
+        return self.so_far()
 
     def _sample(self) -> None:
         for one in self._domains:
@@ -172,6 +176,10 @@ class WithRapl:
     def watts(self) -> dict[str, float | None]:
         """Return the other meter's: of GPUs."""
         return self._meter.watts()
+
+    def so_far(self) -> Timeline:
+        """Return the other meter's timeline up to now, with these series in it."""
+        return replace(self._meter.so_far(), host=self._recorder.so_far())
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Return the other meter's timeline with these series in it.

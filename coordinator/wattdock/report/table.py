@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.preflight import Ready
     from wattdock.results.result import CrossCheck, EnergyResult, ExperimentResult, Quantiles
 
 SAMPLE_TEXTS = 2
@@ -24,16 +23,16 @@ NOTHING = "–"
 
 def print_result(result: ExperimentResult, folder: Path) -> None:
     """Print one result: what ran, how fast, at what cost, and whether it may be published."""
-    console = _console()
+    out = console()
     table = Table(show_header=False, box=None, pad_edge=False, title=_title(result), title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in _rows(result):
         table.add_row(name, Text(value))
-    console.print(table)
+    out.print(table)
     for text in _sample_texts(folder):
-        console.print(f"  “{text}”", style="italic", markup=False)
-    console.print(f"stored in {folder}", markup=False, soft_wrap=True)
+        out.print(f"  “{text}”", style="italic", markup=False)
+    out.print(f"stored in {folder}", markup=False, soft_wrap=True)
 
 
 def print_summary(results: Sequence[ExperimentResult]) -> None:
@@ -43,36 +42,14 @@ def print_summary(results: Sequence[ExperimentResult]) -> None:
         table.add_column(name, justify="left" if name in ("experiment", "status") else "right")
     for result in results:
         table.add_row(*map(Text, _summary_row(result)))
-    _console().print(table)
+    console().print(table)
 
 
-def print_plan(ready: Sequence[Ready]) -> None:
-    """Print what would run, and how."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("experiment", "id", "model", "prompts", "batch", "restarts × passes", "on"):
-        table.add_column(name)
-    for one in ready:
-        config = one.config
-        cells = (
-            config.label,
-            config.experiment_id[:8],
-            config.model.label,
-            f"{config.workload.prompts_per_pass} {config.prompts.source}",
-            str(config.workload.batch_size),
-            f"{config.repeats.restarts} × {config.repeats.passes}",
-            f"GPU {', '.join(str(gpu.index) for gpu in one.gpus)}" if one.gpus else "CPU",
-        )
-        table.add_row(*map(Text, cells))
-    console = _console()
-    for line in dict.fromkeys(one.decisions for one in ready):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(table)
-
-
-def _console() -> Console:
-    console = Console()
+def console() -> Console:
+    """Return standard output as rich prints to it."""
+    out = Console()
     # A pipe has no width; folding a table at 80 columns there would break lines that scripts read.
-    return console if console.is_terminal else Console(width=200)
+    return out if out.is_terminal else Console(width=200)
 
 
 def _title(result: ExperimentResult) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattdock.results.environment import EnvironmentSnapshot
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
 BOUNDARY_STATEMENT = (
     "GPU boards as their energy counters see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
@@ -345,11 +345,24 @@ class Audit(_Stored):
     checks: list[Check]
 
 
+class StudyFacts(_Stored):
+    """The study that an experiment was measured in.
+
+    Attributes:
+        study_id: Name of its folder under `studies/`.
+        attempt: 1 for the first row that it stored of this experiment; a later one stands for the earlier.
+    """
+
+    study_id: str
+    attempt: int
+
+
 class ExperimentResult(_Stored):
     """One experiment's row; a failed one has every key too."""
 
     schema_version: int = SCHEMA_VERSION
     experiment_id: str
+    study: StudyFacts | None = None
     started_utc: str
     config: dict[str, Any]
     status: Literal["ok", "failed", "interrupted"]

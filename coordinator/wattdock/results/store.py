@@ -6,6 +6,7 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import shutil
@@ -13,13 +14,14 @@ import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.results.result import SCHEMA_VERSION, ExperimentResult
 from wattdock.results.tables import requests_table, timeline_table
+from wattdock.results.upgrade import upgraded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,14 @@ def folder_name(result: ExperimentResult) -> str:
     return f"{started:%Y%m%dT%H%M%S}-{result.config['backend']}-{result.experiment_id[:8]}"
 
 
+def find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
+    """Return the folder that holds the row of the same measured spans already; None where there is none."""
+    for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
+        if (folder / RESULT).exists() and load_result(folder).spans == result.spans:
+            return folder
+    return None
+
+
 def load_result(path: Path) -> ExperimentResult:
     """Return the result in `path`, a result folder or its result.json.
 
@@ -60,7 +70,7 @@ def load_result(path: Path) -> ExperimentResult:
     """
     file = path / RESULT if path.is_dir() else path
     try:
-        return ExperimentResult.model_validate_json(file.read_bytes())
+        return ExperimentResult.model_validate(_document(file))
     except OSError as error:
         raise StoreError(f"{file}: {error.strerror or error}; name a result folder") from error
     except ValidationError as error:
@@ -70,6 +80,22 @@ def load_result(path: Path) -> ExperimentResult:
             f"{file}: not a result of schema version {SCHEMA_VERSION} ({where}: {problem['msg']}); "
             "was it written by another version?"
         ) from error
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """Return what stands in a result.json, brought to this schema version."""
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise StoreError(f"{file}: is no JSON ({error}); was it cut short?") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{file}: is no result; name a result folder")
+    version = document.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{file}: has schema version {version}, this wattdock reads up to {SCHEMA_VERSION}; use a newer wattdock"
+        )
+    return upgraded(document)
 
 
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> Path:

@@ -1,0 +1,100 @@
+"""What studies and their results cost: planning, listing, an hour's timeline in memory, and load groups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overheads import NS_PER_S, row, timed_ms
+
+from wattdock.launch.runners import REPO
+from wattdock.meter.nvml import SLOW_READS
+from wattdock.meter.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, Recording
+
+if TYPE_CHECKING:
+    from overheads import Row
+
+RESULTS = 10_000
+SQL = "SELECT batch_size, avg(energy_per_output_token_j) FROM results GROUP BY ALL"
+AXIS = "{from: 1, to: 100, step: 1}"
+SWEEP = f"sweep:\n  workload.batch_size: {AXIS}\n  workload.max_output_tokens: {AXIS}\n"
+WORKLOADS = """\
+defaults: {backend: pytorch, model: 'shape:tiny-llama', repeats: {passes: 1},
+  workload: {max_output_tokens: 4, prompts: {source: synthetic, input_tokens: 16}}}
+sweep: {workload.batch_size: {from: 1, to: 12, step: 1}}
+"""
+
+
+def studies() -> list[Row]:
+    """Return all of these figures."""
+    return [*timeline_memory(), *planning(), *looking_at_results(), *load_groups()]
+
+
+def planning() -> list[Row]:
+    """From a sweep of 10,000 points to a checked, grouped plan, as a person runs it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "study.yaml"
+        file.write_text(SWEEP)
+        return [row("wattdock plan, 10,000 points", timed_ms(partial(wattdock, "plan", file), repeats=3))]
+
+
+def looking_at_results() -> list[Row]:
+    """List and query stored results, each a copy of a stored sample."""
+    sample = (REPO / "tests" / "results" / "samples" / "v1.json").read_text()
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(RESULTS):
+            folder = Path(scratch) / f"20260101T000000-fake-{number:08x}"
+            folder.mkdir()
+            (folder / "result.json").write_text(sample)
+        listed = timed_ms(partial(wattdock, "results", "list", "--output-dir", scratch), repeats=5)
+        asked = timed_ms(partial(wattdock, "results", "query", SQL, "--output-dir", scratch), repeats=5)
+    return [row(f"results list, {RESULTS:,} results", listed), row(f"results query, mean over {RESULTS:,}", asked)]
+
+
+def timeline_memory() -> list[Row]:
+    """What the meter holds after an hour of eight GPUs, at the rates it samples at."""
+    tracemalloc.start()
+    held = [recording(3600 * NS_PER_S) for _ in range(8)]
+    size_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return [("memory of a timeline, one hour", f"{size_bytes / 1e6:.0f} MB", f"{len(held)} GPUs")]
+
+
+def recording(until_ns: int) -> Recording:
+    """Return what a sampler has seen of one GPU: a counter change every 100 ms, power and the slow series."""
+    seen = Recording()
+    for at_ns in range(0, until_ns, NS_PER_S // 10):
+        seen.ticks.append((at_ns + 1, at_ns + 2, at_ns + 3, at_ns + 4, at_ns * 7))
+    for at_ns in range(0, until_ns, POWER_PERIOD_NS):
+        seen.series["power_w"].append((at_ns, at_ns / 7))
+    for name in SLOW_READS:
+        for at_ns in range(0, until_ns, SLOW_PERIOD_NS):
+            seen.series[name].append((at_ns, at_ns / 7))
+    return seen
+
+
+def load_groups() -> list[Row]:
+    """Measure twelve workloads on one loaded PyTorch runner, then with a runner for each."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "study.yaml"
+        file.write_text(WORKLOADS)
+        for isolation in ("group", "experiment"):
+            options = ("--quiet", "--set", f"isolation={isolation}", "--output-dir", Path(scratch) / isolation)
+            seconds[isolation] = timed_ms(partial(wattdock, "run", file, *options), repeats=1)[0] / 1e3
+    times = f"{seconds['experiment'] / seconds['group']:.1f} times as long"
+    return [
+        ("12 workloads, one load group", f"{seconds['group']:.1f} s", "1 run"),
+        ("12 workloads, a runner each", f"{seconds['experiment']:.1f} s", times),
+    ]
+
+
+def wattdock(*words: str | Path) -> None:
+    """Run the command and hide what it prints."""
+    command = [sys.executable, "-m", "wattdock", *words]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,0 +1,68 @@
+"""Stored results and answers to queries, for a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from wattdock.report.table import NOTHING, console
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Column of `results` → heading and format.
+SHOWN = {
+    "started_utc": ("started (UTC)", "%Y-%m-%d %H:%M"),
+    "name": ("experiment", ""),
+    "status": ("status", ""),
+    "backend": ("backend", ""),
+    "model": ("model", ""),
+    "gpus": ("GPUs", ""),
+    "batch_size": ("batch", ""),
+    "output_tokens_per_s": ("tokens/s", ",.1f"),
+    "energy_per_output_token_j": ("J/token", ".4g"),
+    "publishable": ("publishable", ""),
+    "folder": ("folder", ""),
+}
+NUMBERS = {"batch_size", "output_tokens_per_s", "energy_per_output_token_j"}
+
+
+def print_results(found: pa.Table, *, limit: int) -> None:
+    """Print the first `limit` rows of `results`, and how many there are."""
+    table = Table(box=None, pad_edge=False)
+    for name, (heading, _) in SHOWN.items():
+        table.add_column(heading, justify="right" if name in NUMBERS else "left", no_wrap=name == "folder")
+    for row in found.slice(0, limit).select(list(SHOWN)).to_pylist():
+        row["folder"] = row["folder"].rpartition("/")[2]
+        table.add_row(*(Text(_cell(row[name], form)) for name, (_, form) in SHOWN.items()))
+    out = console()
+    out.print(table)
+    more = f", the latest {limit} shown; --limit shows more" if found.num_rows > limit else ""
+    out.print(f"{found.num_rows} results{more}", style="dim")
+
+
+def print_rows(rows: pa.Table) -> None:
+    """Print any table, every column."""
+    table = Table(box=None, pad_edge=False)
+    for name in rows.column_names:
+        table.add_column(Text(name))
+    for row in rows.to_pylist():
+        table.add_row(*(Text(_cell(row[name], "")) for name in rows.column_names))
+    console().print(table)
+
+
+def print_json(rows: pa.Table) -> None:
+    """Print any table as a JSON list of objects."""
+    sys.stdout.write(json.dumps(rows.to_pylist(), indent=2, default=str) + "\n")
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format(value, form)

@@ -1,0 +1,99 @@
+"""A plan for a terminal: what would run, in which load groups, on what, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from wattdock.config.experiment import GpuCount
+from wattdock.plan import load_groups
+from wattdock.preflight import Ready
+from wattdock.report.table import NOTHING, console
+from wattdock.study.pace import Work, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from wattdock.config.expand import InvalidPoint, Study
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.errors import WattdockError
+    from wattdock.study.pace import Cost
+
+COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts × passes", "on", "expected")
+# A terminal is no place for more; --json has all.
+SHOWN = 200
+
+
+def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Mapping[str, Cost]) -> None:
+    """Print the experiments of a study, what is wrong with any of them, and what the whole takes.
+
+    Args:
+        study: As expanded.
+        checked: For each experiment what was decided, or why it cannot run here.
+        costs: What each experiment cost before, by its id.
+    """
+    out = console()
+    for line in (*study.notes, *dict.fromkeys(one.decisions for one in checked if isinstance(one, Ready))):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    groups = load_groups(study.experiments)
+    works = [_work(one, costs) for one in study.experiments]
+    table = Table(*COLUMNS, box=None, pad_edge=False)
+    numbered = [(number, position) for number, group in enumerate(groups, 1) for position in group]
+    for number, position in numbered[:SHOWN]:
+        table.add_row(*map(Text, _cells(number, study.experiments[position], checked[position], works[position])))
+    out.print(table)
+    if len(numbered) > SHOWN:
+        out.print(f"… and {len(numbered) - SHOWN} more; --json prints all", style="dim")
+    for line in _troubles(study.invalid, study.experiments, checked):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    passes = sum(sum(work.passes_left) for work in works)
+    out.print(
+        f"{len(works)} experiments, {len(groups)} load group(s), {passes} passes, expected: {duration(works, groups)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _work(config: ExperimentConfig, costs: Mapping[str, Cost]) -> Work:
+    return Work(config, (config.repeats.passes,) * config.repeats.restarts, costs.get(config.experiment_id))
+
+
+def _cells(group: int, config: ExperimentConfig, checked: Ready | WattdockError, work: Work) -> tuple[str, ...]:
+    return (
+        str(group),
+        config.label,
+        config.experiment_id[:8],
+        config.model.label,
+        f"{config.workload.prompts_per_pass} {config.prompts.source}",
+        str(config.workload.batch_size),
+        f"{config.repeats.restarts} × {config.repeats.passes}",
+        _place(config, checked),
+        str(duration([work], ((0,),))),
+    )
+
+
+def _place(config: ExperimentConfig, checked: Ready | WattdockError) -> str:
+    if not isinstance(checked, Ready):
+        return f"{gpus_needed(config) or NOTHING} GPU, not here"
+    return f"GPU {', '.join(str(gpu.index) for gpu in checked.gpus)}" if checked.gpus else "CPU"
+
+
+def gpus_needed(config: ExperimentConfig) -> int:
+    """Return how many GPUs an experiment takes where a GPU is used at all."""
+    if config.accelerator == "cpu":
+        return 0
+    if isinstance(config.gpus, GpuCount):
+        return config.gpus.count
+    return len(config.gpus) if isinstance(config.gpus, list) else config.section.gpus_needed()
+
+
+def _troubles(
+    invalid: Iterable[InvalidPoint], experiments: Sequence[ExperimentConfig], checked: Sequence[Ready | WattdockError]
+) -> Iterable[str]:
+    for point in invalid:
+        yield f"invalid: {point.name}: {point.reason}"
+    for config, one in zip(experiments, checked, strict=True):
+        if not isinstance(one, Ready):
+            yield f"not here: {config.label}: {one}"

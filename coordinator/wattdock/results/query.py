@@ -1,0 +1,235 @@
+"""Stored results as tables to query: DuckDB over the files themselves, no copy that could drift.
+
+Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the Parquet files).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import duckdb
+    import pyarrow as pa
+
+# Column → DuckDB type and place in result.json. What an older schema version lacks is null.
+FIELDS = {
+    "schema_version": ("INTEGER", "schema_version"),
+    "experiment_id": ("VARCHAR", "experiment_id"),
+    "study_id": ("VARCHAR", "study.study_id"),
+    "attempt": ("INTEGER", "study.attempt"),
+    "status": ("VARCHAR", "status"),
+    "name": ("VARCHAR", "config.name"),
+    "backend": ("VARCHAR", "config.backend"),
+    "revision": ("VARCHAR", "config.model.revision"),
+    "arrival": ("VARCHAR", "config.workload.arrival"),
+    "rate_per_s": ("DOUBLE", "config.workload.rate_per_s"),
+    "batch_size": ("INTEGER", "config.workload.batch_size"),
+    "input_tokens": ("INTEGER", "config.workload.prompts.input_tokens"),
+    "max_output_tokens": ("INTEGER", "config.workload.max_output_tokens"),
+    "restarts": ("INTEGER", "config.repeats.restarts"),
+    "passes": ("INTEGER", "config.repeats.passes"),
+    "framework_version": ("VARCHAR", "environment.framework_version"),
+    "weights": ("VARCHAR", "environment.model.weights"),
+    "launcher": ("VARCHAR", "environment.launcher"),
+    "gpu_count": ("INTEGER", "environment.gpu_count"),
+    "duration_s": ("DOUBLE", "performance.duration_s"),
+    "requests": ("BIGINT", "performance.requests"),
+    "prompt_tokens": ("BIGINT", "performance.prompt_tokens"),
+    "output_tokens": ("BIGINT", "performance.output_tokens"),
+    "output_tokens_per_s": ("DOUBLE", "performance.output_tokens_per_s"),
+    "requests_per_s": ("DOUBLE", "performance.requests_per_s"),
+    "ttft_p50_s": ("DOUBLE", "performance.ttft.p50_s"),
+    "ttft_p95_s": ("DOUBLE", "performance.ttft.p95_s"),
+    "tpot_p50_s": ("DOUBLE", "performance.tpot.p50_s"),
+    "tpot_p95_s": ("DOUBLE", "performance.tpot.p95_s"),
+    "e2e_p50_s": ("DOUBLE", "performance.e2e.p50_s"),
+    "e2e_p95_s": ("DOUBLE", "performance.e2e.p95_s"),
+    "total_j": ("DOUBLE", "energy.total_j"),
+    "timing_j": ("DOUBLE", "energy.uncertainty.timing_j"),
+    "energy_per_output_token_j": ("DOUBLE", "energy.energy_per_output_token_j"),
+    "energy_per_request_j": ("DOUBLE", "energy.energy_per_request_j"),
+    "mean_power_w": ("DOUBLE", "energy.mean_power_w"),
+    "publishable": ("BOOLEAN", "audit.publishable"),
+    # Parts of the columns below.
+    "_started": ("VARCHAR", "started_utc"),
+    "_model_id": ("VARCHAR", "config.model.id"),
+    "_model_shape": ("VARCHAR", "config.model.shape"),
+    "_model_path": ("VARCHAR", "config.model.path"),
+    "_gpu_names": ("VARCHAR", "environment.gpu_names"),
+    "_error": ("VARCHAR", "error.message"),
+    "_reason": ("VARCHAR", "audit.reasons[0]"),
+}
+DERIVED = {
+    "started_utc": "try_cast(_started AS TIMESTAMPTZ) AT TIME ZONE 'UTC'",
+    "model": "coalesce(_model_id, 'shape:' || _model_shape, _model_path)",
+    "gpus": "array_to_string(from_json(_gpu_names, '[\"VARCHAR\"]'), ', ')",
+    "reason": "coalesce(_error, _reason)",
+    "superseded": "coalesce(attempt < max(attempt) OVER (PARTITION BY study_id, experiment_id), false)",
+}
+# What `passes` holds beside the row's folder and experiment.
+PASS_FIELDS = {
+    "restart": "INTEGER",
+    "pass": "INTEGER",
+    "duration_s": "DOUBLE",
+    "output_tokens": "BIGINT",
+    "total_j": "DOUBLE",
+    "timing_j": "DOUBLE",
+    "energy_per_output_token_j": "DOUBLE",
+    "reason": "VARCHAR",
+}
+RESULT = "result.json"
+PARQUET = ("requests", "timeline")
+
+_PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
+_CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind, _)) in enumerate(FIELDS.items(), 1))
+_PUBLIC = ", ".join(name for name in FIELDS if not name.startswith("_"))
+_DERIVED = ", ".join(f"{expression} AS {name}" for name, expression in DERIVED.items())
+_PASS = "[{" + json.dumps(PASS_FIELDS) + "}]"
+# One pass over each file's JSON whatever is asked; a file that is no JSON is left out.
+VIEWS = f"""
+    CREATE VIEW documents AS SELECT parse_dirpath(filename) AS folder, content AS document
+    FROM read_text({{files}}) WHERE json_valid(content);
+    CREATE VIEW fields AS SELECT folder, {_CASTS}
+    FROM (SELECT folder, json_extract_string(document, [{_PATHS}]) AS f FROM documents);
+    CREATE VIEW results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields;
+    CREATE VIEW passes AS SELECT folder, document->>'$.experiment_id' AS experiment_id,
+        unnest(from_json(document->'$.energy.passes', '{_PASS}'), recursive := true)
+    FROM documents;
+"""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which results are meant; None takes all. Texts match anywhere, in either case."""
+
+    model: str | None = None
+    backend: str | None = None
+    gpu: str | None = None
+    since: str | None = None
+    until: str | None = None
+    status: str | None = None
+    publishable: bool | None = None
+    study: str | None = None
+    superseded: bool = False
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """Return an SQL condition on `results` and its parameters."""
+        found = [(condition, name, value) for condition, name, value in self._conditions() if value is not None]
+        conditions = [condition for condition, _, _ in found] + ([] if self.superseded else ["NOT superseded"])
+        return " AND ".join(conditions) or "true", {name: value for _, name, value in found}
+
+    def _conditions(self) -> Iterator[tuple[str, str, Any]]:
+        for name, column in (("model", "model"), ("gpu", "gpus"), ("study", "study_id")):
+            yield f"contains(lower({column}), lower($" + name + "))", name, getattr(self, name)
+        yield "backend = $backend", "backend", self.backend
+        yield "status = $status", "status", self.status
+        yield "started_utc >= $since::TIMESTAMP", "since", self.since
+        yield "started_utc < $until::TIMESTAMP", "until", self.until
+        yield "coalesce(publishable, false) = $publishable", "publishable", self.publishable
+
+
+def open_results(output_dir: Path, sql: str = "") -> duckdb.DuckDBPyConnection:
+    """Return a connection with the views over the results in `output_dir`.
+
+    Args:
+        output_dir: The folder that holds result folders.
+        sql: What will be asked; the Parquet views are only made for a query that names them.
+
+    Raises:
+        StoreError: There are none.
+    """
+    import duckdb
+
+    pattern = f"{glob.escape(str(output_dir))}/[!.]*"
+    if not next(iter(output_dir.glob(f"[!.]*/{RESULT}")), None):
+        raise StoreError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
+    connection = duckdb.connect()
+    connection.execute(VIEWS.format(files=_quoted(f"{pattern}/{RESULT}")))
+    for name in PARQUET:
+        if name in sql.lower():
+            files = _quoted(f"{pattern}/{name}.parquet")
+            connection.execute(
+                f"CREATE VIEW {name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
+                f"FROM read_parquet({files}, filename = true, union_by_name = true)"
+            )
+    return connection
+
+
+def query(output_dir: Path, sql: str) -> pa.Table:
+    """Return the answer to one SELECT over the views.
+
+    Raises:
+        ConfigError: The SQL makes no sense, with what DuckDB says of it, or is no question.
+        StoreError: There are no results.
+    """
+    import duckdb
+
+    try:
+        with open_results(output_dir, sql) as connection:
+            if (answer := connection.sql(sql)) is None:
+                raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
+            return answer.to_arrow_table()
+    except duckdb.Error as error:
+        raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
+
+
+def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",)) -> pa.Table:
+    """Return the rows of `results` that `filters` let through, the latest first.
+
+    Raises:
+        ConfigError: A date makes no sense.
+        StoreError: There are no results.
+    """
+    import duckdb
+
+    where, parameters = filters.where()
+    sql = f"SELECT {', '.join(columns)} FROM results WHERE {where} ORDER BY started_utc DESC, folder DESC"
+    try:
+        with open_results(output_dir) as connection:
+            return connection.sql(sql, params=parameters).to_arrow_table()
+    except duckdb.ConversionException as error:
+        date = filters.since or filters.until
+        raise ConfigError(f"{date!r} is no date; write 2026-01-31 or 2026-01-31T12:00") from error
+    except duckdb.Error as error:
+        raise StoreError(f"the results cannot be read: {' '.join(str(error).split())}") from error
+
+
+def write_csv(table: pa.Table, file: Path) -> None:
+    """Write rows to a CSV file; replaces what is there.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    import pyarrow.csv
+
+    _write(pyarrow.csv.write_csv, table, file)
+
+
+def write_parquet(table: pa.Table, file: Path) -> None:
+    """Write rows to a Parquet file; replaces what is there.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    import pyarrow.parquet
+
+    _write(pyarrow.parquet.write_table, table, file)
+
+
+def _write(write: Callable[[pa.Table, Path], None], table: pa.Table, file: Path) -> None:
+    try:
+        write(table, file)
+    except OSError as error:
+        raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file") from error
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,114 @@
+"""What was measured before: in the study that is resumed, and in earlier results of the same experiments.
+
+Reads only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wattdock.errors import StoreError
+from wattdock.results.store import RESULT, load_result
+from wattdock.study.folder import PASS, RETRIED, STORED
+from wattdock.study.pace import cost_of
+from wattdock.study.row import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.preflight import Ready
+    from wattdock.results.result import ExperimentResult
+    from wattdock.study.folder import StudyFolder
+    from wattdock.study.journal import Line
+    from wattdock.study.pace import Cost
+
+OK, FAILED, INTERRUPTED = "ok", "failed", "interrupted"
+
+
+@dataclass
+class Past:
+    """What a journal says of one experiment.
+
+    Attributes:
+        folders: Of the rows stored, in order.
+        status: Of the last of them; "interrupted" where there is none, or where it is being tried again.
+        noted: Its passes that stand in the journal, as (restart, pass).
+    """
+
+    folders: list[str] = field(default_factory=list)
+    status: str = INTERRUPTED
+    noted: set[tuple[int, int]] = field(default_factory=set)
+
+    def is_done(self, *, retry_failed: bool) -> bool:
+        """Whether nothing is to be measured any more."""
+        return self.status == OK or (self.status == FAILED and not retry_failed)
+
+
+def pasts(lines: Iterable[Line]) -> dict[str, Past]:
+    """Return what the journal says of each experiment it names, by experiment id."""
+    found: dict[str, Past] = {}
+    for line in lines:
+        if "experiment" not in line:
+            continue
+        past = found.setdefault(line["experiment"], Past())
+        if line["event"] == STORED:
+            past.folders.append(line["folder"])
+            past.status = line["status"]
+        elif line["event"] == RETRIED:
+            past.status, past.noted = INTERRUPTED, set()
+        elif line["event"] == PASS:
+            past.noted.add((line["restart"], line["pass"]))
+    return found
+
+
+def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | None) -> Row:
+    """Return the row of an experiment that is not done, with what was measured of it before."""
+    experiment_id = ready.config.experiment_id
+    row = Row(ready, folder, earlier_rows=len(past.folders), expected=expected)
+    if past.status == FAILED:
+        folder.drop(experiment_id)
+        folder.note(RETRIED, experiment=experiment_id)
+        return row
+    row.kept = folder.kept(experiment_id)
+    for restart in range(ready.config.repeats.restarts):
+        # Killed between the record and the journal's line.
+        for index in sorted(row.measured(restart)):
+            if (restart, index) not in past.noted:
+                row.note_pass(restart, index)
+    return row
+
+
+def stored_result(name: str, output_dir: Path) -> tuple[ExperimentResult, Path]:
+    """Return a row that a study has stored, and its folder.
+
+    Raises:
+        StoreError: It is gone.
+    """
+    path = output_dir / name
+    if not (path / RESULT).exists():
+        raise StoreError(f"{path} is gone, where this study stored a row; put it back, or run without --resume")
+    return load_result(path), path
+
+
+def earlier_costs(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, Cost]:
+    """Return what each experiment cost in its latest good result under `output_dir`, by experiment id."""
+    names: dict[str, list[Path]] = {}
+    for path in sorted(output_dir.glob("2*-*-*")):
+        names.setdefault(path.name.split("-")[2], []).append(path)
+    found = {one.experiment_id: _cost(names.get(one.experiment_id[:8], ()), one) for one in experiments}
+    return {experiment_id: cost for experiment_id, cost in found.items() if cost}
+
+
+def _cost(paths: Sequence[Path], config: ExperimentConfig) -> Cost | None:
+    for path in reversed(paths):
+        try:
+            result = load_result(path)
+        except StoreError:
+            # Another version's, or being written: it only would have told how long it took.
+            continue
+        if result.status == OK and result.experiment_id == config.experiment_id:
+            return cost_of(result.spans)
+    return None

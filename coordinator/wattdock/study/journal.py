@@ -1,0 +1,99 @@
+"""The lines of a study's life, each durable as soon as it is written.
+
+Knows lines only: what they mean is for `folder`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import StoreError
+from wattdock.study.record_file import sync_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """An open journal.jsonl; only one process has it open at a time.
+
+    Attributes:
+        lines: Everything in it, in order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the journal at `path`; an unfinished last line, which a killed coordinator leaves, is cut off.
+
+        Raises:
+            StoreError: Another coordinator has it open, or a line makes no sense.
+            OSError: It cannot be read or made.
+        """
+        self._file = path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise StoreError(f"{path}: another wattdock is running this study; wait for it or stop it") from error
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            self._file.truncate(len(whole))
+        self.lines = parse(whole, path)
+        sync_folder(path.parent)
+
+    def append(self, event: str, **facts: Any) -> None:
+        """Add a line.
+
+        Raises:
+            OSError: There is no room; the journal is as it was.
+        """
+        line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **facts}
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(end)
+            raise
+        self.lines.append(line)
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._file.close()
+
+
+def parse(content: bytes, path: Path) -> list[Line]:
+    """Return the journal's lines.
+
+    Raises:
+        StoreError: One of them is no JSON; names it.
+    """
+    lines = []
+    for number, text in enumerate(content.splitlines(), start=1):
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise StoreError(f"{path}:{number}: is no journal line ({error}); restore it or start anew") from error
+        lines.append(line)
+    return lines
+
+
+def read_journal(path: Path) -> list[Line]:
+    """Return the whole lines of a journal that may be open elsewhere.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; see that it can be read") from error
+    return parse(content[: content.rfind(b"\n") + 1], path)

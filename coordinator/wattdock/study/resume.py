@@ -1,0 +1,104 @@
+"""Find the study that a person means by `--resume`, and refuse one that has changed, saying what.
+
+Reads journals; writes nothing but the line that a study was resumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.study.folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder
+from wattdock.study.journal import read_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from wattdock.config.expand import Study
+    from wattdock.study.journal import Line
+
+SHOWN = 3
+
+
+def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], resume: bool) -> StudyFolder:
+    """Return the folder of the latest equal study where it is to be resumed, else a new one.
+
+    Args:
+        machine: Facts that must not change within a study.
+
+    Raises:
+        ConfigError: The study has changed since it was begun.
+        PreflightError: The machine has.
+        StoreError: Its folder cannot be read or made, or another coordinator works in it.
+    """
+    if not resume:
+        return StudyFolder.create(study, output_dir, machine=machine)
+    begun = dict(_begun(output_dir / STUDIES))
+    same = [path for path, head in begun.items() if head["digest"] == study.digest]
+    if not same:
+        if namesakes := [path for path, head in begun.items() if head["name"] == study.name]:
+            path = max(namesakes)
+            raise ConfigError(
+                f"the study has changed since {path.name} was begun: {difference(begun[path], study)}; "
+                "undo that, or run it as a new study without --resume"
+            )
+        return StudyFolder.create(study, output_dir, machine=machine)
+    path = max(same)
+    _check_machine(begun[path], machine, path)
+    try:
+        folder = StudyFolder(path)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error.strerror or error}; see its owner and free space") from error
+    folder.note(RESUMED)
+    return folder
+
+
+def difference(head: Line, study: Study) -> str:
+    """Return, in words, how `study` differs from the one whose journal begins with `head`."""
+    settings = {"order": study.order, "seed": study.seed}
+    found = [f"{name} {head[name]} → {now}" for name, now in settings.items() if head[name] != now]
+    before: dict[str, Any] = head["experiments"]
+    now = {one.experiment_id: one.model_dump(mode="json") for one in study.experiments}
+    gone = {_label(config): config for id_, config in before.items() if id_ not in now}
+    new = {_label(config): config for id_, config in now.items() if id_ not in before}
+    changes = [f"{name}: {_settings(gone[name], new[name])}" for name in gone.keys() & new.keys()]
+    changes += [f"without {name}" for name in gone.keys() - new.keys()]
+    changes += [f"with {name}" for name in new.keys() - gone.keys()]
+    changes.sort()
+    more = [f"and {len(changes) - SHOWN} more"] if len(changes) > SHOWN else []
+    return "; ".join([*found, *changes[:SHOWN], *more]) or "another order of experiments"
+
+
+def _begun(studies: Path) -> Iterator[tuple[Path, Line]]:
+    """Yield every study that was begun, with the first line of its journal."""
+    for path in studies.glob("*"):
+        lines = read_journal(path / JOURNAL) if (path / JOURNAL).exists() else []
+        if lines and lines[0].get("event") == STUDY:
+            yield path, lines[0]
+
+
+def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
+    before = head["machine"]
+    changed = [f"{key} {before.get(key)} → {now}" for key, now in machine.items() if before.get(key) != now]
+    if changed:
+        raise PreflightError(
+            f"{path.name} was begun on another machine or version: {'; '.join(changed)}; "
+            "go on there, or run it as a new study without --resume"
+        )
+
+
+def _label(config: dict[str, Any]) -> str:
+    return str(config["name"] or f"{config['backend']} batch {config['workload']['batch_size']}")
+
+
+def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
+    old, new = _flat(before), _flat(now)
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {name: leaf for key, one in value.items() for name, leaf in _flat(one, f"{prefix}.{key}".strip(".")).items()}

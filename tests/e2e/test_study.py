@@ -1,0 +1,300 @@
+"""Studies from outside: sweeps, shuffles, failures, interruptions, and coordinators that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command import on_gpus
+from fake_nvml import FakeGpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from command import Command
+
+CONFIG, RUNNER, STORE, INTERRUPTED = 2, 5, 7, 130
+HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
+# Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
+SMALL = (
+    HEAD + "  workload: {max_output_tokens: 10}\n  repeats: {restarts: 2, passes: 2}\n"
+    "sweep:\n  workload.batch_size: {from: 1, to: 4, powers_of: 2}\n  fake.step_s: [0.008, 0.01]\n"
+)
+# Two experiments of two short passes on one runner.
+ONE = HEAD + "  workload: {max_output_tokens: 10}\nsweep: {workload.batch_size: [1, 2]}\n"
+# One experiment of passes of two seconds.
+SLOW = HEAD + "  workload: {max_output_tokens: 20, batch_size: 1}\n  repeats: {passes: 3}\n  fake: {step_s: 0.05}\n"
+
+
+def write(wattdock: Command, text: str) -> str:
+    (wattdock.folder / "x.yaml").write_text(text)
+    return "x.yaml"
+
+
+def journal(wattdock: Command) -> list[dict[str, Any]]:
+    [file] = (wattdock.folder / "results" / "studies").glob("*/journal.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def passes(rows: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
+    return Counter(
+        (row["config"]["name"], one["restart"], one["pass"]) for row in rows for one in row["energy"]["passes"]
+    )
+
+
+def wait_for(running: subprocess.Popen[str], text: str) -> None:
+    assert running.stderr is not None
+    for line in running.stderr:
+        if text in line:
+            return
+    pytest.fail(f"the command ended without a line that holds {text!r}")
+
+
+def expected(wattdock: Command) -> set[tuple[str, int, int]]:
+    names = [f"batch_size={size} step_s={step}" for size in (1, 2, 4) for step in ("0.008", "0.01")]
+    return {(name, restart, number) for name in names for restart in (0, 1) for number in (0, 1)}
+
+
+def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(wattdock: Command) -> None:
+    """Twelve services by four runners; each restart has an order of its own."""
+    done = wattdock("run", write(wattdock, SMALL))
+    assert done.returncode == 0, done.stderr
+    rows = wattdock.results()
+    assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
+    assert {row["status"] for row in rows} == {"ok"}
+    loads = {span["start_ns"] for row in rows for span in row["spans"] if span["name"] == "load"}
+    assert len(loads) == 4
+    served = [line for line in done.stderr.splitlines() if ": restart " in line]
+    assert len(served) == 12
+    assert served[:6] != served[6:]
+    assert "left: 24 passes, time unknown" in served[0]
+    assert "left: 2 passes, " in served[-1]
+    assert [line["event"] for line in journal(wattdock)].count("pass") == 24
+    assert journal(wattdock)[-1]["event"] == "ended"
+    assert len({row["study"]["study_id"] for row in rows}) == 1
+    again = wattdock("plan", "x.yaml")
+    assert "time unknown" not in again.stdout, "earlier results tell how long it takes"
+
+
+def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing_measured_twice(
+    wattdock: Command,
+) -> None:
+    """SIGKILL at random moments; in the end the table is that of a run that was left alone."""
+    chance = random.Random(7)
+    file = write(wattdock, SMALL)
+    kept = 0
+    for _ in range(5):
+        running = wattdock.start("run", file, "--resume", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0.8, 4.0))
+        wattdock.interrupt(signal.SIGKILL)
+        running.wait(10)
+        assert wattdock.nothing_runs_within(15)
+        known = [line for line in journal(wattdock) if line["event"] == "pass"] if _begun(wattdock) else []
+        assert len(known) >= kept, "a pass that was durable is gone"
+        kept = len(known)
+    done = wattdock("run", file, "--resume", timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = wattdock.results()
+    assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
+    assert {row["status"] for row in rows} == {"ok"}
+    noted = Counter(
+        (line["experiment"], line["restart"], line["pass"]) for line in journal(wattdock) if line["event"] == "pass"
+    )
+    assert set(noted.values()) == {1}
+    assert len(noted) == 24
+    assert all(row["performance"]["requests"] == 2 * 2 * 2 * row["config"]["workload"]["batch_size"] for row in rows)
+    assert all(len(row["statistics"]["per_restart"]) == 2 for row in rows)
+    after = wattdock("run", file, "--resume")
+    assert after.returncode == 0
+    assert "left: 0 passes, 0 s" in after.stderr
+    assert len(wattdock.results()) == 6
+
+
+def _begun(wattdock: Command) -> bool:
+    return bool(list((wattdock.folder / "results" / "studies").glob("*/journal.jsonl")))
+
+
+def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeline(wattdock: Command) -> None:
+    """The energy around a durable pass is durable with it."""
+    env = on_gpus(wattdock, FakeGpu())
+    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wait_for(running, "pass 2/3")
+    wattdock.interrupt(signal.SIGKILL)
+    running.wait(10)
+    assert running.stderr is not None
+    running.stderr.close()
+    done = wattdock("run", file, "--resume", env=env)
+    assert done.returncode == 0, done.stderr
+    [row] = wattdock.results()
+    assert [one["reason"] for one in row["energy"]["passes"]] == [None] * 3
+    for one in row["energy"]["passes"]:
+        assert one["total_j"] == pytest.approx(80 * one["duration_s"], rel=0.02)
+
+
+def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: Command) -> None:
+    """Half of one table and half of another would look like one."""
+    assert wattdock("run", write(wattdock, ONE)).returncode == 0
+    write(wattdock, ONE.replace("max_output_tokens: 10", "max_output_tokens: 11"))
+    refused = wattdock("run", "x.yaml", "--resume")
+    assert refused.returncode == CONFIG
+    assert "workload.max_output_tokens 10 → 11" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(wattdock: Command) -> None:
+    """`--resume` shows them, `--retry-failed` measures them and nothing else."""
+    file = write(
+        wattdock,
+        HEAD + "  fake: {step_s: 0.001}\nexperiments:\n- {name: good}\n- {name: bad, workload: {prompts: p.jsonl}}\n",
+    )
+    (wattdock.folder / "p.jsonl").write_text('{"token_ids": [1, 99999999]}\n')
+    assert wattdock("run", file).returncode == CONFIG
+    resumed = wattdock("run", file, "--resume")
+    assert resumed.returncode == CONFIG
+    assert len(wattdock.results()) == 2
+    (wattdock.folder / "p.jsonl").write_text('{"token_ids": [1, 2]}\n')
+    retried = wattdock("run", file, "--retry-failed")
+    assert retried.returncode == 0, retried.stderr
+    rows = [row for row in wattdock.results() if row["config"]["name"] == "bad"]
+    assert sorted((row["study"]["attempt"], row["status"]) for row in rows) == [(1, "failed"), (2, "ok")]
+    listed = wattdock("results", "list").stdout
+    assert "2 results" in listed
+    assert "failed" not in listed
+
+
+def test_a_backend_that_fails_the_same_way_three_times_is_given_up(wattdock: Command) -> None:
+    """The rest of it is not tried; the journal says so and `--resume` would."""
+    file = write(
+        wattdock,
+        HEAD + "  isolation: experiment\n  fake: {load_fault: raise}\nsweep: {workload.batch_size: [1, 2, 3, 4, 5]}\n",
+    )
+    done = wattdock("run", file)
+    assert done.returncode == RUNNER
+    assert "3 attempts in a row failed with RunnerError (load)" in done.stderr
+    assert len(wattdock.results()) == 3
+    assert [line["event"] for line in journal(wattdock)].count("given up") == 1
+
+
+def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(wattdock: Command) -> None:
+    """Its row says which limit it was, and keeps the passes before it."""
+    file = write(
+        wattdock,
+        "order: written\n"
+        + HEAD
+        + "  timeouts: {experiment_s: 4}\n  workload: {batch_size: 1, max_output_tokens: 20}\n"
+        "experiments:\n- {name: slow, repeats: {passes: 50}, fake: {step_s: 0.02}}\n- {name: quick}\n",
+    )
+    done = wattdock("run", file)
+    assert done.returncode == RUNNER, done.stderr
+    rows = {row["config"]["name"]: row for row in wattdock.results()}
+    assert rows["quick"]["status"] == "ok"
+    assert "longer than 4 s" in rows["slow"]["error"]["message"]
+    assert 0 < len(rows["slow"]["energy"]["passes"]) < 50
+
+
+def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wattdock: Command) -> None:
+    """The pass being measured counts; the row is marked until the rest is measured."""
+    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    running = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    time.sleep(0.3)
+    wattdock.interrupt(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == INTERRUPTED, err
+    assert "Ctrl-C again stops now" in err
+    assert "pass 2/3: 40 tokens in" in err
+    [row] = wattdock.results()
+    assert (row["status"], len(row["energy"]["passes"])) == ("interrupted", 2)
+    assert wattdock("run", file, "--resume").returncode == 0
+    rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
+    assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 2), ("ok", 3)]
+
+
+def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
+    """The pass being measured is lost, those before it are not."""
+    slower = SLOW.replace("max_output_tokens: 20", "max_output_tokens: 60")
+    running = wattdock.start("run", write(wattdock, slower + "experiments: [{name: one}]\n"), stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 120 tokens in")
+    wattdock.interrupt(signal.SIGINT)
+    time.sleep(0.7)
+    wattdock.interrupt(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == INTERRUPTED, err
+    assert "pass 2/3: 120 tokens in" not in err
+    [row] = wattdock.results()
+    assert len(row["energy"]["passes"]) == 1
+    assert wattdock.nothing_runs_within(5)
+
+
+def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(wattdock: Command) -> None:
+    """What was durable is still there, what was not was put elsewhere, and the rest is measured later."""
+    small = wattdock.folder / "results"
+    small.mkdir()
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=51m,mode=777", "none", small]
+    if os.getuid() != 0 or subprocess.run(mount).returncode:
+        pytest.skip("mounting a small file system needs root and CAP_SYS_ADMIN")
+    try:
+        file = write(wattdock, SMALL)
+        running = wattdock.start("run", file, stderr=subprocess.PIPE)
+        wait_for(running, "left: 18 passes")
+        filler = small / ".filler"
+        with filler.open("wb", buffering=0) as out:
+            while _fits(out.write, b"\0" * 65536):
+                pass
+        _, err = running.communicate(timeout=60)
+        assert running.returncode == STORE, err
+        assert "Traceback" not in err
+        assert "No space left" in err
+        before = [line for line in journal(wattdock) if line["event"] == "pass"]
+        assert len(before) >= 6
+        filler.unlink()
+        resumed = wattdock("run", file, "--resume", timeout=120)
+        assert resumed.returncode == 0, resumed.stderr
+        rows = [row for row in wattdock.results() if row["status"] == "ok"]
+        assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def _fits(write: Any, data: bytes) -> bool:
+    try:
+        return bool(write(data))
+    except OSError:
+        return False
+
+
+def test_points_that_cannot_be_are_refused_before_anything_is_measured(wattdock: Command) -> None:
+    """`plan` shows them all, `run` does not begin."""
+    file = write(wattdock, HEAD + "sweep: {workload.arrival: [batch, single], workload.batch_size: [1, 2]}\n")
+    refused = wattdock("run", file)
+    assert refused.returncode == CONFIG
+    assert "1 of 4 points cannot be experiments" in refused.stderr
+    assert not (wattdock.folder / "results").exists()
+    planned = wattdock("plan", file)
+    assert planned.returncode == CONFIG
+    assert "invalid: arrival=single batch_size=2: " in planned.stdout
+    assert "3 experiments, 1 load group(s)" in planned.stdout
+
+
+def test_results_are_listed_queried_and_exported(wattdock: Command) -> None:
+    """One study, three ways to look at it."""
+    assert wattdock("run", write(wattdock, ONE)).returncode == 0
+    assert "2 results" in wattdock("results", "list", "--backend", "fake").stdout
+    assert len(json.loads(wattdock("results", "list", "--json", "--limit", "1").stdout)) == 1
+    sql = "SELECT batch_size, count(*) AS n FROM results JOIN passes USING (folder) GROUP BY ALL ORDER BY 1"
+    asked = wattdock("results", "query", sql, "--json")
+    assert json.loads(asked.stdout) == [{"batch_size": size, "n": 2} for size in (1, 2)]
+    requests = json.loads(wattdock("results", "query", "SELECT count(*) AS n FROM requests", "--json").stdout)
+    assert requests == [{"n": 2 * 2 * (1 + 2)}]
+    assert wattdock("results", "export", "--csv", "all.csv").stdout == "2 results written to all.csv\n"
+    assert len((wattdock.folder / "all.csv").read_text().splitlines()) == 3
+    assert wattdock("results", "query", "DROP nonsense").returncode == CONFIG

@@ -1,0 +1,148 @@
+"""Stored results as data, of this and of older schema versions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import wattdock
+from wattdock.errors import ConfigError, StoreError
+from wattdock.results.query import Filters, query, select, write_csv, write_parquet
+from wattdock.results.result import SCHEMA_VERSION
+from wattdock.results.store import load_result
+from wattdock.results.upgrade import UPGRADES
+
+SAMPLES = Path(__file__).with_name("samples")
+VERSIONS = range(1, SCHEMA_VERSION + 1)
+
+
+def put(folder: Path, name: str, **changes: Any) -> None:
+    """Store the first sample with some values changed, each named by its place: `config__backend`."""
+    document = json.loads((SAMPLES / "v1.json").read_text())
+    for place, value in changes.items():
+        *parents, last = place.split("__")
+        part = document
+        for parent in parents:
+            part = part[parent]
+        part[last] = value
+    (folder / name).mkdir(parents=True)
+    (folder / name / "result.json").write_text(json.dumps(document))
+
+
+def names(folder: Path, **filters: Any) -> list[str]:
+    return [Path(one).name for one in select(folder, Filters(**filters))["folder"].to_pylist()]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stored_sample_of_each_schema_version_stays_readable(tmp_path: Path, version: int) -> None:
+    """Whole, and as a row of the table."""
+    folder = tmp_path / "20260101T000000-fake-1"
+    folder.mkdir()
+    shutil.copy(SAMPLES / f"v{version}.json", folder / "result.json")
+    written = json.loads((SAMPLES / f"v{version}.json").read_text())
+    result = load_result(folder)
+    assert written["schema_version"] == version
+    assert result.schema_version == SCHEMA_VERSION
+    assert result.energy is not None
+    assert result.energy.total_j == written["energy"]["total_j"]
+    [row] = select(tmp_path, Filters()).to_pylist()
+    assert row["total_j"] == written["energy"]["total_j"]
+    assert row["schema_version"] == version
+    assert row["model"] == "shape:tiny-llama"
+    assert row["gpus"] == "NVIDIA H200"
+    passes = query(tmp_path, 'SELECT restart, "pass", total_j FROM passes ORDER BY 1, 2').to_pylist()
+    assert [one["total_j"] for one in passes] == [one["total_j"] for one in written["energy"]["passes"]]
+
+
+def test_every_older_version_has_a_step_to_the_next() -> None:
+    """A new schema version without one would make old results unreadable."""
+    assert sorted(UPGRADES) == list(range(1, SCHEMA_VERSION))
+
+
+def test_filters_let_through_what_they_name(tmp_path: Path) -> None:
+    """Model, backend, GPU, date, status, verdict."""
+    put(tmp_path, "20260101T000000-a", started_utc="2026-01-01T00:00:00+00:00")
+    put(tmp_path, "20260201T000000-b", started_utc="2026-02-01T00:00:00+00:00", config__backend="vllm")
+    put(tmp_path, "20260301T000000-c", started_utc="2026-03-01T00:00:00+00:00", environment__gpu_names=["NVIDIA L4"])
+    put(tmp_path, "20260401T000000-d", started_utc="2026-04-01T00:00:00+00:00", status="failed")
+    put(tmp_path, "20260501T000000-e", started_utc="2026-05-01T00:00:00+00:00", audit__publishable=True)
+    put(tmp_path, "20260601T000000-f", started_utc="2026-06-01T00:00:00+00:00", config__model__shape="qwen3-8b")
+    found = {
+        "b": names(tmp_path, backend="vllm"),
+        "c": names(tmp_path, gpu="l4"),
+        "d": names(tmp_path, status="failed"),
+        "e": names(tmp_path, publishable=True),
+        "f": names(tmp_path, model="Qwen3"),
+    }
+    assert {letter: [name[-1] for name in seen] for letter, seen in found.items()} == {one: [one] for one in "bcdef"}
+    assert [name[-1] for name in names(tmp_path, since="2026-02-01", until="2026-04-01T00:00")] == ["c", "b"]
+    assert len(names(tmp_path, publishable=False)) == 5
+
+
+def test_a_row_that_a_later_one_of_its_study_stands_for_is_left_out(tmp_path: Path) -> None:
+    """An interrupted row and the whole one that the resumed study made of it are one experiment."""
+    put(tmp_path, "20260101T000000-a", study={"study_id": "s", "attempt": 1}, status="interrupted")
+    put(tmp_path, "20260101T000000-b", study={"study_id": "s", "attempt": 2})
+    put(tmp_path, "20260101T000000-c", study={"study_id": "t", "attempt": 1})
+    put(tmp_path, "20260101T000000-d", study=None)
+    assert [name[-1] for name in names(tmp_path)] == ["d", "c", "b"]
+    assert len(names(tmp_path, superseded=True)) == 4
+    assert wattdock.load_results(tmp_path).num_rows == 3
+
+
+def test_a_folder_being_written_or_spoiled_costs_no_other_row(tmp_path: Path) -> None:
+    """Hidden folders are not finished; what is no JSON is no result."""
+    put(tmp_path, "20260101T000000-a")
+    put(tmp_path, ".20260101T000000-b")
+    put(tmp_path, "20260101T000000-c")
+    (tmp_path / "20260101T000000-c" / "result.json").write_text('{"status": ')
+    assert [name[-1] for name in names(tmp_path)] == ["a"]
+
+
+def test_a_folder_whose_name_looks_like_a_pattern_is_found(tmp_path: Path) -> None:
+    """People call folders what they like."""
+    put(tmp_path / "re[s]u*lts' ?", "20260101T000000-a")
+    assert len(names(tmp_path / "re[s]u*lts' ?")) == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"), [("selec 1", "syntax error"), ("SELECT nope FROM results", "nope"), ("SELECT 'a'::INT", "a")]
+)
+def test_a_query_that_makes_no_sense_is_answered_in_one_line(tmp_path: Path, sql: str, words: str) -> None:
+    """With what the engine says of it."""
+    put(tmp_path, "20260101T000000-a")
+    with pytest.raises(ConfigError, match="the query failed") as caught:
+        query(tmp_path, sql)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_results_and_a_date_that_is_none_are_named(tmp_path: Path) -> None:
+    """An empty table would look like an answer."""
+    with pytest.raises(StoreError, match="no results in"):
+        wattdock.load_results(tmp_path)
+    put(tmp_path, "20260101T000000-a")
+    with pytest.raises(ConfigError, match="'yesterday' is no date"):
+        names(tmp_path, since="yesterday")
+
+
+def test_an_export_holds_every_column_of_every_row(tmp_path: Path) -> None:
+    """As CSV and as Parquet."""
+    put(tmp_path, "20260101T000000-a")
+    put(tmp_path, "20260102T000000-b")
+    table = select(tmp_path, Filters())
+    write_csv(table, tmp_path / "x.csv")
+    write_parquet(table, tmp_path / "x.parquet")
+    with (tmp_path / "x.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["folder"] for row in rows] == table["folder"].to_pylist()
+    assert list(rows[0]) == table.column_names
+    assert pq.read_table(tmp_path / "x.parquet").equals(table)
+    with pytest.raises(StoreError, match="cannot write"):
+        write_csv(table, tmp_path / "none" / "x.csv")

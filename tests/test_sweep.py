@@ -1,0 +1,262 @@
+"""From a study file to its experiments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.config.load import load_study
+from wattdock.config.schema import study_schema
+from wattdock.config.sweep import SweepError, points, values
+from wattdock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wattdock.config.expand import Study
+
+REPO = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
+
+
+def study(tmp_path: Path, text: str, **flags: Any) -> Study:
+    (tmp_path / "x.yaml").write_text(text)
+    return load_study(tmp_path / "x.yaml", flags)
+
+
+def swept(found: Study) -> list[tuple[str, int, int]]:
+    return [(one.backend, one.workload.batch_size, one.workload.max_output_tokens) for one in found.experiments]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ([3, "a", None], [3, "a", None]),
+        ([[0], [0, 1]], [[0], [0, 1]]),
+        ({"from": 1, "to": 9, "step": 4}, [1, 5, 9]),
+        ({"from": 9, "to": 2, "step": -4}, [9, 5]),
+        ({"from": 0.1, "to": 0.5, "step": 0.1}, [0.1, 0.2, 0.3, 0.4, 0.5]),
+        ({"from": 1, "to": 512, "powers_of": 2}, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]),
+        ({"from": 3, "to": 100, "powers_of": 3}, [3, 9, 27, 81]),
+        ({"from": 1, "to": 1000, "log": 4}, [1, 10, 100, 1000]),
+        ({"from": 1, "to": 3, "log": 9}, [1, 2, 3]),
+        ({"from": 0.01, "to": 1.0, "log": 3}, [0.01, 0.1, 1.0]),
+    ],
+)
+def test_a_list_or_a_range_becomes_its_values(written: Any, expected: list[Any]) -> None:
+    """Both ends count, whole numbers stay whole, and no rounding error shows."""
+    assert values("x", written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (5, "5 is no list of values and no range"),
+        ([], "is no list"),
+        ({}, "is no list"),
+        ({"from": 1, "to": 3}, "is no list"),
+        ({"from": 1, "to": 3, "step": 0}, "never gets to 3"),
+        ({"from": 1, "to": 3, "step": -1}, "never gets to 3"),
+        ({"from": 1, "to": 10**15, "step": 1}, "1,000,000,000,000,000 values, at most"),
+        ({"from": 1, "to": 10**400, "step": 1}, "to: .*not 1000"),
+        ({"from": 1, "to": float("inf"), "step": 1}, "to: .*not inf"),
+        ({"from": "a", "to": 3, "step": 1}, "from: .*not 'a'"),
+        ({"from": 1, "to": 3, "step": 1, "log": 2}, "log: extra inputs"),
+        ({"from": 0, "to": 3, "powers_of": 2}, "from: .*greater than 0"),
+        ({"from": 5, "to": 7, "powers_of": 2}, "no power of 2 from 5 to 7"),
+        ({"from": 1, "to": 3, "log": 10**9}, "log: .*not 1000000000"),
+        (list(range(20_001)), "20,001 values, at most"),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_refused_with_what_was_seen(written: Any, message: str) -> None:
+    """Absurd ones before anything is made of them."""
+    with pytest.raises(SweepError, match=message):
+        values("x", written)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sweep:\n  backend: [pytorch]\n  workload.batch_size: 3\n", r"x\.yaml:3: workload\.batch_size: 3 is no list"),
+        ("sweep: {workload.batch_sise: [1, 2]}\n", r"x\.yaml:1: .*'batch_sise'; did you mean 'batch_size'"),
+        ("sweep:\n\n  workload.batch_size: [0]\n", r"x\.yaml:3: workload\.batch_size: .*not 0"),
+        ("sweep: {a.b: [1], zip: {a.b: [1]}}\n", "is swept twice"),
+        ("sweep: {zip: {workload.seed: [1, 2], workload.batch_size: [1]}}\n", "equally many values"),
+        ("sweep: {zip: [3]}\n", "zip: must hold settings"),
+        ("sweep: {zip: {}}\n", "zip: must hold settings"),
+        ("sweep: [1]\n", r"x\.yaml:1: sweep: .*dictionary, not \[1\]"),
+        ("defaults: {backend: pytorch}\n", "needs a `sweep:` or at least one"),
+        ("sweep: {backend: [pytorch]}\nexclude: [{backend: vllm}]\n", r"x\.yaml:2: exclude: .* excludes no point"),
+        ("sweep: {backend: [pytorch]}\nordr: written\n", r"x\.yaml:2: 'ordr' stands beside"),
+        ("sweep: {backend: [pytorch]}\norder: random\n", r"x\.yaml:2: order: .*not 'random'"),
+        (
+            "sweep: {workload.seed: {from: 1, to: 300, step: 1}, workload.batch_size: {from: 1, to: 300, step: 1}}\n",
+            "90,000",
+        ),
+        ("sweep: {workload.batch_size.x: [1]}\n", "batch_size"),
+        ("sweep: {'': [1]}\n", "''"),
+        (f"sweep: {{{'a.' * 400}a: [1]}}\n", "no setting lies that deep"),
+        ("sweep: {workload.foo: {from: 1, to: 20000, step: 1}}\n", "unknown key 'foo'"),
+        ("sweep: {backend: [3, 4]}\n", "backend: must be text, not 3"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_answered_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    """One line, the place, what was seen."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        study(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_combination_is_an_experiment_and_zipped_settings_go_together(tmp_path: Path) -> None:
+    """Two batch sizes × two pairs."""
+    text = (
+        "defaults: {model: 'shape:tiny'}\n"
+        "sweep:\n"
+        "  workload.batch_size: [1, 8]\n"
+        "  zip: {workload.prompts.input_tokens: [512, 32], workload.max_output_tokens: [16, 64]}\n"
+    )
+    found = study(tmp_path, text)
+    assert swept(found) == [("pytorch", 1, 16), ("pytorch", 1, 64), ("pytorch", 8, 16), ("pytorch", 8, 64)]
+    assert [one.workload.prompts.input_tokens for one in found.experiments] == [512, 32, 512, 32]
+    assert found.experiments[0].name == "batch_size=1 input_tokens=512 max_output_tokens=16"
+
+
+def test_what_is_swept_in_a_backends_section_multiplies_that_backend_only(tmp_path: Path) -> None:
+    """And each backend gets its own section of the defaults, not the other's."""
+    text = (
+        "defaults: {pytorch: {dtype: float32}, vllm: {max_model_len: 512}}\n"
+        "sweep: {backend: [pytorch, vllm], vllm.max_num_seqs: [4, 8, 16]}\n"
+    )
+    found = study(tmp_path, text)
+    assert [one.backend for one in found.experiments] == ["pytorch", "vllm", "vllm", "vllm"]
+    assert found.experiments[0].section.engine_args() == {}
+    assert found.experiments[1].section.engine_args() == {"max_model_len": 512, "max_num_seqs": 4}
+    assert found.notes == ()
+
+
+def test_a_section_of_a_backend_that_the_study_never_names_is_still_a_mistake(tmp_path: Path) -> None:
+    """Silently ignoring it would measure something else than was meant."""
+    with pytest.raises(ConfigError, match="unknown key 'vllm'"):
+        study(tmp_path, "defaults: {vllm: {max_num_seqs: 3}}\nsweep: {workload.batch_size: [1]}\n")
+
+
+def test_exclusions_leave_out_points_that_have_all_their_settings(tmp_path: Path) -> None:
+    """A list stands for any of its values; a setting not written has its default; explicit experiments stay."""
+    text = (
+        "sweep: {backend: [pytorch, vllm], workload.batch_size: [1, 2, 4]}\n"
+        "exclude:\n"
+        "- {backend: pytorch, workload.batch_size: [2, 4]}\n"
+        "- {backend: vllm, workload.arrival: batch, workload.batch_size: 1}\n"
+        "experiments: [{backend: pytorch, workload: {batch_size: 4}}]\n"
+    )
+    found = study(tmp_path, text)
+    assert [(one.backend, one.workload.batch_size) for one in found.experiments] == [
+        ("pytorch", 1),
+        ("vllm", 2),
+        ("vllm", 4),
+        ("pytorch", 4),
+    ]
+    assert found.notes == ("excluded: 3 of 6 points",)
+
+
+def test_points_that_cannot_be_are_told_with_their_reason_and_the_others_stand(tmp_path: Path) -> None:
+    """A person sees all of them at once, before anything runs."""
+    found = study(tmp_path, "sweep: {workload.arrival: [batch, single], workload.batch_size: [1, 2, 3]}\n")
+    assert len(found.experiments) == 4
+    assert [one.name for one in found.invalid] == ["arrival=single batch_size=2", "arrival=single batch_size=3"]
+    assert all("one request in flight" in one.reason for one in found.invalid)
+
+
+def test_equal_experiments_are_measured_once_and_that_is_said(tmp_path: Path) -> None:
+    """A name does not make it another experiment."""
+    found = study(
+        tmp_path,
+        "sweep: {workload.batch_size: [1, 2, 2]}\nexperiments: [{name: again, workload: {batch_size: 1}}]\n",
+    )
+    assert [one.workload.batch_size for one in found.experiments] == [1, 2]
+    assert len(found.notes) == 2
+    assert "'again' is the same experiment as 'batch_size=1'" in found.notes[1]
+
+
+def test_a_flag_wins_over_what_is_swept_and_merges_what_it_makes_equal(tmp_path: Path) -> None:
+    """`--batch-size 3` on a sweep of batch sizes leaves one."""
+    found = study(tmp_path, "sweep: {workload.batch_size: [1, 2]}\n", **{"workload.batch_size": 3})
+    assert [one.workload.batch_size for one in found.experiments] == [3]
+
+
+AXES = {
+    "workload.batch_size": st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    "workload.max_output_tokens": st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    "workload.arrival": st.lists(st.sampled_from(["batch", "closed", "single"]), min_size=1, max_size=3),
+    "backend": st.lists(st.sampled_from(["pytorch", "vllm"]), min_size=1, max_size=2),
+    "vllm.max_num_seqs": st.lists(st.integers(1, 9), min_size=1, max_size=2),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=AXES).filter(bool), st.randoms(use_true_random=False))
+def test_expansion_has_no_duplicates_and_does_not_depend_on_the_order_of_writing(
+    tmp_path_factory: pytest.TempPathFactory, sweep: dict[str, list[Any]], random: Any
+) -> None:
+    """Settings and values in any order give the same experiments, each once, and the same study."""
+    sweep = {"backend": ["vllm"], **sweep}
+    names = random.sample(list(sweep), len(sweep))
+    mixed = {name: random.sample(sweep[name], len(sweep[name])) for name in names}
+    file = tmp_path_factory.mktemp("s") / "x.yaml"
+    found: list[Study | None] = []
+    for axes in (sweep, mixed):
+        file.write_text(yaml.safe_dump({"sweep": axes}, sort_keys=False))
+        try:
+            found.append(load_study(file, {}))
+        except ConfigError:
+            found.append(None)
+    first, second = found
+    assert (first is None) == (second is None)
+    if first and second:
+        ids = [one.experiment_id for one in first.experiments]
+        assert len(set(ids)) == len(ids)
+        assert set(ids) == {one.experiment_id for one in second.experiments}
+        assert first.digest == second.digest
+        assert {one.name.count("=") for one in first.invalid} == {one.name.count("=") for one in second.invalid}
+
+
+def test_a_study_that_is_expanded_is_not_unfolded_twice() -> None:
+    """Points come one by one: what is looked at is not held."""
+    first = next(points({"a": {"from": 1, "to": 100, "step": 1}, "b": {"from": 1, "to": 200, "step": 1}}))
+    assert first == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_examples_are_valid_studies_for_us_and_for_editors(file: Path) -> None:
+    """What is shown to people works as it is."""
+    found = load_study(file, {})
+    assert found.experiments
+    assert found.invalid == ()
+    jsonschema.Draft202012Validator(study_schema()).validate(yaml.safe_load(file.read_text()))
+
+
+def test_the_published_schema_is_that_of_the_settings() -> None:
+    """An editor must not learn of a setting later than wattdock; `make schema` writes it again."""
+    published = json.loads((REPO / "docs" / "study.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(published)
+    assert published == study_schema()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workload": {"batch_sise": 1}},
+        {"sweep": {"workload.batch_size": 3}},
+        {"sweep": {"workload.seed": [1]}, "nmae": "x"},
+        {"experiments": [{"pytorch": {"dtype": "float17"}}]},
+        {"sweep": {"a": {"from": 1, "to": 3}}},
+    ],
+)
+def test_the_published_schema_finds_mistakes(wrong: dict[str, Any]) -> None:
+    """Otherwise it would be of no use to an editor."""
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(study_schema()).validate(wrong)
