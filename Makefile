@@ -77,7 +77,7 @@ test: $(SETUP_DEV) ## Run every test that this machine can run
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py docker/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py docker/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true

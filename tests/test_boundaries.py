@@ -82,6 +82,8 @@ def test_what_was_asked_for_is_declared_and_really_imported() -> None:
     assert runner.keys() <= declared("runners/pytorch/pyproject.toml", "dependencies")
     assert "vllm" in declared("runners/vllm/pyproject.toml", "dependencies")
     assert "vllm" in set().union(*map(imported, sources("runners/vllm")))
+    assert "tensorrt-llm" in declared("runners/tensorrt/pyproject.toml", "dependencies")
+    assert "tensorrt_llm" in set().union(*map(imported, sources("runners/tensorrt")))
     used = set().union(*map(imported, sources("coordinator", "proto")))
     assert set(coordinator.values()) <= used
     assert {"torch", "transformers"} <= set().union(*map(imported, sources("runners/pytorch")))

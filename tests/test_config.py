@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,8 +15,17 @@ from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.load import load_study
 from wattdock.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_every_example_is_one_that_can_be_run_as_it_stands(file: Path) -> None:
+    """Each experiment has a name of its own and room for its requests in the engine it asks for."""
+    experiments = load_experiments(file, {})
+    assert len({one.name for one in experiments}) == len(experiments) > 0
+    for one in experiments:
+        most = one.section.engine_args().get("max_num_seqs")
+        assert most is None or one.workload.batch_size <= most
 
 
 @pytest.mark.parametrize(
@@ -129,6 +139,29 @@ def test_vllm_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare() ->
     assert config.section.engine_args() == section
     with pytest.raises(ValidationError):
         ExperimentConfig.model_validate({"backend": "vllm", "vllm": {"tensor_parallel_size": 0}})
+
+
+def test_tensorrt_takes_a_gpu_per_worker_and_knows_one_name_for_each_setting() -> None:
+    """Settings in groups keep what the section does not declare."""
+    section = {"tp_size": 2, "pp_size": 2, "kv_cache_config": {"host_cache_size": 0}, "stream_interval": 2}
+    config = ExperimentConfig.model_validate({"backend": "tensorrt", "tensorrt": section})
+    assert config.section.gpus_needed() == 4
+    assert config.section.engine_args() == section
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is called tp_size here"),
+        ({"backend": "tensort"}, "'pytorch' or 'tensorrt'"),
+        ({"quant_config": {"quant_algo": "FP8"}}, "are for backend: tensorrt"),
+        ({"kv_cache_config": {"free_gpu_memory_fraction": 1.5}}, "less than or equal to 1"),
+    ],
+)
+def test_tensorrt_settings_that_cannot_be_are_refused_before_launch(section: dict[str, object], named: str) -> None:
+    """Nothing is started to find these."""
+    with pytest.raises(ValidationError, match=named):
+        ExperimentConfig.model_validate({"backend": "tensorrt", "tensorrt": section})
 
 
 def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:

@@ -161,7 +161,7 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
 def has_died(engine: Any) -> bool:
     """Return whether an engine cannot go on because one of its workers' processes has ended."""
     # Only the executor that has such processes knows.
-    return bool(getattr(engine.model_executor, "is_failed", False))
+    return bool(getattr(engine.engine_core.engine_core.model_executor, "is_failed", False))
 
 
 def _loop(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.runner_process import Runner, running
-from contract.subjects import SMALL_UNIFORM, SUBJECTS, Subject, write_config
+from contract.subjects import SUBJECTS, Subject, write_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +29,20 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def idle_runner(subject: Subject) -> Iterator[Runner]:
+def stand_in(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """Return the folder with what stands in for an engine, or None."""
+    return subject.stand_in(tmp_path_factory.mktemp("stand-in")) if subject.stand_in else None
+
+
+@pytest.fixture(scope="module")
+def idle_runner(subject: Subject, stand_in: Path | None) -> Iterator[Runner]:
     """Return a runner that has not loaded anything."""
-    with running(subject.name, subject.folder, Path(subject.python)) as runner:
+    with running(subject.name, subject.folder, Path(subject.python), stand_in=stand_in) as runner:
         yield runner
 
 
 @pytest.fixture(scope="module")
 def runner(idle_runner: Runner, subject: Subject, model_path: Path) -> Runner:
     """Return the same runner with the small model loaded."""
-    idle_runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    idle_runner.load(model_path, **subject.load_fields)
     return idle_runner

@@ -29,6 +29,7 @@ PYTORCH_FOLDER = ROOT / "runners/pytorch"
 PYTORCH_PYTHON = PYTORCH_FOLDER / ".venv/bin/python"
 VLLM_FOLDER = ROOT / "runners/vllm"
 VLLM_PYTHON = VLLM_FOLDER / ".venv/bin/python"
+TENSORRT_FOLDER = ROOT / "runners/tensorrt"
 SEND_CHUNK = 1 << 20
 
 
@@ -114,21 +115,36 @@ def ids_prompt(length: int, **fields: Any) -> pb.Prompt:
     return pb.Prompt(token_ids=pb.TokenIds(ids=[3 + i % 200 for i in range(length)]), **fields)
 
 
-def runner_environment(folder: Path, gpus: str) -> dict[str, str]:
-    """Return the environment that a launcher gives a runner."""
-    path = os.pathsep.join(map(str, (ROOT / "proto", ROOT / "runners/common", folder)))
+def runner_environment(folder: Path, gpus: str, stand_in: Path | None = None) -> dict[str, str]:
+    """Return the environment that a launcher gives a runner; `stand_in` holds packages and takes caches."""
+    path = os.pathsep.join(map(str, filter(None, (ROOT / "proto", ROOT / "runners/common", folder, stand_in))))
     devices = {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return {**os.environ, **devices, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    caches = {"XDG_CACHE_HOME": str(stand_in / "cache")} if stand_in else {}
+    return {**os.environ, **devices, **caches, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
 @contextmanager
-def running(backend: str, folder: Path, python: Path = Path(sys.executable), *, gpus: str = "") -> Iterator[Runner]:
-    """Start `python -m wattdock_runner` on the GPUs of those indices, wait for Describe, and end it afterwards."""
+def running(
+    backend: str,
+    folder: Path,
+    python: Path = Path(sys.executable),
+    *,
+    gpus: str = "",
+    stand_in: Path | None = None,
+    **variables: str,
+) -> Iterator[Runner]:
+    """Start `python -m wattdock_runner` on the GPUs of those indices, wait for Describe, and end it afterwards.
+
+    Args:
+        stand_in: A folder with a package in place of an engine's.
+        variables: More of the runner's environment.
+    """
     home = Path(tempfile.mkdtemp(prefix="wdr"))
     socket, log = home / "r.sock", home / "log"
     command = [str(python), "-m", "wattdock_runner", "--backend", backend, "--socket", str(socket)]
+    env = runner_environment(folder, gpus, stand_in) | variables
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=runner_environment(folder, gpus), stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
     # A channel that finds no socket at first waits a second before it tries again.
     channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.initial_reconnect_backoff_ms", 50)])
     stub = runner_pb2_grpc.RunnerStub(channel)  # type: ignore[no-untyped-call]

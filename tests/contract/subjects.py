@@ -7,12 +7,21 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from contract.runner_process import FAKE_FOLDER, PYTORCH_FOLDER, PYTORCH_PYTHON, VLLM_FOLDER, VLLM_PYTHON
+from contract.runner_process import (
+    FAKE_FOLDER,
+    PYTORCH_FOLDER,
+    PYTORCH_PYTHON,
+    TENSORRT_FOLDER,
+    VLLM_FOLDER,
+    VLLM_PYTHON,
+)
+from runners.tensorrt.make_standin import make_standin
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SMALL_UNIFORM = pb.RandomWeights(low=-0.02, high=0.02, seed=1)
@@ -42,18 +51,42 @@ class Subject:
     Attributes:
         folder: Holds its module.
         slow_args: Engine arguments that make a pass long enough to be watched.
+        stand_in: Makes a folder with a package in place of an engine that cannot be had.
+        gpus: UUIDs of the GPUs that it computes on; each holds all layers.
+        dtype: What "auto" means there for TINY_LLAMA.
+        statuses: What its diagnosis is made of.
     """
 
     name: str
     folder: Path
     python: Path | str
     slow_args: dict[str, object] = field(default_factory=dict)
+    stand_in: Callable[[Path], Path] | None = None
+    gpus: tuple[str, ...] = ()
+    dtype: str = "float32"
+    statuses: frozenset[str] = frozenset({"ok"})
+
+    @property
+    def load_fields(self) -> dict[str, Any]:
+        """What a load of TINY_LLAMA is asked for."""
+        return {"engine_args": self.slow_args, "random_weights": SMALL_UNIFORM, "gpu_uuids": self.gpus}
 
 
+TENSORRT = Subject(
+    "tensorrt",
+    TENSORRT_FOLDER,
+    # torch and transformers for a CPU are all that it needs beside the stand-in.
+    PYTORCH_PYTHON,
+    stand_in=make_standin,
+    gpus=("GPU-5a0d1000-0000-0000-0000-000000000000",),
+    dtype="bfloat16",
+    statuses=frozenset({"ok", "warn"}),
+)
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
     Subject("vllm", VLLM_FOLDER, VLLM_PYTHON),
+    TENSORRT,
 )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from contract.runner_process import collect, generate_requests, ids_prompt, load_request, running, workload
-from contract.subjects import SMALL_UNIFORM
+from contract.subjects import TINY_LLAMA
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -98,17 +98,19 @@ def test_load_with_unknown_dtype_lists_the_valid_ones(idle_runner: Runner, model
 def test_load_reports_progress_and_what_is_in_effect(idle_runner: Runner, subject: Subject, model_path: Path) -> None:
     """Loading ends with the environment, effective arguments read back, and a span on the shared clock."""
     before_ns = time.monotonic_ns()
-    loaded, progress = idle_runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    loaded, progress = idle_runner.load(model_path, **subject.load_fields)
     (span,) = [span for span in loaded.spans if span.name == "load"]
     assert before_ns < span.start_ns < span.end_ns < time.monotonic_ns()
     assert progress
     effective = json.loads(loaded.effective_engine_args_json)
-    assert effective["dtype"] == "float32"
+    assert effective["dtype"] == subject.dtype
     assert effective.keys() >= set(idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments)
-    assert json.loads(loaded.environment.parallelism_json) == {"kind": "none", "devices": {}}
+    devices = dict.fromkeys(subject.gpus, TINY_LLAMA["num_hidden_layers"])
+    assert json.loads(loaded.environment.parallelism_json) == {"kind": "none", "devices": devices}
     assert loaded.environment.parameter_count > 0
-    assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
-    assert not loaded.environment.visible_gpus
+    bytes_each = {"float32": 4, "bfloat16": 2}[subject.dtype]
+    assert loaded.environment.weight_bytes == bytes_each * loaded.environment.parameter_count
+    assert tuple(gpu.uuid for gpu in loaded.environment.visible_gpus) == subject.gpus
     idle_runner.stub.Unload(pb.UnloadRequest())
 
 
@@ -261,11 +263,11 @@ def test_pass_without_prompts_or_workload_is_an_invalid_argument(runner: Runner)
     assert refusal(runner.stub.Generate(iter([prompts_only])))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_diagnose_finds_the_backends_packages(runner: Runner) -> None:
+def test_diagnose_finds_the_backends_packages(runner: Runner, subject: Subject) -> None:
     """Every finding has a name, a value and a known status."""
     findings = runner.stub.Diagnose(pb.DiagnoseRequest()).findings
     assert findings
-    assert {finding.status for finding in findings} == {"ok"}
+    assert {finding.status for finding in findings} == subject.statuses
 
 
 def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_path: Path) -> None:
@@ -274,14 +276,14 @@ def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_pa
     runner.stub.Unload(pb.UnloadRequest())
     code, _ = refusal(runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    runner.load(model_path, **subject.load_fields)
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
 
-def test_sigterm_ends_a_running_pass_and_the_process(subject: Subject, model_path: Path) -> None:
+def test_sigterm_ends_a_running_pass_and_the_process(subject: Subject, model_path: Path, stand_in: Path | None) -> None:
     """A stopped runner leaves with status 0, and its client reads CANCELLED."""
-    with running(subject.name, subject.folder, Path(subject.python)) as runner:
-        runner.load(model_path, engine_args=subject.slow_args, random_weights=SMALL_UNIFORM)
+    with running(subject.name, subject.folder, Path(subject.python), stand_in=stand_in) as runner:
+        runner.load(model_path, **subject.load_fields)
         call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
         next(call)
         threading.Timer(0.2, runner.process.send_signal, [signal.SIGTERM]).start()

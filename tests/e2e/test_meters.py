@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -9,6 +10,8 @@ import pytest
 from command import SMALL, on_gpus
 from fake_nvml import FakeGpu, constant
 from unprivileged import give_to_user
+
+from wattdock.meter.rapl import POWERCAP
 
 if TYPE_CHECKING:
     from command import Command
@@ -36,7 +39,7 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
         "run", *SMALL, *TWO_SECONDS, "--passes", "2", "--meter", "zeus", env={**env, "CUDA_VISIBLE_DEVICES": "1"}
     )
     assert done.returncode == 0, done.stderr
-    assert "meter: zeus (asked for; no RAPL" in done.stderr
+    assert "meter: zeus (asked for; " in done.stderr
     assert "zeus: " in done.stdout
     [row] = wattdock.results()
     energy, seconds = row["energy"], row["performance"]["duration_s"]
@@ -63,8 +66,10 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
 
 @pytest.mark.parametrize("meter", ["zeus", "rapl"])
 def test_a_meter_that_cannot_be_had_is_refused_before_anything_starts(wattdock: Command, meter: str) -> None:
-    """One line with the next step, exit code 3, no row."""
-    done = wattdock("run", *SMALL, "--meter", meter)
+    """One line with the next step, exit code 3, no row; the driver, where there is one, shows no GPU."""
+    if meter == "rapl" and any(os.access(counter, os.R_OK) for counter in POWERCAP.glob("intel-rapl:*/energy_uj")):
+        pytest.skip("this machine lets RAPL be read")
+    done = wattdock("run", *SMALL, "--meter", meter, env=on_gpus(wattdock))
     assert done.returncode == 3
     assert f"meter: {meter}: " in done.stderr
     assert "--meter none" in done.stderr

@@ -1,0 +1,80 @@
+"""Settings of the TensorRT-LLM runner."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from wattdock.config.sections.base import BackendSection
+
+Size = Annotated[int, Field(ge=1)]
+RENAMED = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
+
+
+class KvCacheSettings(BaseModel):
+    """`tensorrt: {kv_cache_config: …}`; any other setting of TensorRT-LLM's KvCacheConfig may stand here too.
+
+    Attributes:
+        enable_block_reuse: Off unless set; where on, cached prompt tokens are counted per request.
+        free_gpu_memory_fraction: Share of the memory that the weights leave free.
+        max_tokens: Most tokens that are kept at a time.
+        dtype: "auto" is the checkpoint's own, else for instance "fp8"; with the TensorRT engine "auto" only.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    enable_block_reuse: bool = False
+    free_gpu_memory_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_tokens: Size | None = None
+    tokens_per_block: Size | None = None
+    dtype: str | None = None
+
+
+class Section(BackendSection):
+    """`tensorrt:` in an experiment; any other argument of its LLM may stand here too, and None is its own choice.
+
+    Attributes:
+        dtype: "auto" is the checkpoint's own.
+        backend: "pytorch" runs the checkpoint as it is; "tensorrt" builds an engine first, once, and keeps it
+            (TensorRT-LLM 1.2 only; later releases have no such engine).
+        tp_size: GPUs that each layer is split over.
+        pp_size: Groups of GPUs that the layers are spread over.
+        max_batch_size: Most requests served at a time; at least `workload.batch_size`.
+        max_num_tokens: Most tokens computed in one step; without `enable_chunked_prefill` also of the longest prompt.
+        max_seq_len: Tokens of the longest request, answer included.
+        quant_config: How weights are quantised while an engine is built; a checkpoint that is quantised needs none.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    backend: Literal["pytorch", "tensorrt"] = "pytorch"
+    tp_size: Size = 1
+    pp_size: Size = 1
+    max_batch_size: Size | None = None
+    max_num_tokens: Size | None = None
+    max_seq_len: Size | None = None
+    max_input_len: Size | None = None
+    enable_chunked_prefill: bool = False
+    kv_cache_config: KvCacheSettings = KvCacheSettings()
+    quant_config: dict[str, Any] | None = None
+    build_config: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_one_name(cls, given: Any) -> Any:
+        for theirs, ours in RENAMED.items():
+            if isinstance(given, dict) and theirs in given:
+                raise ValueError(f"{theirs} is called {ours} here")
+        return given
+
+    @model_validator(mode="after")
+    def _engine_has_these(self) -> Section:
+        if self.backend == "pytorch" and (self.quant_config or self.build_config):
+            raise ValueError(
+                "quant_config and build_config are for backend: tensorrt; with pytorch the checkpoint decides"
+            )
+        return self
+
+    def gpus_needed(self) -> int:
+        """Return the number of TensorRT-LLM's workers, each of which takes one GPU."""
+        return self.tp_size * self.pp_size

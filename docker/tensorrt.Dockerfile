@@ -1,0 +1,26 @@
+# The TensorRT-LLM runner. Built by `make image-tensorrt`, from the repository's root, with BuildKit.
+#
+# Any base with Python 3.10 or later and pip will do; what it lacks of the requirements is added beside it.
+ARG BASE=nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+FROM ${BASE}
+ARG VARIANT=cuda
+# Wheels of the whole set make the build independent of any network; an empty folder leaves it to pip's index.
+RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_missing.py \
+    --mount=type=bind,source=runners/tensorrt,target=/build/runner \
+    --mount=type=bind,source=build/wheels/tensorrt,target=/build/wheels \
+    --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
+    python3 /build/install_missing.py /build/runner/requirements-${VARIANT}.txt /opt/wattdock/packages /build/wheels
+COPY proto /opt/wattdock/proto
+COPY runners/common /opt/wattdock/runners/common
+COPY runners/tensorrt/*.py /opt/wattdock/runners/tensorrt/
+ENV PYTHONPATH=/opt/wattdock/proto:/opt/wattdock/runners/common:/opt/wattdock/runners/tensorrt:/opt/wattdock/packages
+ENTRYPOINT ["python3", "-m", "wattdock_runner"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+ARG BASE
+LABEL org.opencontainers.image.title="wattdock runner: TensorRT-LLM" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE}" \
+      wattdock.variant="${VARIANT}"

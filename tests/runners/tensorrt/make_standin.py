@@ -1,0 +1,121 @@
+"""Write a package `tensorrt_llm` that takes what the real one takes and refuses what it refuses, from the facts file.
+
+Names and types come from `tests/facts`; how it behaves is in `standin/`. It computes nothing: ids are hashes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+FACTS = Path(__file__).parents[2] / "facts"
+BEHAVIOUR = Path(__file__).with_name("standin")
+VERSION_SUFFIX = "+standin"
+# Defaults that matter here; others are what their type starts from.
+DEFAULTS = {
+    "backend": "'pytorch'",
+    "dtype": "'auto'",
+    "enable_block_reuse": "True",
+    "max_batch_size": "2048",
+    "max_num_tokens": "8192",
+    "pipeline_parallel_size": "1",
+    "sampler_type": "'auto'",
+    "tensor_parallel_size": "1",
+}
+HEADER = """from pathlib import Path
+from typing import Any, ClassVar, Dict, List, Literal, Optional, Union
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+class StrictBaseModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+class PybindMirror: pass
+"""
+SAMPLING_HEADER = """from dataclasses import dataclass
+from typing import Any, List, Optional, Union
+@dataclass(slots=True, kw_only=True)
+class SamplingParams:
+"""
+INIT = """import torch
+from tensorrt_llm import _gpu
+from tensorrt_llm.llmapi.llm import LLM
+from tensorrt_llm.sampling_params import SamplingParams
+__version__ = {version!r}
+"""
+
+
+def facts_for(release: str) -> dict[str, Any]:
+    """Return the facts of one release line, "1.2" or "1.3"."""
+    facts: dict[str, Any] = json.loads((FACTS / f"tensorrt-llm-{release}.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def make_standin(folder: Path, release: str = "1.2", version: str = "1.2.1") -> Path:
+    """Write the package into `folder`, with its metadata and the module that its workers run; return `folder`."""
+    facts = facts_for(release)
+    package = folder / "tensorrt_llm"
+    (package / "llmapi").mkdir(parents=True)
+    _write(package / "__init__.py", INIT.format(version=version + VERSION_SUFFIX))
+    _write(package / "llmapi/__init__.py", "")
+    _write(package / "llmapi/llm_args.py", _arguments(facts["classes"]))
+    _write(package / "sampling_params.py", SAMPLING_HEADER + _fields(facts["classes"]["SamplingParams"]["fields"]))
+    shutil.copyfile(BEHAVIOUR / "llm.py", package / "llmapi/llm.py")
+    shutil.copyfile(BEHAVIOUR / "gpu.py", package / "_gpu.py")
+    if "tensorrt_llm._tensorrt_engine" in facts["exports"]:
+        (package / "_tensorrt_engine").mkdir()
+        _write(package / "_tensorrt_engine/__init__.py", "from tensorrt_llm.llmapi.llm import _TrtLLM as LLM\n")
+    (folder / "mpi4py/futures").mkdir(parents=True)
+    _write(folder / "mpi4py/__init__.py", "")
+    _write(folder / "mpi4py/futures/__init__.py", "")
+    shutil.copyfile(BEHAVIOUR / "server.py", folder / "mpi4py/futures/server.py")
+    info = folder / f"tensorrt_llm-{version}.dist-info"
+    info.mkdir()
+    _write(info / "METADATA", f"Metadata-Version: 2.1\nName: tensorrt-llm\nVersion: {version}{VERSION_SUFFIX}\n")
+    return folder
+
+
+def _arguments(classes: dict[str, Any]) -> str:
+    wanted = [name for name in ("KvCacheConfig", "BaseLlmArgs", "TrtLlmArgs", "TorchLlmArgs") if name in classes]
+    text = " ".join(kind for name in wanted for kind in classes[name]["fields"].values())
+    known = {*wanted, "Path", "Any", "Dict", "List", "Literal", "Optional", "Union", "None"}
+    known |= {"NonNegativeFloat", "NonNegativeInt", "PositiveInt"} | set(dir(builtins))
+    names = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'", "", text))) - known
+    # Groups of settings that nobody looks into here take anything; other names are classes of Python.
+    groups = [f"class {name}(BaseModel, extra='allow'): pass" for name in sorted(names) if name.endswith("Config")]
+    others = [f"class {name}: pass" for name in sorted(names) if not name.endswith("Config")]
+    bodies = [
+        f"class {name}({', '.join(classes[name]['bases'])}):\n{_fields(classes[name]['fields'])}" for name in wanted
+    ]
+    return HEADER + "\n".join([*groups, *others, *bodies])
+
+
+def _fields(fields: dict[str, str]) -> str:
+    return "".join(
+        f"    {name}: {_plain(kind)} = {DEFAULTS.get(name, _start_of(kind))}\n" for name, kind in fields.items()
+    )
+
+
+def _plain(kind: str) -> str:
+    """Return a type that needs no other package."""
+    return re.sub(
+        r"\b(torch|tllme|tllm)\.\w+|\b(AdditionalModelOutput|GuidedDecodingParams|LogitsProcessor)\b", "Any", kind
+    )
+
+
+def _start_of(kind: str) -> str:
+    starts = {
+        "bool": "False",
+        "int": "0",
+        "float": "0.0",
+        "str": "''",
+        "PositiveInt": "1",
+        "KvCacheConfig": "KvCacheConfig()",
+    }
+    starts |= {"NonNegativeInt": "0", "NonNegativeFloat": "0.0"}
+    return starts.get(kind, "None")
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")

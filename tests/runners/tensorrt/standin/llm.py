@@ -1,0 +1,290 @@
+"""The LLM API as TensorRT-LLM has it, over a worker process that computes nothing.
+
+Kept from the real one, because a runner must live with it: settings are checked by pydantic, unknown ones are refused;
+a request belongs to the event loop that it was made on, and responses for a loop that has stopped are an error; one
+wake-up brings a whole step; errors of the worker come as text; `shutdown` waits for the worker without end.
+"""
+
+import asyncio
+import collections
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pydantic
+import torch
+from tensorrt_llm.llmapi import llm_args
+from tensorrt_llm.sampling_params import SamplingParams
+
+
+class RequestError(RuntimeError):
+    """A request that failed alone."""
+
+
+class CompletionOutput:
+    """One sequence."""
+
+    def __init__(self):
+        self.token_ids = []
+        self.finish_reason = None
+        self._shown = 0
+
+    @property
+    def token_ids_diff(self):
+        """Ids of the latest response."""
+        return self.token_ids[self._shown :]
+
+
+class RequestOutput:
+    """One request."""
+
+    def __init__(self, number, abort):
+        self.outputs = [CompletionOutput()]
+        self.cached_tokens = 0
+        self.finished = False
+        self.request_id = number
+        self._abort = abort
+        self._responses = collections.deque()
+        self._event = asyncio.Event()
+
+    def abort(self):
+        """Ask for its end."""
+        self._abort(self.request_id)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.finished:
+            raise StopAsyncIteration
+        while not self._responses:
+            await self._event.wait()
+        response = self._responses.popleft()
+        if not self._responses:
+            self._event.clear()
+        if "error" in response:
+            self.finished = True
+            raise RequestError(response["error"])
+        output = self.outputs[0]
+        output._shown = len(output.token_ids)
+        output.token_ids.extend(response["ids"])
+        output.finish_reason = response["reason"]
+        self.cached_tokens = response.get("cached", 0)
+        self.finished = response["final"]
+        return self
+
+
+class BaseLLM:
+    """What both engines share."""
+
+    _args_class = None
+
+    def __init__(
+        self,
+        model,
+        tokenizer=None,
+        tokenizer_mode="auto",
+        skip_tokenizer_init=False,
+        trust_remote_code=False,
+        tensor_parallel_size=1,
+        dtype="auto",
+        revision=None,
+        tokenizer_revision=None,
+        **kwargs,
+    ):
+        for key in kwargs:
+            if key not in self._args_class.model_fields:
+                raise ValueError(f"{type(self).__name__} got invalid argument: {key}")
+        torch.cuda.get_device_properties(0)
+        self.args = self._args_class(
+            model=model,
+            tokenizer_mode=tokenizer_mode,
+            skip_tokenizer_init=skip_tokenizer_init,
+            trust_remote_code=trust_remote_code,
+            tensor_parallel_size=tensor_parallel_size,
+            dtype=dtype,
+            revision=revision,
+            tokenizer_revision=tokenizer_revision,
+            **kwargs,
+        )
+        world_size = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
+        if torch.cuda.device_count() < world_size:
+            raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
+        self._requests, self._last = {}, 0
+        self._worker = None
+        self._start(self._prepare(Path(model)), world_size)
+
+    def _prepare(self, model):
+        return _weights_seed(model)
+
+    def _start(self, seed, world_size):
+        config = json.loads((Path(self._config_folder) / "config.json").read_text())
+        self._worker, *self._others = [
+            subprocess.Popen(
+                [sys.executable, "-m", "mpi4py.futures.server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(world_size)
+        ]
+        setup = {
+            "seed": seed,
+            "vocab": config["vocab_size"],
+            "max_batch_size": self.args.max_batch_size,
+            "reuse": self.args.kv_cache_config.enable_block_reuse,
+        }
+        for worker in (self._worker, *self._others):
+            worker.stdin.write(json.dumps(setup) + "\n")
+            worker.stdin.flush()
+            (state,) = json.loads(worker.stdout.readline())
+            if "fatal" in state:
+                raise RuntimeError("Executor worker returned error") from RuntimeError(state["fatal"])
+        self._dispatching = threading.Thread(target=self._dispatch, daemon=True)
+        self._dispatching.start()
+
+    def _dispatch(self):
+        for line in self._worker.stdout:
+            reached = collections.defaultdict(list)
+            for response in json.loads(line):
+                output, loop = self._requests[response["id"]]
+                output._responses.append(response)
+                reached[loop].append(output)
+                if response.get("final") or "error" in response:
+                    del self._requests[response["id"]]
+            for loop, outputs in reached.items():
+                if not loop.is_running():
+                    raise RuntimeError("EventLoopShutdownError")
+                asyncio.run_coroutine_threadsafe(_notify(outputs), loop)
+
+    def generate_async(
+        self,
+        inputs,
+        sampling_params=None,
+        lora_request=None,
+        prompt_adapter_request=None,
+        streaming=False,
+        kv_cache_retention_config=None,
+        disaggregated_params=None,
+        _postproc_params=None,
+        scheduling_params=None,
+        cache_salt=None,
+    ):
+        """Send one request."""
+        if self._worker is None:
+            raise RuntimeError("LLM is shutting down")
+        if not isinstance(sampling_params, SamplingParams):
+            raise TypeError(f"The sampling_params must be type SamplingParams or None, but got {type(sampling_params)}")
+        _check_types(sampling_params)
+        if sampling_params.end_id is None:
+            raise ValueError(
+                "tokenizer is required to reset end_id if it is None, or you can explicitly specify the end_id"
+            )
+        assert all(isinstance(one, int) for one in inputs)
+        if len(inputs) > self.args.max_num_tokens and not self.args.enable_chunked_prefill:
+            raise ValueError(f"The sum of prompt length ({len(inputs)}) should not exceed max_num_tokens")
+        self._last += 1
+        output = RequestOutput(self._last, self._abort)
+        self._requests[self._last] = output, asyncio.get_running_loop()
+        self._send(
+            {
+                "id": self._last,
+                "prompt": inputs,
+                "max_tokens": sampling_params.max_tokens,
+                "end_id": sampling_params.end_id,
+                "stop_ids": sampling_params.stop_token_ids,
+                "include_stop": sampling_params.include_stop_str_in_output,
+                "ignore_eos": sampling_params.ignore_eos,
+            }
+        )
+        assert streaming, "a measured request must be a stream"
+        return output
+
+    def _abort(self, number):
+        self._send({"abort": number})
+
+    def _send(self, message):
+        self._worker.stdin.write(json.dumps(message) + "\n")
+        self._worker.stdin.flush()
+
+    def shutdown(self):
+        """Tell the workers to end, and wait for it."""
+        if self._worker is None:
+            return
+        for worker in (self._worker, *self._others):
+            try:
+                worker.stdin.write("null\n")
+                worker.stdin.flush()
+            except BrokenPipeError:
+                # The real one waits for an answer that a killed worker never gives.
+                threading.Event().wait()
+            worker.wait()
+        self._dispatching.join()
+        for worker in (self._worker, *self._others):
+            worker.stdin.close()
+            worker.stdout.close()
+        self._worker = None
+
+
+class _TorchLLM(BaseLLM):
+    """The PyTorch engine."""
+
+    _args_class = llm_args.TorchLlmArgs
+
+    def __init__(self, *args, **kwargs):
+        only_trt = getattr(llm_args, "TrtLlmArgs", llm_args.TorchLlmArgs).model_fields.keys()
+        if wrong := sorted((only_trt - llm_args.TorchLlmArgs.model_fields.keys()) & kwargs.keys()):
+            raise ValueError(f"The following arguments are specific to TensorRT backend: {wrong}")
+        super().__init__(*args, **kwargs)
+
+    def _prepare(self, model):
+        self._config_folder = model
+        return _weights_seed(model)
+
+
+class _TrtLLM(BaseLLM):
+    """The TensorRT engine, built from a checkpoint where the model is not one already."""
+
+    _args_class = getattr(llm_args, "TrtLlmArgs", None)
+
+    def _prepare(self, model):
+        config = json.loads((model / "config.json").read_text())
+        if "build_config" not in config:
+            self._workspace = tempfile.TemporaryDirectory()
+            built = Path(self._workspace.name)
+            build = {"build_config": {"max_batch_size": self.args.max_batch_size}, "seed": _weights_seed(model)}
+            (built / "config.json").write_text(json.dumps({**config, **build}))
+            (built / "rank0.engine").write_bytes(b"engine")
+            model = built
+        self._config_folder = self._engine_dir = model
+        return json.loads((model / "config.json").read_text())["seed"]
+
+    def save(self, engine_dir):
+        """Copy the engine."""
+        shutil.copytree(self._engine_dir, engine_dir, dirs_exist_ok=True)
+
+
+class LLM(_TorchLLM):
+    """What `from tensorrt_llm import LLM` gives."""
+
+
+async def _notify(outputs):
+    for output in outputs:
+        output._event.set()
+
+
+def _weights_seed(model):
+    files = sorted(model.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"no weights in {model}")
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _check_types(params):
+    for name, kind in SamplingParams.__annotations__.items():
+        pydantic.TypeAdapter(kind).validate_python(getattr(params, name), strict=True)

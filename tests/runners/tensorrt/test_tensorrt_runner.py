@@ -1,0 +1,329 @@
+"""The TensorRT-LLM runner over the stand-in: arrivals, ends of sequences, both engines, and what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from contract.runner_process import TENSORRT_FOLDER, generate_requests, ids_prompt, load_request, running, workload
+from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
+from runners.tensorrt.make_standin import make_standin
+from wattdock_tensorrt_workers import descendants, workers_below
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Pass, Runner
+
+PYTHON = Path(TENSORRT.python)
+GPUS = tuple(f"GPU-5a0d1000-0000-0000-0000-00000000000{index}" for index in range(2))
+NS_PER_S = 1_000_000_000
+TWO_ENDS = {"eos_token_id": [2, 5]}
+
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch at {PYTHON}")
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with what stands in for TensorRT-LLM 1.2."""
+    return make_standin(tmp_path_factory.mktemp("stand-in"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with a tokenizer, two ends of sequences and no weights."""
+    made = write_config(tmp_path_factory.mktemp("model"), **TWO_ENDS)
+    write_tokenizer(made)
+    (made / "generation_config.json").write_text(json.dumps({**TWO_ENDS, "repetition_penalty": 1.9}))
+    return made
+
+
+@contextmanager
+def runner_with(stand_in: Path, **variables: str) -> Iterator[Runner]:
+    """Return a fresh runner."""
+    with running("tensorrt", TENSORRT_FOLDER, PYTHON, stand_in=stand_in, **variables) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def bare(stand_in: Path) -> Iterator[Runner]:
+    """Return a runner whose loads and unloads follow one another."""
+    with runner_with(stand_in, WATTDOCK_STANDIN_GPUS="2") as runner:
+        yield runner
+
+
+@pytest.fixture
+def load(bare: Runner, folder: Path) -> Iterator[Any]:
+    """Return what loads the model with some settings; it is unloaded afterwards."""
+
+    def loading(**engine_args: object) -> pb.Loaded:
+        fields = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS}
+        return bare.load(folder, engine_args=engine_args, **fields)[0]
+
+    yield loading
+    bare.stub.Unload(pb.UnloadRequest())
+
+
+def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
+    """Run one pass that returns ids."""
+    return runner.generate(workload(**{"return_token_ids": True, **fields}), prompts)
+
+
+def refusal(call: Any) -> tuple[str, str]:
+    """Return the name of the status and the detail of a call that must fail."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    return caught.value.code().name, caught.value.details() or ""
+
+
+def test_closed_loop_keeps_as_many_in_flight_as_asked(bare: Runner, load: Any) -> None:
+    """A finished request is replaced while its neighbours run on, and never is there one too many."""
+    load()
+    prompts = [ids_prompt(4, max_output_tokens=15 + 10 * (i % 3)) for i in range(12)]
+    result = run(bare, prompts, arrival=pb.ARRIVAL_CLOSED, in_flight=3)
+    assert result.summary.requests == 12
+    finished_ns = sorted(record.finished_ns for record in result.requests)
+    # Request 3 takes the place of the first that finished, request 4 that of the second, and so on.
+    waits_ns = [record.submitted_ns - finished_ns[i] for i, record in enumerate(result.requests[3:])]
+    lives_ns = [record.finished_ns - record.submitted_ns for record in result.requests]
+    assert min(waits_ns) >= 0
+    assert max(waits_ns) < min(lives_ns)
+
+
+def test_poisson_arrivals_are_submitted_at_their_intended_instants(bare: Runner, load: Any) -> None:
+    """An engine with time to spare is not waited for, and the lateness of the loop stays small."""
+    load()
+    fields = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 20.0, "in_flight": 50, "max_output_tokens": 2}
+    records = run(bare, [ids_prompt(8)] * 40, **fields).requests
+    late_s = sorted((record.submitted_ns - record.intended_ns) / NS_PER_S for record in records)
+    assert late_s[0] >= 0
+    assert late_s[len(late_s) // 2] < 0.05
+    assert [r.intended_ns for r in records] == sorted(r.intended_ns for r in records)
+
+
+def test_tokens_of_one_step_share_an_instant(bare: Runner, load: Any) -> None:
+    """One response a step and request, and one point of the series a step."""
+    load()
+    result = run(bare, [ids_prompt(5)] * 16, in_flight=16, max_output_tokens=30)
+    assert result.output_tokens[-1] == 16 * 30
+    # 30 steps; a busy machine may see a step in two turns, or two steps in one.
+    assert len(result.at_ns) < 90
+
+
+@pytest.mark.parametrize("fault", ["", "hides the end"])
+def test_the_id_that_ends_a_sequence_counts_whether_it_is_handed_out_or_not(
+    stand_in: Path, folder: Path, fault: str
+) -> None:
+    """By the engine's own end id and by a further one alike; ignored, it ends nothing."""
+    prompts = [pb.Prompt(token_ids=pb.TokenIds(ids=[first, 9, 9])) for first in (7, 8, 9)]
+    with runner_with(stand_in, WATTDOCK_STANDIN_FAULT=fault) as runner:
+        runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
+        stopped = run(runner, prompts, in_flight=3, ignore_eos=False, max_output_tokens=6).requests
+        full = run(runner, prompts, in_flight=3, ignore_eos=True, max_output_tokens=6).requests
+    assert [(r.output_tokens, r.finish_reason) for r in stopped] == [(3, "stop"), (3, "stop"), (6, "length")]
+    assert [list(record.output_ids.ids)[-1] for record in stopped[:2]] == [2, 2 if fault else 5]
+    assert [(r.output_tokens, r.finish_reason) for r in full] == [(6, "length")] * 3
+
+
+def test_what_is_in_effect_is_read_back_with_block_reuse_off(bare: Runner, load: Any) -> None:
+    """TensorRT-LLM's own default would serve prompts from its cache."""
+    loaded = load(kv_cache_config={"free_gpu_memory_fraction": 0.5}, max_batch_size=64)
+    effective = json.loads(loaded.effective_engine_args_json)
+    cache = effective["kv_cache_config"]
+    assert (cache["enable_block_reuse"], cache["free_gpu_memory_fraction"]) == (False, 0.5)
+    named = {"max_batch_size": 64, "max_num_tokens": 8192, "tp_size": 1, "backend": "pytorch", "eos_token_ids": [2, 5]}
+    assert effective.items() >= named.items()
+    assert loaded.environment.used_gpu_uuids == [GPUS[0]]
+    assert "'repetition_penalty': 1.9" in " ".join(loaded.environment.warnings)
+
+
+def test_cached_prompt_tokens_are_counted_where_reuse_is_on(bare: Runner, load: Any) -> None:
+    """Per request, as the engine counts them."""
+    load(kv_cache_config={"enable_block_reuse": True})
+    first, second = (run(bare, [ids_prompt(70)]) for _ in range(2))
+    assert [one.summary.cached_prompt_tokens for one in (first, second)] == [0, 64]
+    load_off = run(bare, [ids_prompt(40)])
+    assert load_off.summary.cached_prompt_tokens == 0
+
+
+def test_a_model_is_split_over_two_gpus(bare: Runner, load: Any) -> None:
+    """Each part is a worker process, and none is left after unloading."""
+    loaded = load(tp_size=2)
+    assert json.loads(loaded.environment.parallelism_json) == {
+        "kind": "tensor",
+        "tensor_parallel_size": 2,
+        "devices": dict.fromkeys(GPUS, 2),
+    }
+    assert loaded.environment.used_gpu_uuids == list(GPUS)
+    assert len(workers_below(bare.process.pid)) == 2
+    assert run(bare, [ids_prompt(3)]).summary.output_tokens == 5
+    bare.stub.Unload(pb.UnloadRequest())
+    assert descendants(bare.process.pid) == frozenset()
+
+
+def test_the_tensorrt_engine_is_built_once_and_then_kept(bare: Runner, stand_in: Path, load: Any) -> None:
+    """The build is a span of its own inside the load; settings that only matter later do not build it anew."""
+    args: dict[str, Any] = {"backend": "tensorrt", "build_config": {"max_batch_size": 8}}
+    names, built = [], []
+    for more in ({}, {}, {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}, {"max_num_tokens": 4096}):
+        loaded = load(**args, **more)
+        spans = {span.name: span for span in loaded.spans}
+        names.append(sorted(spans))
+        if "build" in spans:
+            built.append(spans)
+        assert run(bare, [ids_prompt(3)]).summary.output_tokens == 5
+        bare.stub.Unload(pb.UnloadRequest())
+    assert names == [["build", "load"], ["load"], ["load"], ["build", "load"]]
+    for spans in built:
+        assert spans["load"].start_ns < spans["build"].start_ns < spans["build"].end_ns < spans["load"].end_ns
+    kept = [path for path in (stand_in / "cache/wattdock-tensorrt").iterdir() if path.is_dir()]
+    kept = [path for path in kept if not path.name.startswith("drawn-")]
+    assert [sorted(file.name for file in path.iterdir()) for path in kept] == [["config.json", "rank0.engine"]] * 2
+
+
+def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(bare: Runner, stand_in: Path, folder: Path) -> None:
+    """The same seed gives the same answers, another one others; what a killed runner left is removed, too."""
+    (stand_in / "cache/wattdock-tensorrt/drawn-killed").mkdir(parents=True)
+    answers = []
+    for seed in (1, 1, 2):
+        weights = pb.RandomWeights(low=-0.5, high=0.5, seed=seed)
+        bare.load(folder, random_weights=weights, gpu_uuids=GPUS)
+        answers.append([list(one.output_ids.ids) for one in run(bare, [ids_prompt(5)]).requests])
+        bare.stub.Unload(pb.UnloadRequest())
+    assert answers[0] == answers[1] != answers[2]
+    assert list((stand_in / "cache/wattdock-tensorrt").glob("drawn-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "named"),
+    [
+        ({"engine_args": {"tpsize": 1}}, "INVALID_ARGUMENT", "did you mean 'tp_size'"),
+        ({"engine_args": {"load_format": "dummy"}}, "INVALID_ARGUMENT", "unknown engine argument 'load_format'"),
+        ({"engine_args": {"allreduce_strategy": "NCLL"}}, "INVALID_ARGUMENT", '"NCCL"'),
+        ({"engine_args": {"kv_cache_config": {"max_token": 1}}}, "INVALID_ARGUMENT", "did you mean 'max_tokens'"),
+        ({"engine_args": {"kv_cache_config": {"max_tokens": "x"}}}, "INVALID_ARGUMENT", "kv_cache_config.max_tokens"),
+        ({"engine_args": {"fast_build": True}}, "INVALID_ARGUMENT", "specific to TensorRT backend: ['fast_build']"),
+        ({"engine_args": {"tp_size": 2, "pp_size": 2}}, "INVALID_ARGUMENT", "tp_size × pp_size is 4"),
+        ({"random_weights": None}, "INVALID_ARGUMENT", "no weights"),
+        ({"gpu_uuids": ()}, "FAILED_PRECONDITION", "torch sees [GPU-5a0d1000"),
+    ],
+)
+def test_load_that_cannot_be_had_is_refused(
+    bare: Runner, folder: Path, fields: dict[str, Any], code: str, named: str
+) -> None:
+    """Unknown names, values of the wrong kind, another engine's arguments, no weights, other GPUs: each is named."""
+    asked = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, **fields}
+    status, detail = refusal(bare.stub.Load(load_request(folder, **asked)))
+    assert (status, named in detail) == (code, True), detail
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "named"),
+    [
+        ({}, ids_prompt(500), "500 + 40 positions, and the model has 512"),
+        ({"in_flight": 9}, ids_prompt(3), "this engine serves 8 at a time; raise max_batch_size"),
+        ({}, ids_prompt(80), "80 tokens, and this engine computes 64 in one step"),
+    ],
+)
+def test_a_pass_that_the_engine_would_serve_otherwise_is_refused(
+    bare: Runner, load: Any, asked: dict[str, Any], prompt: pb.Prompt, named: str
+) -> None:
+    """Neither in the middle, nor queued inside the engine without a word."""
+    load(max_batch_size=8, max_num_tokens=64)
+    fields = {"in_flight": 1, "max_output_tokens": 40, **asked}
+    status, detail = refusal(bare.stub.Generate(iter(generate_requests(workload(**fields), [prompt]))))
+    assert (status, named in detail) == ("INVALID_ARGUMENT", True), detail
+
+
+def test_no_gpu_is_said_before_anything_is_tried(stand_in: Path, folder: Path) -> None:
+    """There is no TensorRT-LLM for CPUs."""
+    with runner_with(stand_in, WATTDOCK_STANDIN_GPUS="0") as runner:
+        status, detail = refusal(runner.stub.Load(load_request(folder, random_weights=SMALL_UNIFORM)))
+    assert (status, "runs on NVIDIA GPUs only" in detail) == ("FAILED_PRECONDITION", True)
+
+
+def test_the_next_release_runs_without_its_removed_engine(tmp_path: Path, folder: Path) -> None:
+    """PyTorch works; what is gone is named."""
+    with runner_with(make_standin(tmp_path / "next", "1.3", "1.3.0")) as runner:
+        asked = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS[:1]}
+        status, detail = refusal(runner.stub.Load(load_request(folder, engine_args={"backend": "tensorrt"}, **asked)))
+        assert (status, "no TensorRT backend any more" in detail) == ("FAILED_PRECONDITION", True)
+        runner.load(folder, **asked)
+        assert run(runner, [ids_prompt(3)]).summary.output_tokens == 5
+
+
+def test_a_killed_worker_fails_the_pass_by_name_and_the_runner_still_ends(stand_in: Path, folder: Path) -> None:
+    """TensorRT-LLM itself would wait for ever, in the pass and in its shutdown."""
+    with runner_with(stand_in) as runner:
+        runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
+        long_pass = workload(min_duration_s=600.0, max_output_tokens=40)
+        call = runner.stub.Generate(iter(generate_requests(long_pass, [ids_prompt(10)] * 4)))
+        while not next(call).heartbeat.output_tokens:
+            pass
+        (worker,) = workers_below(runner.process.pid)
+        os.kill(worker.pid, signal.SIGKILL)
+        killed_s = time.monotonic()
+        status, detail = refusal(call)
+        assert (status, "a process of TensorRT-LLM's engine died" in detail) == ("INTERNAL", True), detail
+        assert time.monotonic() - killed_s < 5
+        runner.process.send_signal(signal.SIGTERM)
+        assert runner.process.wait(timeout=9) == 0
+
+
+@pytest.mark.parametrize("fault", ["oom at load", "oom in a pass"])
+def test_running_out_of_memory_is_resource_exhausted(stand_in: Path, folder: Path, fault: str) -> None:
+    """It comes as text from another process, and is told from other failures all the same."""
+    with runner_with(stand_in, WATTDOCK_STANDIN_FAULT=fault) as runner:
+        asked = load_request(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
+        if fault == "oom at load":
+            status, detail = refusal(runner.stub.Load(asked))
+        else:
+            list(runner.stub.Load(asked))
+            status, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), [ids_prompt(10)]))))
+    assert (status, "CUDA out of memory" in detail) == ("RESOURCE_EXHAUSTED", True), detail
+
+
+def test_a_failed_pass_leaves_an_engine_that_serves_the_next(bare: Runner, load: Any) -> None:
+    """What was in flight when the client went away is aborted."""
+    load()
+    call = bare.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), [ids_prompt(10)] * 4)))
+    while not next(call).heartbeat.output_tokens:
+        pass
+    call.cancel()
+    assert run(bare, [ids_prompt(3)] * 3, in_flight=3).summary.output_tokens == 15
+
+
+def test_text_prompts_are_encoded_before_and_answers_decoded_after_the_pass(bare: Runner, load: Any) -> None:
+    """The engine has no tokenizer."""
+    load()
+    (record,) = run(bare, [pb.Prompt(text="a watt is a joule per second")], return_text=True).requests
+    assert record.prompt_tokens > 3
+    assert record.text
+
+
+def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None:
+    """And whether the installed package has all that the runner sets."""
+    findings = {one.name: one for one in bare.stub.Diagnose(pb.DiagnoseRequest()).findings}
+    proven = findings["tensorrt runner"]
+    assert (proven.status, "never yet with the real TensorRT-LLM" in proven.value) == ("warn", True)
+    assert "docs/tensorrt.md" in proven.advice
+    assert findings["tensorrt-llm arguments"].status == "ok"
+
+
+def test_describe_imports_no_engine(stand_in: Path) -> None:
+    """Every argument of the installed package, from a process that has not mapped libtorch."""
+    with runner_with(stand_in) as fresh:
+        described = fresh.stub.Describe(pb.DescribeRequest())
+        assert "libtorch" not in Path(f"/proc/{fresh.process.pid}/maps").read_text()
+    assert described.framework_version == "1.2.1+standin"
+    assert {"tp_size", "pp_size", "backend", "kv_cache_config", "quant_config"} <= set(described.engine_arguments)
+    assert "tensor_parallel_size" not in described.engine_arguments

@@ -1,0 +1,70 @@
+"""The vLLM runner and its settings against the arguments that each supported vLLM has."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.runner_process import VLLM_FOLDER
+from packaging.specifiers import SpecifierSet
+
+from wattdock.config.sections.vllm import Section
+
+FACTS = json.loads((Path(__file__).parents[2] / "facts/vllm.json").read_text(encoding="utf-8"))
+VERSIONS: list[str] = FACTS["versions"]
+OF_WATTDOCK = {"low", "high", "seed"}
+
+
+def types_in(version: str) -> dict[str, str]:
+    """Return each argument's type in one version."""
+    arguments: dict[str, Any] = FACTS["arguments"]
+    return {
+        name: kind for name, kinds in arguments.items() for kind, has in kinds.items() if has == "all" or version in has
+    }
+
+
+def written_by_the_runner() -> set[str]:
+    """Return every name that the runner gives EngineArgs itself, and those that it reads from what was given."""
+    names = set()
+    for file in ("wattdock_vllm_load.py", "wattdock_vllm_arguments.py"):
+        tree = ast.parse((VLLM_FOLDER / file).read_text(encoding="utf-8"))
+        functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for name in {"engine_settings", "defaults_for"} & functions.keys():
+            for node in ast.walk(functions[name]):
+                if isinstance(node, ast.Dict):
+                    names |= {str(key.value) for key in node.keys if isinstance(key, ast.Constant)}
+                elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                    names.add(str(node.slice.value))
+    return names - OF_WATTDOCK
+
+
+def test_the_facts_cover_every_supported_minor_version() -> None:
+    """A range that nobody looked into is a guess."""
+    supported = SpecifierSet(">=0.26,<0.34")
+    assert 'supported_versions: str | None = ">=0.26,<0.34"' in (VLLM_FOLDER / "wattdock_vllm.py").read_text()
+    assert [version.split(".")[1] for version in VERSIONS] == [str(minor) for minor in range(26, 34)]
+    assert all(version in supported for version in VERSIONS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_that_the_runner_writes_is_an_argument_there(version: str) -> None:
+    """Twelve names, from prefix caching to the workers' extension."""
+    written = written_by_the_runner()
+    assert {"enable_prefix_caching", "load_format", "worker_extension_cls", "skip_tokenizer_init"} <= written
+    assert written - types_in(version).keys() == set()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> None:
+    """What the section checks before launch is what vLLM takes."""
+    there = types_in(version)
+    assert Section.model_fields.keys() - there.keys() == set()
+    plain = {"int": int, "float": float, "bool": bool, "str": str}
+    for name, kind in there.items():
+        words = set(kind.replace("|", " ").split())
+        if name in Section.model_fields and words <= {*plain, "None"}:
+            annotation = str(Section.model_fields[name].annotation)
+            assert any(word in annotation for word in words - {"None"}), (name, kind, annotation)
