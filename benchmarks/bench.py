@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 OVERHEADS = {"start-up": start_up, "wire": wire_costs, "energy": energy_arithmetic, "studies": studies}
 # On which engine each comparison runs.
 COMPARISONS = {"pytorch": "pytorch", "vllm": "vllm", "vllm-final": "vllm", "meter": "vllm"}
-DEFAULT = ("start-up", "wire", "energy", "pytorch", "vllm", "meter")
+DEFAULT = ("start-up", "wire", "energy", "studies", "pytorch", "vllm", "meter")
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
 KEPT = REPO / "docs/measurements/bench.md"
 
