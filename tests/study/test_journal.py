@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,3 +53,19 @@ def test_a_spoiled_line_in_the_middle_is_named_not_skipped(tmp_path: Path) -> No
     path.write_bytes(b'{"event": "one"}\nnonsense\n{"event": "two"}\n')
     with pytest.raises(StoreError, match=r"journal\.jsonl:2"):
         read_journal(path)
+
+
+def test_a_line_that_found_no_room_is_not_written_later(tmp_path: Path) -> None:
+    """Closing tries nothing again, and the next line follows the last whole one."""
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append("one")
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"No space left|File too large"):
+            journal.append("two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.close()
+    assert path.read_bytes() == before

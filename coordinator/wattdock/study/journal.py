@@ -5,6 +5,7 @@ Knows lines only: what they mean is for `folder`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -34,7 +35,8 @@ class Journal:
             StoreError: Another coordinator has it open, or a line makes no sense.
             OSError: It cannot be read or made.
         """
-        self._file = path.open("a+b")
+        # Without a buffer: what could not be written must not be tried again later, when the file is closed.
+        self._file = path.open("a+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -57,8 +59,9 @@ class Journal:
         line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **facts}
         end = self._file.seek(0, os.SEEK_END)
         try:
-            self._file.write(json.dumps(line).encode() + b"\n")
-            self._file.flush()
+            text = json.dumps(line).encode() + b"\n"
+            if self._file.write(text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file.fileno())
         except OSError:
             self._file.truncate(end)
