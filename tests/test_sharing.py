@@ -18,13 +18,18 @@ def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSee
 
 
 def outcome(
-    *processes: GpuProcessSeen, exclusive: str = "machine", used: tuple[str, ...] = ("GPU-a",)
+    *processes: GpuProcessSeen,
+    exclusive: str = "machine",
+    used: tuple[str, ...] = ("GPU-a",),
+    leased: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     fact = MeterFact(
         source="counter", counter_period_s=0.1, nvml_busy_fraction=0.1, ticks=9, process_lists=4, events=[]
     )
     energy: Any = SimpleNamespace(gpu_processes=list(processes), meter={"GPU-a": fact, "GPU-b": fact})
-    environment: Any = SimpleNamespace(gpu_uuids=list(used), leased=list(used) or ["cpu"], exclusive=exclusive)
+    environment: Any = SimpleNamespace(
+        gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
+    )
     return {check.name: check for check in sharing_checks(environment, energy)}
 
 
@@ -44,6 +49,16 @@ def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else
     check = outcome(*processes)["exclusive GPUs"]
     assert check.status == status
     assert said in check.figure
+
+
+def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
+    """One whose driver lists nobody could hide anybody; one that was leased and not used shows nobody."""
+    two = ("GPU-a", "GPU-b")
+    check = outcome(process(1, own=True), used=two)["exclusive GPUs"]
+    assert (check.status, "no process of the runner on GPU-b" in check.figure) == ("unknown", True)
+    assert outcome(process(1, own=True), process(2, "GPU-b", own=True), used=two)["exclusive GPUs"].status == "pass"
+    assert outcome(process(1, own=True), leased=two)["exclusive GPUs"].status == "pass"
+    assert outcome(process(1, "GPU-c", own=True), used=("GPU-c",))["exclusive GPUs"].status == "unknown"
 
 
 def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import Gpu, LoadOrder
 
+HEAD_BYTES = 1 << 20
 SCRATCH, ALIVE = "drawn-", "alive.lock"
 # Compilers, kernels and their readers; an engine built by one is not for another.
 BUILDERS = ("tensorrt-llm", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "torch", "transformers", "nvidia-modelopt")
@@ -58,15 +59,17 @@ def engine_key(
 
 
 def files_digest(folder: Path) -> str:
-    """Return a digest of a model folder: small files by content, weights by name, size and their first megabyte.
+    """Return a digest of a model folder: small files by content, larger ones by when they were written, too.
 
-    A safetensors file begins with a table of all its tensors.
+    A safetensors file begins with a table of all its tensors; two trainings of a model may differ only far behind it.
     """
     digest = hashlib.sha256()
     for file in sorted(path for path in folder.iterdir() if path.is_file()):
         digest.update(f"{file.name}:{file.stat().st_size}:".encode())
         with file.open("rb") as content:
-            digest.update(content.read(1 << 20))
+            digest.update(content.read(HEAD_BYTES))
+        if file.stat().st_size > HEAD_BYTES:
+            digest.update(str(file.stat().st_mtime_ns).encode())
     return digest.hexdigest()
 
 

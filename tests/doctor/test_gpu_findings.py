@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from wattdock.host.gpus import GpuInventory
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
-NONE = np.array([], dtype=np.int64)
+# Four reads, of 3, 4, 5 and 9 ms.
+TICKS = Ticks(*np.array([[0, 100], [3, 105], [6, 109], [10, 118], [0, 0]], dtype=np.int64) * 1_000_000)
 
 
 def seen(library: Path, *gpus: FakeGpu, init_error: int = 0) -> GpuInventory:
@@ -111,10 +112,11 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
     gpu = GpuTimeline(
         uuid=ONE,
         energy_source=source,  # type: ignore[arg-type]
-        ticks=Ticks(NONE, NONE, NONE, NONE, NONE),
+        ticks=TICKS,
         events=(MeterEvent(0, "not_supported", "energy counter: Not Supported"),),
         period_s=period_s,
         busy_fraction=busy,
     )
     [finding] = counter_findings(found.gpus, Timeline("nvml", 0, 1, {ONE: gpu}))
     assert (finding.name, finding.status) == ("GPU 0 energy counter", status)
+    assert ("one read takes 4.5 ms (longest 9.0)" in finding.value) == (status != "fail")

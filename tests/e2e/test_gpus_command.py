@@ -96,9 +96,24 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
         assert line in done.stdout
 
 
+def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(wattdock: Command) -> None:
+    """Servers are shared; where all are busy there is nothing to choose."""
+    busy = FakeGpu(uuid=ONE, processes=(FakeProcess(1),))
+    done = wattdock("doctor", env=on_gpus(wattdock, busy, FakeGpu(uuid=TWO)))
+    assert done.returncode == 0, done.stdout
+    assert "ok   GPUs chosen: 1, as free" in done.stdout
+    assert "warn GPU 0 in use: process 1 (root, " in done.stdout
+    done = wattdock("doctor", env=on_gpus(wattdock, busy))
+    assert done.returncode == 3
+    assert "fail GPUs chosen: 1 GPU(s) needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
+    assert "fail GPU 0 in use" in done.stdout
+    done = wattdock("doctor", env=on_gpus(wattdock, FakeGpu(uuid=ONE)) | {"CUDA_VISIBLE_DEVICES": ""})
+    assert "fail GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in done.stdout
+
+
 def test_the_doctor_asks_the_backend_in_its_own_environment(wattdock: Command) -> None:
     """A real runner is started and stopped; a backend that does not exist is a finding."""
-    env = on_gpus(wattdock, FakeGpu(uuid=ONE))
+    env = on_gpus(wattdock, FakeGpu(uuid=ONE), FakeGpu(uuid=TWO))
     asked = ("--backend", "fake", "--gpus", "0", "--runner-python", sys.executable, "--json")
     answer = json.loads(wattdock("doctor", *asked, env=env).stdout)
     found = {one["name"]: one for one in answer["findings"]}
@@ -107,6 +122,7 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(wattdock: Command) -
     # The test's interpreter has no torch, which is what a runner on a GPU would need.
     assert found["CUDA in the runner"]["status"] == "fail"
     assert "torch" in found["CUDA in the runner"]["value"]
+    assert found["all-reduce"]["value"].startswith("not timed: the runner had GPU 0 alone")
     assert wattdock.nothing_runs_within(10)
 
 

@@ -86,7 +86,7 @@ class FakeGpu:
     Attributes:
         profile: Power over time, W; the last segment goes on for ever.
         unsupported: Words separated by blanks: energy, power_instant, power_average, power, temperature,
-            memory_temperature, clocks, violation, utilization, memory, ecc, mig, power_limit, processes, ….
+            memory_temperature, clocks, violation, utilization, memory, memory_v2, ecc, mig, power_limit, processes, ….
         failing_from_s, failing_until_s: In between, calls fail with NVML's "unknown error".
         failing: Which ones, in the words of `unsupported`; all where it is empty.
         nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
@@ -103,6 +103,7 @@ class FakeGpu:
     seed: int = 1
     memory_total_bytes: int = 150_754_820_096
     memory_used_bytes: int = 0
+    memory_reserved_bytes: int = 644_939_776
     counter_offset_mj: float = 5e9
     counter_step_mj: float = 1
     period_s: float = 0.1

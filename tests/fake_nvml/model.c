@@ -175,7 +175,7 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     if (!strcmp(key, "nvlink_peers")) return read_peers(gpu, text);
     if (!strcmp(key, "process")) return read_process(gpu, text);
     WORDS(uuid) WORDS(name) WORDS(unsupported) WORDS(failing)
-    COUNT(seed) COUNT(memory_total_bytes) COUNT(memory_used_bytes) COUNT(sm_clock_mhz) COUNT(sm_clock_max_mhz)
+    COUNT(seed) COUNT(memory_total_bytes) COUNT(memory_used_bytes) COUNT(memory_reserved_bytes) COUNT(sm_clock_mhz) COUNT(sm_clock_max_mhz)
     COUNT(memory_clock_mhz) COUNT(memory_clock_max_mhz) COUNT(ecc) COUNT(mig) COUNT(persistence) COUNT(compute_major)
     COUNT(compute_minor) COUNT(architecture) COUNT(transient_error_every) COUNT(utilization_percent) COUNT(mig_slices)
     COUNT(nvlink_version) COUNT(pcie_generation) COUNT(pcie_generation_max) COUNT(pcie_width) COUNT(pcie_width_max)

@@ -34,7 +34,7 @@ struct gpu {
     int segment_count;
     struct process processes[MAX_PROCESSES];
     int process_count;
-    uint64_t seed, memory_total_bytes, memory_used_bytes;
+    uint64_t seed, memory_total_bytes, memory_used_bytes, memory_reserved_bytes;
     double counter_offset_mj, counter_step_mj, period_s, phase_s, jitter_idle_s, jitter_load_s, load_w;
     double drop_probability, lag_s, power_lag_s;
     double read_cost_s, slow_cost_s, slow_probability, process_cost_s;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum {
-    OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999,
+    OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, LOST = 15, VERSION_MISMATCH = 25, UNKNOWN = 999,
     UINT = 1, ULONGLONG = 3,
 };
 
@@ -154,13 +154,16 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, free, u
 
 result nvmlDeviceGetMemoryInfo(device gpu, struct memory *m) {
     BEGIN("memory", USUAL);
-    *m = (struct memory){gpu->memory_total_bytes, gpu->memory_total_bytes - gpu->memory_used_bytes, gpu->memory_used_bytes};
+    unsigned long long used = gpu->memory_used_bytes + gpu->memory_reserved_bytes;
+    *m = (struct memory){gpu->memory_total_bytes, gpu->memory_total_bytes - used, used};
     return OK;
 }
 
 result nvmlDeviceGetMemoryInfo_v2(device gpu, struct memory_v2 *m) {
     BEGIN("memory", USUAL);
-    *m = (struct memory_v2){m->version, gpu->memory_total_bytes, 0, gpu->memory_total_bytes - gpu->memory_used_bytes, gpu->memory_used_bytes};
+    if (unsupported(gpu, "memory_v2")) return VERSION_MISMATCH;
+    unsigned long long free = gpu->memory_total_bytes - gpu->memory_used_bytes - gpu->memory_reserved_bytes;
+    *m = (struct memory_v2){m->version, gpu->memory_total_bytes, gpu->memory_reserved_bytes, free, gpu->memory_used_bytes};
     return OK;
 }
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -42,6 +43,16 @@ def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
     with fake_nvml.loaded(library, gpus=[FakeGpu(unsupported="ecc mig power_limit memory clocks")]):
         (gpu,) = list_gpus()
     assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
+
+
+def test_what_the_driver_keeps_for_itself_is_not_in_use_where_it_says_so(library: Path) -> None:
+    """As nvidia-smi tells them apart; an old driver counts both as used, and what is free is the same."""
+    gpu = FakeGpu(memory_total_bytes=100, memory_used_bytes=30, memory_reserved_bytes=20)
+    older = replace(gpu, uuid=fake_nvml.uuid_of(2), unsupported="memory_v2")
+    with fake_nvml.loaded(library, gpus=[gpu, older]):
+        new, old = list_gpus()
+    assert (new.vram_used_bytes, new.vram_reserved_bytes, new.vram_free_bytes) == (30, 20, 50)
+    assert (old.vram_used_bytes, old.vram_reserved_bytes, old.vram_free_bytes) == (50, None, 50)
 
 
 @pytest.mark.parametrize(

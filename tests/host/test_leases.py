@@ -242,6 +242,13 @@ def test_a_lease_file_that_one_may_not_open_is_named(folder: Path) -> None:
     assert "machine.lease: Permission denied; remove it, or chmod 666 it" in as_user(TAKE, folder)
 
 
+def test_what_a_killed_process_of_the_same_number_left_stands_in_nobodys_way(folder: Path) -> None:
+    """Process ids are used again, and containers that share the folder have the same ones."""
+    (folder / f".machine.lease.{os.getpid()}").touch(mode=0o600)
+    with ours(folder, "GPU-a"):
+        assert "GPU-a" in holders(folder)
+
+
 @needs_root
 @pytest.mark.parametrize("link", ["symlink", "folder"])
 def test_what_stands_in_a_lease_s_place_is_not_followed(folder: Path, link: str) -> None:
@@ -319,13 +326,17 @@ def test_a_network_file_system_is_refused_by_its_name(
 def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every user of a machine has to come to the same answer."""
+    """Every user of a machine has to come to the same answer, also one who could make a better folder later."""
     lock, shm = tmp_path / "lock", tmp_path / "shm"
     shm.mkdir()
     monkeypatch.setattr(folders, "DEFAULTS", (lock / "wattdock", shm / "wattdock"))
     monkeypatch.delenv(folders.SETTING, raising=False)
     assert folders.lease_folder() == shm / "wattdock"
     lock.mkdir()
+    assert folders.lease_folder() == shm / "wattdock"
+    (shm / "wattdock").rmdir()
+    assert folders.lease_folder() == lock / "wattdock"
+    (shm / "wattdock").mkdir()
     assert folders.lease_folder() == lock / "wattdock"
     monkeypatch.setenv(folders.SETTING, str(tmp_path / "mine"))
     assert folders.lease_folder() == tmp_path / "mine"

@@ -338,6 +338,13 @@ def test_an_index_that_does_not_answer_is_named_as_the_cause(
     assert "127.0.0.1" not in str(caught.value)
 
 
+def test_a_backend_without_packages_for_cpus_says_so(runner_dir: Path) -> None:
+    """It has no CPU build; its user lacks a GPU, not a file."""
+    (runner_dir / "requirements-cpu.txt").rename(runner_dir / "requirements-cuda.txt")
+    with pytest.raises(PreflightError, match="has packages for NVIDIA GPUs only, and is to run on a CPU here"):
+        ensure_environment(runner_dir, variant="cpu", progress=print)
+
+
 def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir: Path) -> None:
     """The message names the file and the other way."""
     with pytest.raises(PreflightError, match=r"requirements-cuda.txt: No such file.*runner_python"):

@@ -50,6 +50,8 @@ def engine_findings(ready: Ready, progress: Progress) -> Iterable[Finding]:
         trip_ns = client.check_clock().round_trip_ns
         yield ok("runner's clock", f"the host's, to within {trip_ns / 1e6:.2f} ms")
         yield from judged(client.diagnose(DIAGNOSE_S), ready)
+    if len(ready.gpus) == 1 < len(ready.inventory.gpus):
+        yield ok(BUS_BANDWIDTH, f"not timed: the runner had GPU {ready.gpus[0].index} alone; --gpus names several")
 
 
 def _launch_spec(ready: Ready, log: Path, lease_fds: tuple[int, ...]) -> LaunchSpec:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.doctor.containers import container_findings
 from wattdock.doctor.engine import engine_findings
-from wattdock.doctor.finding import fail
+from wattdock.doctor.finding import fail, ok
 from wattdock.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
 from wattdock.doctor.machine import machine_findings
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host.gpus import inventory
+from wattdock.host.selection import Surroundings, choose_gpus
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.preflight import preflight, survey
 
@@ -64,14 +66,38 @@ def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Finding]:
     for wanted in config.gpus if isinstance(config.gpus, list) else ():
         if not any(wanted in (gpu.index, gpu.uuid) for gpu in found.gpus):
             yield fail(f"GPU {wanted}", "there is none", "wattdock gpus lists those that are here")
+    chosen: Sequence[GpuInfo] = gpus
+    if gpus and not isinstance(config.gpus, list) and config.accelerator != "cpu":
+        choice, chosen = _chosen(config, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        yield choice
     for gpu in gpus:
-        yield from gpu_findings(gpu, found)
+        yield from _for_its_use(gpu_findings(gpu, found), used=gpu in chosen)
     yield from link_findings(gpus, found)
     if gpus:
         meter = NvmlMeter()
         meter.start()
         time.sleep(RECORDED_S)
-        yield from counter_findings(gpus, meter.stop())
+        timeline = meter.stop()
+        for gpu in gpus:
+            yield from _for_its_use(counter_findings([gpu], timeline), used=gpu in chosen)
+
+
+def _chosen(config: ExperimentConfig, found: GpuInventory, visible: str | None) -> tuple[Finding, Sequence[GpuInfo]]:
+    """Which GPUs a measurement here would take by itself; where it would take none, all of them count."""
+    try:
+        chosen = choose_gpus(config, found, Surroundings(visible))
+    except PreflightError as error:
+        seen, _, advice = str(error).partition("; ")
+        return fail("GPUs chosen", seen, advice), found.gpus
+    if not chosen:
+        advice = "unset CUDA_VISIBLE_DEVICES, or name in it what is here"
+        return fail("GPUs chosen", f"none: CUDA_VISIBLE_DEVICES={visible}", advice), found.gpus
+    return ok("GPUs chosen", f"{', '.join(str(gpu.index) for gpu in chosen)}, as free; others with --gpus"), chosen
+
+
+def _for_its_use(findings: Iterable[Finding], *, used: bool) -> Iterable[Finding]:
+    """What spoils a GPU that a measurement here would not take anyway is only good to know."""
+    return (replace(one, status="warn") if one.status == "fail" and not used else one for one in findings)
 
 
 def _asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[GpuInfo]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wattdock.doctor.finding import fail, ok, warn
 from wattdock.host.selection import why_occupied
 from wattdock.host.topology import MEANING, links_among, slow_links
@@ -13,11 +15,12 @@ if TYPE_CHECKING:
 
     from wattdock.doctor.finding import Finding
     from wattdock.host.gpus import GpuInfo, GpuInventory
-    from wattdock.meter.timeline import GpuTimeline, Timeline
+    from wattdock.meter.timeline import GpuTimeline, Ticks, Timeline
 
 # Seen on an H200 were 100 ms; a counter that steps this seldom leaves few ticks in a pass.
 SLOW_COUNTER_S = 1.0
 MAX_BUSY_SHARE = 0.5
+MS_PER_S, NS_PER_MS = 1e3, 1e6
 # Source: NVIDIA CUDA GPUs list: compute capability 12.x is consumer and workstation Blackwell, without NVLink.
 CONSUMER_BLACKWELL = "12."
 
@@ -90,10 +93,21 @@ def _counter(name: str, seen: GpuTimeline) -> Finding:
     if seen.period_s is None:
         return fail(name, "it does not step", "use the GPU for a moment and look again; else reload the driver")
     share = seen.busy_fraction or 0.0
-    value = f"steps every {seen.period_s * 1e3:.0f} ms, reading it takes {share:.1%} of a core"
+    median_ms, longest_ms = read_cost_ms(seen.ticks)
+    value = (
+        f"steps every {seen.period_s * MS_PER_S:.0f} ms, one read takes {median_ms:.1f} ms (longest {longest_ms:.1f}), "
+        f"{share:.1%} of the meter's time goes into NVML"
+    )
     if seen.period_s > SLOW_COUNTER_S or share > MAX_BUSY_SHARE:
         return warn(name, value, "make passes longer: workload.min_duration_s")
     return ok(name, value)
+
+
+def read_cost_ms(ticks: Ticks) -> tuple[float, float]:
+    """Return the median and the longest time, in ms, that the reads on either side of the counter's changes took."""
+    before_ns, after_ns = ticks.before_end_ns - ticks.before_start_ns, ticks.after_end_ns - ticks.after_start_ns
+    costs_ms = np.concatenate([before_ns, after_ns]) / NS_PER_MS
+    return float(np.median(costs_ms)), float(costs_ms.max())
 
 
 def link_findings(gpus: Sequence[GpuInfo], found: GpuInventory) -> Iterable[Finding]:

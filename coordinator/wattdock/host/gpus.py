@@ -33,7 +33,8 @@ class GpuInfo:
     Attributes:
         index: NVML's, which follows the PCI bus order.
         uuid: In NVML's form, "GPU-…".
-        vram_used_bytes: At the time of reading.
+        vram_used_bytes: At the time of reading; what the driver keeps for itself stands apart where it says so.
+        vram_reserved_bytes: What the driver keeps for itself; None where it counts that as used.
         power_limit_w: The limit enforced now; `power_limit_default_w` is the board's own.
         ecc, mig, persistence: Whether the mode is on.
         compute_capability: "9.0" for Hopper.
@@ -72,13 +73,14 @@ class GpuInfo:
     nvlinks: int | None = None
     nvlink_version: str | None = None
     nvml_version: str | None = None
+    vram_reserved_bytes: int | None = None
 
     @property
     def vram_free_bytes(self) -> int | None:
-        """VRAM that was not in use."""
+        """VRAM that a process can have."""
         if self.vram_total_bytes is None or self.vram_used_bytes is None:
             return None
-        return self.vram_total_bytes - self.vram_used_bytes
+        return self.vram_total_bytes - self.vram_used_bytes - (self.vram_reserved_bytes or 0)
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def _read_all() -> GpuInventory:
 
 
 def _read(index: int, gpu: nvml.Device) -> GpuInfo:
-    memory = known(pynvml.nvmlDeviceGetMemoryInfo, gpu)
+    memory = known(nvml.memory, gpu)
     capability = known(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
     cuda = known(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = known(pynvml.nvmlDeviceGetPciInfo, gpu)
@@ -159,8 +161,8 @@ def _read(index: int, gpu: nvml.Device) -> GpuInfo:
         index=index,
         uuid=nvml.uuid(gpu),
         name=str(pynvml.nvmlDeviceGetName(gpu)),
-        vram_total_bytes=None if memory is None else int(memory.total),
-        vram_used_bytes=None if memory is None else int(memory.used),
+        vram_total_bytes=None if memory is None else memory.total_bytes,
+        vram_used_bytes=None if memory is None else memory.used_bytes,
         power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
         power_limit_default_w=_watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu),
         sm_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
@@ -182,6 +184,7 @@ def _read(index: int, gpu: nvml.Device) -> GpuInfo:
         nvlinks=nvlinks,
         nvlink_version=nvlink_version,
         nvml_version=told(pynvml.nvmlSystemGetNVMLVersion),
+        vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
     )
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from wattdock.errors import PreflightError
 
 SETTING = "WATTDOCK_LEASES"
-# The first that is there or can be made; /var/lock belongs to root alone on some systems, /dev/shm to nobody.
+# The first that is there, else the first that can be made: /var/lock belongs to root alone on some systems,
+# /dev/shm to nobody.
 DEFAULTS = (Path("/var/lock/wattdock"), Path("/dev/shm/wattdock"))
 # As for /tmp: all may make files, only owners remove theirs.
 MODE = 0o1777
@@ -24,18 +25,18 @@ OCTAL = re.compile(r"\\(\d{3})")
 
 
 def lease_folder() -> Path:
-    """Return the folder for leases: WATTDOCK_LEASES, else the first default that serves; made where it is not there.
+    """Return the folder for leases: WATTDOCK_LEASES, else the default that is there, else the first that can be made.
+
+    One that is there comes before a better one that is not: others may hold leases in it.
 
     Raises:
         PreflightError: It cannot be made or written to, or lies on a network file system.
     """
     if named := os.environ.get(SETTING):
         return ready_folder(Path(named).expanduser().absolute())
-    *firsts, last = DEFAULTS
-    for folder in firsts:
-        if folder.is_dir() or os.access(folder.parent, os.W_OK | os.X_OK):
-            return ready_folder(folder)
-    return ready_folder(last)
+    there = [folder for folder in DEFAULTS if folder.is_dir()]
+    possible = [folder for folder in DEFAULTS if os.access(folder.parent, os.W_OK | os.X_OK)]
+    return ready_folder([*there, *possible, DEFAULTS[-1]][0])
 
 
 def ready_folder(folder: Path) -> Path:

@@ -11,10 +11,12 @@ import json
 import os
 import random
 import stat
+import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
@@ -22,7 +24,6 @@ from wattdock.host.lease_folder import lease_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SUFFIX = ".lease"
 MACHINE, CPU = "machine", "cpu"
@@ -186,9 +187,10 @@ def _opened(stack: ExitStack, path: Path, flags: int) -> int:
 
 def _make(path: Path) -> None:
     """Make an empty lease file that is there with its final rights at once, whatever the umask."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(descriptor)
+        scratch = Path(name)
         try:
             scratch.chmod(EVERYBODY_MAY)
             os.link(scratch, path)

@@ -6,6 +6,7 @@ no NVML call does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -27,6 +28,8 @@ NOT_SUPPORTED = frozenset(
         pynvml.NVML_ERROR_NO_PERMISSION,
     }
 )
+# The same, asked in a form that is newer than the driver.
+TOO_NEW = NOT_SUPPORTED | {pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH}
 FIELD_MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
 FIELD_POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
 FIELD_POWER_INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
@@ -190,9 +193,33 @@ def violation_ns(gpu: Device, policy: int) -> float:
     return float(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime)
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A GPU's memory; `reserved_bytes` is the driver's own, None where an old driver counts it as used."""
+
+    total_bytes: int
+    used_bytes: int
+    reserved_bytes: int | None
+
+
+def memory(gpu: Device) -> Memory:
+    """Return a GPU's memory, the driver's reserve told apart where the driver does so.
+
+    Source: NVML API, nvmlDeviceGetMemoryInfo_v2 (total = reserved + used + free).
+    """
+    try:
+        seen = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
+    except NvmlError as error:
+        if code_of(error) not in TOO_NEW:
+            raise
+        older = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+        return Memory(int(older.total), int(older.used), None)
+    return Memory(int(seen.total), int(seen.used), int(seen.reserved))
+
+
 def memory_used_bytes(gpu: Device) -> float:
-    """Return memory in use in bytes, the driver's own reserve included where NVML counts it so."""
-    return float(pynvml.nvmlDeviceGetMemoryInfo(gpu).used)
+    """Return memory in use in bytes; on old drivers with the driver's own reserve."""
+    return float(memory(gpu).used_bytes)
 
 
 def gpu_utilization_percent(gpu: Device) -> float:

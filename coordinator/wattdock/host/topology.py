@@ -57,7 +57,7 @@ class Link:
         a, b: UUIDs, a before b in NVML's order.
         nvlinks: NVLinks between them, direct or through a switch.
         path: The way over PCIe: "PIX", "PXB", "PHB", "NODE" or "SYS".
-        peer_access: One may read the other's memory.
+        peer_access: One may write to the other's memory.
     """
 
     a: str
@@ -114,13 +114,14 @@ def read_links(devices: Mapping[str, nvml.Device]) -> tuple[Link, ...]:
 def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
     (first, of_first), (second, of_second) = ends
     level = _told(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
-    readable = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+    # Reading goes with it, and cannot be asked: pynvml's constant for it is a tuple, by a stray comma.
+    writable = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
     return Link(
         a=a,
         b=b,
         nvlinks=_nvlinks_between(first, second, of_first, of_second),
         path=PATHS.get(level) if level is not None else None,
-        peer_access=None if readable is None else readable == pynvml.NVML_P2P_STATUS_OK,
+        peer_access=None if writable is None else writable == pynvml.NVML_P2P_STATUS_OK,
     )
 
 

@@ -105,6 +105,11 @@ def fitting_stamps(runner_dir: Path, variant: Variant) -> tuple[str, ...]:
     try:
         digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     except OSError as error:
+        if variant == "cpu" and requirements_file(runner_dir, "cuda").is_file():
+            raise PreflightError(
+                f"{runner_dir.name} has packages for NVIDIA GPUs only, and is to run on a CPU here; "
+                f"take a machine with a GPU, {OWN_INTERPRETER}"
+            ) from error
         raise PreflightError(
             f"cannot read {requirements}: {error.strerror or error}; add it, {OWN_INTERPRETER}"
         ) from error

@@ -76,6 +76,7 @@ class HostGpu(_Stored):
     cpus: str | None = None
     nvlinks: int | None = None
     nvlink_version: str | None = None
+    vram_reserved_bytes: int | None = None
 
 
 class GpuLink(_Stored):

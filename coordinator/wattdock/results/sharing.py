@@ -20,7 +20,7 @@ def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult) -> li
     gpus = set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
     checks = [_machine_check(environment)]
     if gpus:
-        checks.append(_gpu_check(gpus, energy))
+        checks.append(_gpu_check(gpus, set(environment.gpu_uuids), energy))
     others = [one for one in energy.gpu_processes if one.gpu_uuid not in gpus]
     if others:
         # They share power, cooling and host; how much that matters is the reader's to judge.
@@ -34,17 +34,19 @@ def _machine_check(environment: EnvironmentSnapshot) -> Check:
     return Check(name="machine to itself", status="pass" if alone else "fail", figure=figure)
 
 
-def _gpu_check(gpus: set[str], energy: EnergyResult) -> Check:
-    """Whether nobody else was on the GPUs; a list that shows not even the runner shows nothing."""
+def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult) -> Check:
+    """Whether nobody else was on the GPUs; lists of a used one that show not even the runner show nothing."""
     listed = [one for one in energy.gpu_processes if one.gpu_uuid in gpus]
     foreign = [one for one in listed if not one.own]
     lists = min((energy.meter[uuid].process_lists if uuid in energy.meter else 0 for uuid in gpus), default=0)
-    if len(foreign) == len(listed):
-        seen = f"and {_figure(foreign)}, which may be it" if foreign else "and no other"
-        figure = f"{lists} process lists per GPU show no process of the runner {seen}"
-        return Check(name="exclusive GPUs", status="unknown", figure=figure)
-    if foreign:
+    shown = {one.gpu_uuid for one in listed if one.own}
+    if shown and foreign:
         return Check(name="exclusive GPUs", status="fail", figure=_figure(foreign))
+    if not shown or used - shown or not lists:
+        seen = f"and {_figure(foreign)}, which may be it" if foreign else "and no other"
+        where = f" on {', '.join(sorted(used - shown))}" if shown and used - shown else ""
+        figure = f"{lists} process lists per GPU show no process of the runner{where} {seen}"
+        return Check(name="exclusive GPUs", status="unknown", figure=figure)
     figure = f"nobody but the runner in {lists} process lists per GPU"
     return Check(name="exclusive GPUs", status="pass", figure=figure)
 

@@ -90,6 +90,8 @@ def test_an_engine_is_named_after_everything_that_changes_it(model: Path) -> Non
     others.append(key())
     (model / "model.safetensors").write_bytes(b"x" * 2_000_000)
     others.append(key())
+    (model / "model.safetensors").write_bytes(b"x" * 1_999_999 + b"y")
+    others.append(key())
     assert len({first, *others}) == 1 + len(others)
 
 

@@ -319,6 +319,17 @@ def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None
     assert findings["tensorrt-llm arguments"].status == "ok"
 
 
+def test_without_tensorrt_llm_the_runner_says_what_is_missing(folder: Path) -> None:
+    """It answers all the same: in an environment of another backend, or in an image that went wrong."""
+    with running("tensorrt", TENSORRT_FOLDER, PYTHON) as runner:
+        described = runner.stub.Describe(pb.DescribeRequest())
+        assert (described.framework, described.framework_version) == ("tensorrt-llm", "")
+        findings = {one.name: one for one in runner.stub.Diagnose(pb.DiagnoseRequest()).findings}
+        assert (findings["tensorrt runner"].status, findings["tensorrt-llm source"].status) == ("warn", "fail")
+        status, detail = refusal(runner.stub.Load(load_request(folder)))
+        assert (status, "TensorRT-LLM is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail
+
+
 def test_describe_imports_no_engine(stand_in: Path) -> None:
     """Every argument of the installed package, from a process that has not mapped libtorch."""
     with runner_with(stand_in) as fresh:
