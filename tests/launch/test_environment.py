@@ -340,6 +340,7 @@ def test_an_index_that_does_not_answer_is_named_as_the_cause(
 
 def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir: Path) -> None:
     """The message names the file and the other way."""
+    (runner_dir / "requirements-cpu.txt").unlink()
     with pytest.raises(PreflightError, match=r"requirements-cuda.txt: No such file.*runner_python"):
         ensure_environment(runner_dir, variant="cuda", progress=lambda _: None)
     assert not (runner_dir / ".venv.lock").exists()
@@ -377,3 +378,21 @@ def test_the_pytorch_runner_gets_a_cpu_build(tmp_path: Path) -> None:
     print(*lines, sep="\n")
     code = "import torch, transformers, grpc; print(torch.version.cuda)"
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "None\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "words"),
+    [
+        ("cuda", "cpu", r"^backend runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, "),
+        ("cpu", "cuda", r"^backend runs on CPUs only, and this run is on a GPU: use --accelerator cpu, "),
+    ],
+)
+def test_a_backend_that_is_not_for_this_machine_says_so(
+    there: Variant, wanted: Variant, words: str, tmp_path: Path
+) -> None:
+    """Nobody is sent to write a requirements file that cannot be written."""
+    folder = tmp_path / "backend"
+    folder.mkdir()
+    (folder / f"requirements-{there}.txt").touch()
+    with pytest.raises(PreflightError, match=words + r".* or name an interpreter that has the packages"):
+        ensure_environment(folder, variant=wanted, progress=lambda _: None)
