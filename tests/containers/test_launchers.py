@@ -161,7 +161,7 @@ def test_a_runners_processes_are_known_as_the_host_numbers_them(launcher: Launch
 def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
     standin_image: Containers, client: DockerClient, tmp_path: Path
 ) -> None:
-    """A new start may meet the keeper of the one that was killed, or another new start; the engine refuses the second."""
+    """A new start may meet a killed one's keeper, or another new start; the engine refuses whoever is second."""
     labels = {ALIVE_LABEL: str(tmp_path / "absent"), OWNER_LABEL: str(os.getuid())}
     spec = LaunchSpec(backend="deaf", runner_dir=tmp_path, log_path=tmp_path / "deaf.log", labels=labels)
     cleaners = 4
