@@ -7,7 +7,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +32,6 @@ experiments:
 - {name: one, fake: {step_s: 0.05}}
 - {name: two, workload: {max_output_tokens: 4}}
 """
-
-
-def gone_within(in_containers: InContainers, seconds: float) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while in_containers.containers() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return not in_containers.containers()
 
 
 def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: InContainers) -> None:
@@ -140,7 +132,7 @@ def test_a_coordinator_killed_by_force_takes_its_container_along(in_containers: 
     in_containers.wait_for_container()
     in_containers.interrupt(signal.SIGKILL)
     running.wait(30)
-    assert gone_within(in_containers, 10)
+    assert in_containers.none_within(10)
 
 
 def keepers_of(container: Container) -> list[int]:
