@@ -33,7 +33,9 @@ def standin_image() -> Iterator[Containers]:
     """An image whose runner is the launcher tests' stand-in."""
     with tagged("standin") as name:
         files = {"/standin.py": TESTS / "launch/standin_runner.py"}
-        yield build_on(BASE, name, files, 'ENTRYPOINT ["python3", "/standin.py"]')
+        # As NVIDIA's images have it.
+        asks_for_all = "ENV NVIDIA_VISIBLE_DEVICES=all"
+        yield build_on(BASE, name, files, asks_for_all, 'ENTRYPOINT ["python3", "/standin.py"]')
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +65,13 @@ class InContainers(Command):
         """Return what there is of this user's containers, in any state."""
         made_from = {"ancestor": self.containers_image.image.name}
         return [*self.client.containers.list(all=True, filters=made_from, ignore_removed=True)]
+
+    def none_within(self, seconds: float) -> bool:
+        """Whether all of them are gone before so many seconds have passed."""
+        deadline_s = time.monotonic() + seconds
+        while self.containers() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return not self.containers()
 
     def wait_for_container(self, *besides: Container) -> Container:
         """Return the one container besides those, once its runner is in a pass."""

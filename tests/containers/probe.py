@@ -37,8 +37,9 @@ def walls() -> dict[str, object]:
             if not line.split()[1].startswith(("/proc", "/sys", "/dev"))
         ),
         "offline": [os.environ[name] for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")],
-        "model": sorted(file.name for file in Path("/model").iterdir()) if Path("/model").exists() else None,
-        "model_text": Path("/model/config.json").read_text() if Path("/model/config.json").exists() else None,
+        "model": {
+            str(file.relative_to("/model")): file.read_text() for file in Path("/model").rglob("*") if file.is_file()
+        },
     }
 
 

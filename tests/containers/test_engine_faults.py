@@ -7,23 +7,39 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from command import WATTDOCK, Command, on_gpus
 from containers.engines import engine_address
+from fake_nvml import FakeGpu
+from unprivileged import give_to_user, popen_as_user, user_home
 
-from wattdock.errors import LaunchError
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import Containers, connect, find_containers
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from containers.conftest import InContainers
 
 ENGINE = Path(__file__).with_name("engine.sh")
+PROXY = Path(__file__).with_name("proxy.py")
 DISK_MB = 48
+TWO = """
+defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}, meter: none}
+experiments: [{name: a, accelerator: cuda}, {name: b, accelerator: cpu}]
+"""
+SHORT = """
+defaults:
+  {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}, workload: {batch_size: 2, max_output_tokens: 20}}
+experiments: [{name: one, fake: {step_s: 0.05}}, {name: two}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,28 +76,106 @@ def spec_in(folder: Path, **fields: object) -> LaunchSpec:
     return LaunchSpec(backend="good", runner_dir=folder, log_path=folder / "runner.log", **fields)  # type: ignore[arg-type]
 
 
-def test_an_engine_without_nvidias_toolkit_is_named_as_such(plain_image: Containers, tmp_path: Path) -> None:
-    """Its own words would send nobody to the right place; no container is left."""
-    launcher = DockerLauncher(plain_image, cache=tmp_path / "cache", limits=Limits())
-    with pytest.raises(LaunchError, match=r"install nvidia-container-toolkit .* or use --launcher process"):
-        launcher.launch(spec_in(tmp_path, gpu_uuids=("GPU-a",)))
-    with connect(plain_image.engine.address) as client:
-        assert client.containers.list(all=True) == []
+@dataclass(frozen=True, kw_only=True)
+class OnPlainEngine(Command):
+    """The command, as a user who may use the plain engine, with runners in containers of the empty image."""
+
+    containers: Containers
+    engine_folder: Path
+
+    def measure(self) -> tuple[int, list[dict[str, Any]]]:
+        """Measure two experiments; return the exit code and their rows."""
+        (self.folder / "x.yaml").write_text(TWO)
+        more = {"DOCKER_HOST": self.containers.engine.address, **on_gpus(self, FakeGpu())}
+        command: list[str | Path] = [
+            WATTDOCK,
+            "run",
+            "x.yaml",
+            "--launcher",
+            "docker",
+            "--set",
+            "container.image=empty",
+        ]
+        env, reach = self.env(more), [self.engine_folder]
+        with popen_as_user(command, env=env, cwd=self.folder, reach=reach, stdout=subprocess.DEVNULL) as running:
+            code = running.wait(60)
+        with connect(self.containers.engine.address) as client:
+            assert client.containers.list(all=True) == []
+        return code, sorted(self.results(), key=lambda row: str(row["config"]["name"]))
 
 
-def test_a_full_disk_is_named_as_such(plain_image: Containers, plain_engine: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.fixture
+def on_plain_engine(plain_image: Containers, plain_engine: tuple[Path, str], tmp_path: Path) -> OnPlainEngine:
+    """The command in a folder of its own."""
+    home = user_home(tmp_path)
+    folder = home / "work"
+    folder.mkdir()
+    give_to_user(folder)
+    return OnPlainEngine(home, folder, containers=plain_image, engine_folder=plain_engine[0])
+
+
+def test_an_engine_without_nvidias_toolkit_is_named_as_such(on_plain_engine: OnPlainEngine) -> None:
+    """Its own words would send nobody to the right place; what needs no GPU gets as far as its image."""
+    code, (on_gpu, on_cpu) = on_plain_engine.measure()
+    assert (code, on_gpu["status"]) == (4, "failed")
+    assert "install nvidia-container-toolkit and restart the engine, or use --launcher" in on_gpu["error"]["message"]
+    assert "toolkit" not in on_cpu["error"]["message"]
+
+
+def test_a_full_disk_is_named_as_such(on_plain_engine: OnPlainEngine) -> None:
     """The engine writes each container's description under its data folder."""
-    folder, _ = plain_engine
-    ballast = folder / "ballast"
+    ballast = on_plain_engine.engine_folder / "ballast"
     with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)):
             pass
-    launcher = DockerLauncher(plain_image, cache=tmp_path / "cache", limits=Limits())
     try:
-        with pytest.raises(LaunchError, match="no space left on device; make room under the engine's data folder"):
-            launcher.launch(spec_in(tmp_path))
+        code, rows = on_plain_engine.measure()
     finally:
         ballast.unlink()
+    assert (code, len(rows)) == (4, 2)
+    for row in rows:
+        assert "no space left on device; make room under the engine's data folder" in row["error"]["message"]
+
+
+@pytest.fixture
+def proxy(in_containers: InContainers) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Start something that stands before the engine, at `e.sock` in the user's home."""
+    at = in_containers.home / "e.sock"
+    behind = in_containers.containers_image.engine.address.removeprefix("unix://")
+    started = []
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, PROXY, at, behind], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_an_engine_that_dies_costs_no_measured_pass_and_nothing_falls_back(
+    in_containers: InContainers, proxy: Callable[[], subprocess.Popen[str]]
+) -> None:
+    """The runner answers on its own socket; its container goes when the engine is back, later ones are refused."""
+    engine = proxy()
+    (in_containers.folder / "x.yaml").write_text(SHORT)
+    address = {"DOCKER_HOST": f"unix://{in_containers.home / 'e.sock'}"}
+    running = in_containers.start("run", "x.yaml", "--set", "launcher=auto", env=address, stderr=subprocess.PIPE)
+    container = in_containers.wait_for_container()
+    engine.kill()
+    _, errors = running.communicate(timeout=60)
+    rows = {row["config"]["name"]: row for row in in_containers.results()}
+    assert (running.returncode, rows["one"]["status"], rows["two"]["status"]) == (4, "ok", "failed"), errors
+    assert f"container {container.id[:12]} cannot be stopped" in errors
+    assert "the engine does not answer any more; see that it runs" in rows["two"]["error"]["message"]
+    assert rows["two"]["environment"]["launcher"] == "docker"
+    assert in_containers.containers() == [container]
+    proxy()
+    assert in_containers.none_within(20)
 
 
 def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image: Containers, tmp_path: Path) -> None:
@@ -95,7 +189,9 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
         told = json.loads(noted.read_text())
         runner.kill()
     environment = dict(one.split("=", 1) for one in told["process"]["env"])
-    assert environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-bbbb,GPU-aaaa"
+    # The image asks for all by itself, and a container's environment may hold a name twice.
+    asked = [one for one in told["process"]["env"] if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    assert set(asked) == {"NVIDIA_VISIBLE_DEVICES=GPU-bbbb,GPU-aaaa"}
     assert set(environment["NVIDIA_DRIVER_CAPABILITIES"].split(",")) == {"compute", "utility"}
     assert told["process"]["noNewPrivileges"] is True
     assert told["process"]["capabilities"] == {} or not any(told["process"]["capabilities"].values())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +15,16 @@ import pytest
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, reap
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from docker import DockerClient
+
+    from wattdock.launch.engine import Containers
     from wattdock.launch.protocol import LaunchedRunner, Launcher
 
     Spec = Callable[[str], LaunchSpec]
@@ -137,3 +144,35 @@ def test_a_socket_path_too_long_is_refused_before_anything_starts(
     with pytest.raises(PreflightError, match=r"has 1\d\d bytes, 100 are allowed: set XDG_RUNTIME_DIR"):
         launcher.launch(spec("good"))
     assert list(deep.iterdir()) == []
+
+
+def test_a_runners_processes_are_known_as_the_host_numbers_them(launcher: Launcher, spec: Spec) -> None:
+    """GPU processes are told apart by these: the runner, and what it started in sessions of its own."""
+    with launcher.launch(spec("deaf_family")) as runner:
+        wait_until(lambda: "ready" in runner.log_tail())
+        known = runner.pids()
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in known]
+        assert sum(b"deaf_family" in command for command in commands) >= 2
+        assert os.getpid() not in known
+        runner.kill()
+        assert runner.pids() == frozenset()
+
+
+def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
+    standin_image: Containers, client: DockerClient, tmp_path: Path
+) -> None:
+    """A new start may meet a killed one's keeper, or another new start; the engine refuses whoever is second."""
+    labels = {ALIVE_LABEL: str(tmp_path / "absent"), OWNER_LABEL: str(os.getuid())}
+    spec = LaunchSpec(backend="deaf", runner_dir=tmp_path, log_path=tmp_path / "deaf.log", labels=labels)
+    cleaners = 4
+    together = threading.Barrier(cleaners)
+
+    def clean() -> bool:
+        together.wait()
+        reap()
+        return not client.containers.list(all=True, filters={"id": runner.id})
+
+    with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=Limits()).launch(spec) as runner:
+        with ThreadPoolExecutor(cleaners) as pool:
+            assert all(one.result() for one in [pool.submit(clean) for _ in range(cleaners)])
+        assert runner.exit_reason() == "its container was removed by somebody else"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from command import SMALL
+from containers.engines import build_on, tagged
 
 if TYPE_CHECKING:
     from containers.conftest import InContainers
+    from docker import DockerClient
     from docker.models.containers import Container
 
 # Long enough to be interrupted in; each step of the fake engine takes this long.
@@ -30,13 +32,6 @@ experiments:
 - {name: one, fake: {step_s: 0.05}}
 - {name: two, workload: {max_output_tokens: 4}}
 """
-
-
-def gone_within(in_containers: InContainers, seconds: float) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while in_containers.containers() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return not in_containers.containers()
 
 
 def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: InContainers) -> None:
@@ -137,7 +132,18 @@ def test_a_coordinator_killed_by_force_takes_its_container_along(in_containers: 
     in_containers.wait_for_container()
     in_containers.interrupt(signal.SIGKILL)
     running.wait(30)
-    assert gone_within(in_containers, 10)
+    assert in_containers.none_within(10)
+
+
+def keepers_of(container: Container) -> list[int]:
+    """Return the processes that wait to remove a container."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = (process / "cmdline").read_bytes()
+            if b"container_keeper.py" in words and str(container.id).encode() in words:
+                found.append(int(process.name))
+    return found
 
 
 def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
@@ -146,11 +152,8 @@ def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
     leases = {"WATTDOCK_LEASES": str(in_containers.home / "other-leases")}
     running = in_containers.start("run", *SMALL, *SLOW, "--quiet", env=leases)
     container = in_containers.wait_for_container(*besides)
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            words = (process / "cmdline").read_bytes()
-            if b"container_keeper.py" in words and str(container.id).encode() in words:
-                os.kill(int(process.name), signal.SIGKILL)
+    for keeper in keepers_of(container):
+        os.kill(keeper, signal.SIGKILL)
     running.kill()
     running.wait(30)
     return str(container.name)
@@ -178,6 +181,71 @@ def test_reap_removes_orphans_and_leaves_what_a_living_coordinator_uses(in_conta
     assert in_containers.containers() == [living]
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
+
+
+def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_is_gone(
+    in_containers: InContainers,
+) -> None:
+    """Whoever measured next would share the machine with it; the next start cleans up and gets them."""
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
+    container = in_containers.wait_for_container()
+    [keeper] = keepers_of(container)
+    os.kill(keeper, signal.SIGSTOP)
+    in_containers.interrupt(signal.SIGKILL)
+    running.wait(30)
+    refused = in_containers("run", *SMALL)
+    assert refused.returncode == 3, refused.stderr
+    assert "this machine is measured on by" in refused.stderr
+    os.kill(keeper, signal.SIGCONT)
+    done = in_containers("run", *SMALL, "--wait", "20")
+    assert done.returncode == 0, done.stderr
+
+
+def test_right_after_a_coordinator_was_killed_another_can_start(in_containers: InContainers) -> None:
+    """It meets the keeper at work."""
+    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
+    in_containers.wait_for_container()
+    in_containers.interrupt(signal.SIGKILL)
+    done = in_containers("run", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert in_containers.containers() == []
+    running.wait(30)
+
+
+def test_a_container_out_of_memory_fails_its_row_with_that_cause_and_the_next_runs(in_containers: InContainers) -> None:
+    """The kernel kills without a word; the engine knows why."""
+    (in_containers.folder / "x.yaml").write_text(
+        "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
+        "experiments: [{name: one, container: {memory_gb: 0.02}}, {name: two}]\n"
+    )
+    done = in_containers("run", "x.yaml")
+    assert done.returncode == 4, done.stderr
+    rows = {row["config"]["name"]: row for row in in_containers.results()}
+    assert (rows["one"]["status"], rows["two"]["status"]) == ("failed", "ok")
+    assert "ran out of memory and was killed by the kernel (exit code 137)" in rows["one"]["error"]["message"]
+    assert in_containers.containers() == []
+
+
+def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
+    in_containers: InContainers, client: DockerClient
+) -> None:
+    """What serves was decided at the start, even under `launcher: auto`."""
+    (in_containers.folder / "x.yaml").write_text(TWO)
+    with tagged("going") as name:
+        going = build_on(in_containers.containers_image.image.name, name, {}, f"LABEL going={name}")
+        command = dataclasses.replace(in_containers, containers_image=going)
+        running = command.start("run", "x.yaml", "--set", "launcher=auto", "--quiet", stderr=subprocess.PIPE)
+        container = command.wait_for_container()
+        command.interrupt(signal.SIGSTOP)
+        container.remove(force=True)
+        client.images.remove(going.image.id, force=True)
+        command.interrupt(signal.SIGCONT)
+        _, errors = running.communicate(timeout=60)
+    rows = {row["config"]["name"]: row for row in in_containers.results()}
+    assert [row["status"] for row in rows.values()] == ["failed", "failed"], errors
+    assert "its container was removed by somebody else" in rows["one"]["error"]["message"]
+    assert "the image went away meanwhile; make it again with `make images`" in rows["two"]["error"]["message"]
+    assert rows["two"]["environment"]["launcher"] == "docker"
 
 
 def test_no_secret_of_the_user_reaches_a_container_or_its_row(in_containers: InContainers) -> None:

@@ -58,13 +58,15 @@ def probe(what: str, image: Containers, home: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A user's home with a model folder, one file of which is a link to elsewhere, as the hub's are."""
+    """A user's home with a model folder of links: to a file and a folder elsewhere, and by full path."""
     home = user_home(tmp_path)
     for folder in (home / "model", home / "blobs"):
         folder.mkdir()
         give_to_user(folder)
     (home / "blobs/abc").write_text('{"a": 1}')
     (home / "model/config.json").symlink_to("../blobs/abc")
+    (home / "model/generation.json").symlink_to(home / "model/config.json")
+    (home / "model/onnx").symlink_to("../blobs")
     return home
 
 
@@ -85,14 +87,15 @@ def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(
     assert found["offline"] == ["1", "1"]
     assert found["mounted"] == [
         *("/", "/cache", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/passwd", "/etc/resolv.conf"),
-        *("/model/config.json", "/run/wattdock", "/tmp"),
+        *("/model/config.json", "/model/generation.json", "/model/onnx", "/run/wattdock", "/tmp"),
     ]
 
 
 def test_a_model_whose_files_are_links_is_whole_inside(probe_image: Containers, home: Path) -> None:
-    """A download of the hub is a folder of links to files beside it."""
+    """A download of the hub is a folder of links to files beside it; others link folders, or by full path."""
     found = probe("walls", probe_image, home)
-    assert (found["model"], found["model_text"]) == (["config.json"], '{"a": 1}')
+    texts = {"config.json": '{"a": 1}', "generation.json": '{"a": 1}', "onnx/abc": '{"a": 1}'}
+    assert found["model"] == texts
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_gpus_are_asked_for_by_uuid_in_the_order_given() -> None:
 def test_without_gpus_an_image_that_asks_for_all_gets_none() -> None:
     """NVIDIA's images carry NVIDIA_VISIBLE_DEVICES=all."""
     assert described()["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert "NVIDIA_VISIBLE_DEVICES" not in described(gpus=("GPU-a",))["environment"]
+    assert described(gpus=("GPU-b", "GPU-a"))["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
 
 
 def test_limits_are_bytes_and_no_swap_and_absent_unless_set() -> None:

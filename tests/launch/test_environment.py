@@ -338,15 +338,9 @@ def test_an_index_that_does_not_answer_is_named_as_the_cause(
     assert "127.0.0.1" not in str(caught.value)
 
 
-def test_a_backend_without_packages_for_cpus_says_so(runner_dir: Path) -> None:
-    """It has no CPU build; its user lacks a GPU, not a file."""
-    (runner_dir / "requirements-cpu.txt").rename(runner_dir / "requirements-cuda.txt")
-    with pytest.raises(PreflightError, match="has packages for NVIDIA GPUs only, and is to run on a CPU here"):
-        ensure_environment(runner_dir, variant="cpu", progress=print)
-
-
 def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir: Path) -> None:
     """The message names the file and the other way."""
+    (runner_dir / "requirements-cpu.txt").unlink()
     with pytest.raises(PreflightError, match=r"requirements-cuda.txt: No such file.*runner_python"):
         ensure_environment(runner_dir, variant="cuda", progress=lambda _: None)
     assert not (runner_dir / ".venv.lock").exists()
@@ -384,3 +378,21 @@ def test_the_pytorch_runner_gets_a_cpu_build(tmp_path: Path) -> None:
     print(*lines, sep="\n")
     code = "import torch, transformers, grpc; print(torch.version.cuda)"
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "None\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "words"),
+    [
+        ("cuda", "cpu", r"^backend runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, "),
+        ("cpu", "cuda", r"^backend runs on CPUs only, and this run is on a GPU: use --accelerator cpu, "),
+    ],
+)
+def test_a_backend_that_is_not_for_this_machine_says_so(
+    there: Variant, wanted: Variant, words: str, tmp_path: Path
+) -> None:
+    """Nobody is sent to write a requirements file that cannot be written."""
+    folder = tmp_path / "backend"
+    folder.mkdir()
+    (folder / f"requirements-{there}.txt").touch()
+    with pytest.raises(PreflightError, match=words + r".* or name an interpreter that has the packages"):
+        ensure_environment(folder, variant=wanted, progress=lambda _: None)

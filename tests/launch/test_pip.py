@@ -40,6 +40,7 @@ def package(name: str, version: str = "1", sha256: str | None = "ab") -> Package
         ([package("torch", "2.13.0"), package("sympy")], True),
         ([package("torch", "2.13.0"), package("nvidia-cublas")], False),
         ([package("torch", "2.13.0+cu130"), package("cuda-bindings")], False),
+        ([package("grpcio"), package("nvidia-ml-py")], True),
         ([], True),
     ],
 )

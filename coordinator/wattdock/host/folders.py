@@ -38,9 +38,13 @@ def scratch_folder() -> Iterator[Path]:
         with contextlib.suppress(OSError), (left / SCRATCH_LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name, (Path(name) / SCRATCH_LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Path(name)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name, (Path(name) / SCRATCH_LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Before it was locked, another coordinator may have taken it for left behind.
+            if Path(lock.name).exists():
+                yield Path(name)
+                return
 
 
 def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_BYTES) -> None:

@@ -13,8 +13,12 @@ import shutil
 import signal
 import socket
 import sys
+import time
 
 ANSWER_TIMEOUT_S = 60
+# An engine that is being started again answers after seconds.
+PATIENCE_S, PAUSE_S = 60.0, 0.5
+GONE = (http.client.NO_CONTENT, http.client.NOT_FOUND)
 
 
 class _Engine(http.client.HTTPConnection):
@@ -39,12 +43,21 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read(1):
         return
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        engine = _Engine(engine_socket)
-        # Source: Docker Engine API, DELETE /containers/{id}; `force` kills it first.
-        engine.request("DELETE", f"/containers/{container_id}?force=true&v=true")
-        engine.getresponse().read()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not removed(engine_socket, container_id) and time.monotonic() < deadline_s:
+        time.sleep(PAUSE_S)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def removed(engine_socket: str, container_id: str) -> bool:
+    """Ask the engine to remove the container; return whether it is gone.
+
+    Source: Docker Engine API, DELETE /containers/{id}; `force` kills it first, 409 means that its removal goes on.
+    """
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(_Engine(engine_socket)) as engine:
+        engine.request("DELETE", f"/containers/{container_id}?force=true&v=true")
+        return engine.getresponse().status in GONE
+    return False
 
 
 if __name__ == "__main__":

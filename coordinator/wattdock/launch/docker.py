@@ -161,12 +161,13 @@ def refuses_limits(error: Exception) -> bool:
 
 
 def model_binds(folder: Path) -> tuple[Bind, ...]:
-    """Return how a model's folder gets into a container: whole, or file by file where links in it lead elsewhere.
+    """Return how a model's folder gets into a container: whole, or piece by piece where there are links in it.
 
-    A download of the Hugging Face hub is a folder of links to files that lie beside it.
+    A download of the Hugging Face hub is a folder of links to files that lie beside it, and a link by full path leads
+    nowhere inside.
     """
-    files = [file for file in folder.rglob("*") if not file.is_dir()]
-    root = folder.resolve()
-    if all(file.resolve().is_relative_to(root) for file in files):
-        return (Bind(root, MODEL_FOLDER),)
+    pieces = list(folder.rglob("*"))
+    if not any(piece.is_symlink() for piece in pieces):
+        return (Bind(folder.resolve(), MODEL_FOLDER),)
+    files = [piece for piece in pieces if piece.is_symlink() or not piece.is_dir()]
     return tuple(Bind(file.resolve(), f"{MODEL_FOLDER}/{file.relative_to(folder)}") for file in files)

@@ -9,6 +9,7 @@ import os
 import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
@@ -146,12 +147,23 @@ def require_socket(address: str) -> None:
         try:
             probe.connect(address.removeprefix("unix://"))
         except PermissionError as error:
+            group = group_of(Path(address.removeprefix("unix://")))
             raise NoContainersError(
                 f"permission denied on {address}",
-                "join the group that owns it (usually: sudo usermod -aG docker $USER, then log in again)",
+                f"join its group (as root: usermod -aG {group} NAME, then log in again; it is as good as root)",
             ) from error
         except OSError as error:
             raise NoContainersError(f"no Docker engine answers at {address}", "start one") from error
+
+
+def group_of(path: Path) -> str:
+    """Return the name of a file's group, its number where it has no name, "docker" where it cannot be looked at."""
+    try:
+        return path.group()
+    except KeyError:
+        return str(path.stat().st_gid)
+    except OSError:
+        return "docker"
 
 
 def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:

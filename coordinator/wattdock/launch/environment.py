@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 Variant = Literal["cpu", "cuda"]
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OTHER: dict[Variant, Variant] = {"cpu": "cuda", "cuda": "cpu"}
+# Why a backend has no requirements for what this run is on, and what to do.
+ONE_KIND_ONLY: dict[Variant, str] = {
+    "cpu": "runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, another backend",
+    "cuda": "runs on CPUs only, and this run is on a GPU: use --accelerator cpu, another backend",
+}
 OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
 # Bytes unpacked per byte fetched. Seen with torch 2.13.0+cpu and transformers: 257 MB became 1.2 GB; CUDA builds are
 # mostly machine code that packs to about half.
@@ -105,11 +111,8 @@ def fitting_stamps(runner_dir: Path, variant: Variant) -> tuple[str, ...]:
     try:
         digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     except OSError as error:
-        if variant == "cpu" and requirements_file(runner_dir, "cuda").is_file():
-            raise PreflightError(
-                f"{runner_dir.name} has packages for NVIDIA GPUs only, and is to run on a CPU here; "
-                f"take a machine with a GPU, {OWN_INTERPRETER}"
-            ) from error
+        if not requirements.exists() and requirements_file(runner_dir, OTHER[variant]).exists():
+            raise PreflightError(f"{runner_dir.name} {ONE_KIND_ONLY[variant]}, {OWN_INTERPRETER}") from error
         raise PreflightError(
             f"cannot read {requirements}: {error.strerror or error}; add it, {OWN_INTERPRETER}"
         ) from error

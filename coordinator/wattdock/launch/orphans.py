@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,11 @@ from wattdock.launch.socket_folder import SOCKET_NAME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from docker.models.containers import Container
+
 # What a launch spec's labels hold for this module.
 ALIVE_LABEL, OWNER_LABEL = "alive", "owner"
+REMOVAL_WAIT_S = 60
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def reap(address: str | None = None) -> Reaped:
         NoContainersError: No engine answers.
         LaunchError: The engine would not list or remove them.
     """
-    from docker.errors import DockerException, NotFound
+    from docker.errors import DockerException
 
     address = address or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
     require_socket(address)
@@ -55,14 +59,30 @@ def reap(address: str | None = None) -> Reaped:
                 if not is_orphan(container.labels, uid=os.getuid()):
                     left.append(name)
                     continue
-                # Two that clean up at once may meet.
-                with contextlib.suppress(NotFound):
-                    container.remove(force=True, v=True)
+                remove(container)
                 remove_socket_folder(container.labels)
                 removed.append(name)
     except (DockerException, OSError) as error:
         raise LaunchError(f"the engine at {address} cannot remove what was left behind: {error}") from error
     return Reaped(tuple(removed), tuple(left))
+
+
+def remove(container: Container) -> None:
+    """Remove a container, and return only once it is gone, whoever else removes it at the same time.
+
+    Raises:
+        docker.errors.DockerException, OSError: The engine refused or did not answer.
+    """
+    from docker.errors import APIError, NotFound
+
+    with contextlib.suppress(NotFound):
+        try:
+            container.remove(force=True, v=True)
+        except APIError as error:
+            # Its keeper, or another that cleans up, was faster; until they are done it is still on its GPUs.
+            if error.status_code != http.HTTPStatus.CONFLICT:
+                raise
+            container.wait(condition="removed", timeout=REMOVAL_WAIT_S)
 
 
 def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:

@@ -191,8 +191,9 @@ def pin_lines(packages: Sequence[Package]) -> str:
 
 
 def is_cpu_build(packages: Sequence[Package]) -> bool:
-    """Whether this set runs torch without CUDA: a `+cpu` build, or one that asks for no CUDA package."""
-    if any(package.name == "torch" and package.version.endswith("+cpu") for package in packages):
+    """Whether this set runs torch without CUDA: a `+cpu` build, or one that asks for no CUDA package, or no torch."""
+    # NVML's own bindings are no CUDA package, and the coordinator's set has them.
+    if all(package.version.endswith("+cpu") for package in packages if package.name == "torch"):
         return True
     return not any(package.name.startswith(CUDA_PREFIXES) for package in packages)
 

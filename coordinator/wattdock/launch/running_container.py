@@ -31,6 +31,7 @@ REMEDIES = {
     "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
     "and restart the engine, or use --launcher process",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
+    "Error while fetching server API version": "the engine does not answer any more; see that it runs",
     "No such image": "the image went away meanwhile; make it again with `make images`",
 }
 
@@ -164,6 +165,8 @@ class RunnerContainer:
             return f"ran out of memory and was killed by the kernel (exit code {code}); raise container.memory_gb"
         if self._asked:
             return "stopped"
+        if code == SIGNAL_BASE + signal.SIGKILL:
+            return "killed by SIGKILL (out of the host's memory, or by somebody)"
         if code > SIGNAL_BASE and code - SIGNAL_BASE in set(signal.Signals):
             return f"killed by {signal.Signals(code - SIGNAL_BASE).name}"
         return f"exited with code {code}"

@@ -67,8 +67,9 @@ def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: 
     Source: PyTorch, Triton and vLLM name these folders; NCCL and gloo take the interface to use from these variables.
     """
     kept = {name: value for name, value in environ.items() if ENGINE_NAME.match(name) and not is_secret(name, value)}
-    # NVIDIA's images ask for every GPU by themselves.
-    none = {} if spec.gpu_uuids else {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+    # NVIDIA's images ask for every GPU by themselves; which of two such variables wins is not to be relied on.
+    gpus = {"NVIDIA_VISIBLE_DEVICES": ",".join(spec.gpu_uuids) or "void"}
+    none = {} if spec.gpu_uuids else {"CUDA_VISIBLE_DEVICES": ""}
     return kept | {
         "HOME": f"{cache}/home",
         "XDG_CACHE_HOME": cache,
@@ -79,6 +80,7 @@ def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: 
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **gpus,
         **none,
         **OFFLINE,
         **QUIET,
