@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.merge.compute import compute
 from wattdock.merge.energy import Gpus, measured_energy, multi_gpu, span_joules
 from wattdock.merge.environment import environment, used_uuids
 from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.statistics import statistics
 from wattdock.records import INTERRUPTED
 from wattdock.results.audit import audit
-from wattdock.results.result import Compute, ExperimentResult, StoredSpan
+from wattdock.results.result import ExperimentResult, StoredSpan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from wattdock.preflight import Ready
     from wattdock.records import RestartRecord, Span
     from wattdock.results.result import Failure
-
-COMPUTE_REASON = "this version counts no FLOPs"
 
 
 def merge(
@@ -61,7 +60,9 @@ def merge(
         environment=snapshot,
         energy=energy,
         performance=speed,
-        compute=Compute(reason=COMPUTE_REASON),
+        compute=compute(
+            model.config if model else None, passes, snapshot, energy, in_flight=config.workload.batch_size
+        ),
         statistics=statistics(energy.passes),
         multi_gpu=multi_gpu(energy, speed),
         audit=audit(snapshot, energy, speed, token_disagreements=token_disagreements(passes), failure=failure),

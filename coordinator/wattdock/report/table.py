@@ -86,6 +86,7 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
+    yield from _compute_rows(result)
     if result.audit:
         verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
         yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
@@ -140,6 +141,14 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
+
+
+def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (done := result.compute) is None or done.flops_per_s is None:
+        return
+    per_joule = "" if done.flops_per_j is None else f", {done.flops_per_j / 1e9:,.3g} GFLOP/J"
+    share = f"{done.peak_flops_share:.1%} of peak" if done.peak_flops_share is not None else done.peak_reason
+    yield "arithmetic", f"{done.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
 
 
 def _passes(result: ExperimentResult) -> str:

@@ -201,12 +201,32 @@ class Performance(_Stored):
 
 
 class Compute(_Stored):
-    """Arithmetic done, summed over the GPUs used; null with the reason until it is known."""
+    """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
+
+    Attributes:
+        flops_total: The model's useful arithmetic, `model_flops`: from token counts, without padding or recomputation.
+        executed_flops: What the engine really did; null, with its reason, where it does not tell.
+        active_weights, total_weights: Matrix weights that an output token meets, and all; they differ with experts.
+        peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense 16-bit arithmetic, memory.
+        peak_flops_share: `flops_per_s` over the peak.
+        peak_memory_share_least: What reading weights and caches must have taken of the memory's peak, at least.
+    """
 
     flops_total: float | None = None
+    model_flops: float | None = None
+    executed_flops: float | None = None
+    executed_reason: str | None = None
     method: str | None = None
+    active_weights: int | None = None
+    total_weights: int | None = None
     flops_per_s: float | None = None
     flops_per_j: float | None = None
+    peak_flops_per_s: float | None = None
+    peak_memory_bytes_per_s: float | None = None
+    peak_source: str | None = None
+    peak_reason: str | None = None
+    peak_flops_share: float | None = None
+    peak_memory_share_least: float | None = None
     reason: str | None = None
 
 
