@@ -16,7 +16,7 @@ from wattdock.client import RunnerClient
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.launch.protocol import LaunchSpec
-from wattdock.measure import Collected, Session, measure
+from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.excerpt import excerpt
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
@@ -132,12 +132,14 @@ class Attempt:
     def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter, interrupts: Interrupts) -> None:
         metered = bool(self._ready.inventory.gpus)
         time.sleep(METER_LEAD_S if metered else 0)
+        asked = tuple(gpu.uuid for gpu in self._ready.gpus)
+        self._idle_empty(meter, asked, interrupts)
         began_ns = now_ns()
         runner = launcher.launch(self._launch_spec(model))
         try:
             with RunnerClient(runner, check=interrupts.check) as client:
                 self._open(client, began_ns, model)
-                session = Session(client, model, meter, self._progress, metered=metered)
+                session = Session(client, model, meter, self._progress, metered, asked, interrupts.check)
                 while self._pending:
                     self._current = self._opening.for_experiment(self._pending[0].config)
                     self._served.append((self._pending.popleft(), self._current))
@@ -147,6 +149,19 @@ class Attempt:
                 client.unload()
         finally:
             runner.stop(self._ready.config.timeouts.stop_s)
+
+    def _idle_empty(self, meter: Meter, gpu_uuids: tuple[str, ...], interrupts: Interrupts) -> None:
+        """Let the GPUs come to rest after whatever ran before, and meter them without any context."""
+        limits = max((row.config.idle for row in self._pending), key=lambda idle: idle.duration_s)
+        if not limits.duration_s or not gpu_uuids:
+            return
+        self._opening.stage = "idle-empty"
+        self._progress.say(f"idle-empty: {limits.duration_s:g} s before the runner starts")
+        span, unsettled = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check)
+        self._opening.spans.append(span)
+        for finding in unsettled:
+            self._progress.say(f"idle-empty: not at rest after {limits.cap_s:g} s: {finding}")
+        self._opening.stage = "launch"
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
         gpus = self._ready.gpus

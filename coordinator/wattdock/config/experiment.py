@@ -162,9 +162,49 @@ class RepeatsSpec(_Written):
 
 
 class WarmUpSpec(_Written):
-    """Unmeasured passes before the measured ones of every restart."""
+    """Unmeasured passes before the measured ones of every restart.
 
+    Attributes:
+        profile: "quick" runs `passes` short ones and is never publishable; "steady" goes on until nothing drifts.
+        passes: Of the quick profile.
+        min_s: A steady warm-up lasts this long at least.
+        window_s: Over which nothing may drift; passes of a steady warm-up last a quarter of it.
+        slope_per_min: Largest relative change of tokens/s and of joules per token, per minute.
+        temperature_c: Largest change of any GPU or memory temperature within the window.
+        cap_s: After this long the passes are measured all the same; the result says that the warm-up did not converge.
+    """
+
+    profile: Literal["quick", "steady"] = "quick"
     passes: Annotated[int, Field(ge=0)] = 1
+    min_s: Seconds = 120
+    window_s: Seconds = 60
+    slope_per_min: Annotated[float, Field(gt=0)] = 0.002
+    temperature_c: Annotated[float, Field(gt=0)] = 1.0
+    cap_s: Seconds = 900
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.window_s <= self.min_s <= self.cap_s:
+            raise ValueError(
+                f"window_s ≤ min_s ≤ cap_s must hold, not {self.window_s:g} ≤ {self.min_s:g} ≤ {self.cap_s:g}"
+            )
+        return self
+
+
+class IdleSpec(_Written):
+    """Power of the GPUs without work, metered before the runner starts and around the passes.
+
+    Attributes:
+        duration_s: Length of each idle span; 0 takes none.
+        settled: Largest relative difference between the mean powers of a span's halves; until then it is waited.
+        temperature_c: Largest change of a GPU's temperature within the span.
+        cap_s: After this long the span counts all the same; the result says that it did not settle.
+    """
+
+    duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    settled: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    temperature_c: Annotated[float, Field(gt=0)] = 1.0
+    cap_s: Seconds = 300
 
 
 class GpuCount(_Written):
@@ -211,6 +251,7 @@ class ExperimentConfig(_Written):
     workload: WorkloadSpec = WorkloadSpec()
     repeats: RepeatsSpec = RepeatsSpec()
     warmup: WarmUpSpec = WarmUpSpec()
+    idle: IdleSpec = IdleSpec()
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
     launcher: Literal["auto", "docker", "process"] = "auto"

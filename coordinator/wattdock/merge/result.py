@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from wattdock.merge.compute import compute
 from wattdock.merge.energy import Gpus, measured_energy, multi_gpu, span_joules
 from wattdock.merge.environment import environment, used_uuids
+from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.performance import performance, token_disagreements
+from wattdock.merge.procedure import procedure
 from wattdock.merge.statistics import statistics
 from wattdock.records import INTERRUPTED
 from wattdock.results.audit import audit
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.records import RestartRecord, Span
-    from wattdock.results.result import Failure
+    from wattdock.results.result import EnergyResult, Failure
 
 
 def merge(
@@ -48,7 +50,7 @@ def merge(
         bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
     )
     speed = performance(passes, offered_rate_per_s=config.workload.rate_per_s)
-    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w)
+    energy = _with_idle(measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w), restarts, used, config)
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
     return ExperimentResult(
@@ -66,8 +68,22 @@ def merge(
         statistics=statistics(energy.passes),
         multi_gpu=multi_gpu(energy, speed),
         audit=audit(snapshot, energy, speed, token_disagreements=token_disagreements(passes), failure=failure),
+        procedure=procedure(restarts, used, config.warmup),
         spans=[stored for one in restarts for stored in _stored_spans(one, used)],
     )
+
+
+def _with_idle(
+    energy: EnergyResult, restarts: Sequence[RestartRecord], used: Sequence[str], config: ExperimentConfig
+) -> EnergyResult:
+    """Return `energy` with the idle baselines and what is above them."""
+    baselines = idle_baselines(restarts, used, config.idle)
+    idle = idle_energy_j(restarts, baselines, used)
+    reason = "no idle power of every GPU before and after the passes; set idle.duration_s"
+    if energy.total_j is None or idle is None:
+        return energy.model_copy(update={"idle_baselines": baselines or None, "net_reason": reason})
+    net = {"net_j": energy.total_j - idle[0], "net_uncertainty_j": idle[1]}
+    return energy.model_copy(update={"idle_baselines": baselines, **net})
 
 
 def unmerged(config: ExperimentConfig, failure: Failure, *, started_utc: datetime) -> ExperimentResult:

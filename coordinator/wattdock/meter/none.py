@@ -35,6 +35,11 @@ class NoMeter:
         """Return nothing."""
         return {}
 
+    def peek(self) -> Timeline:
+        """Return a timeline without GPUs."""
+        now_ns = self._clock.now_ns()
+        return Timeline(meter="none", start_ns=self._start_ns or now_ns, end_ns=now_ns, reason=self._reason)
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Return a timeline without GPUs, at once.
 

@@ -75,6 +75,12 @@ class NvmlMeter:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
 
+    def peek(self) -> Timeline:
+        """Return what has been recorded so far; recording goes on."""
+        now_ns = self._clock.now_ns()
+        gpus = {one.sampler.uuid: gpu_timeline(one.sampler.uuid, one.sampler.recording) for one in self._threads}
+        return Timeline("nvml", self._start_ns or now_ns, now_ns, gpus, self._reason)
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
 

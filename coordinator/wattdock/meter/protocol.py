@@ -57,6 +57,10 @@ class Meter(Protocol):
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         ...
 
+    def peek(self) -> Timeline:
+        """Return what has been recorded so far; recording goes on."""
+        ...
+
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one tick beyond `after_ns` (default: now) and return what was recorded.
 

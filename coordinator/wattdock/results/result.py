@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattdock.results.environment import EnvironmentSnapshot
+from wattdock.results.procedure import IdleBaseline, Procedure
 
 SCHEMA_VERSION = 1
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -17,6 +18,10 @@ BOUNDARY_STATEMENT = (
     "GPU boards as their energy counters see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
     "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
     "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
+)
+# Gross is the primary figure.
+NET_MEANING = (
+    "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
 
 
@@ -135,6 +140,8 @@ class EnergyResult(_Stored):
         allocation_j: Over all GPUs that were leased for the experiment.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         load_j: Loading the model, over the GPUs used.
+        net_j: Total less what the same GPUs draw idle with the model loaded, the mean of before and after the passes;
+            `net_uncertainty_j` is half the difference between these two.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
@@ -153,8 +160,11 @@ class EnergyResult(_Stored):
     energy_per_request_j: float | None = None
     mean_power_w: float | None = None
     passes: list[PassEnergy] = Field(default_factory=list)
-    idle_baselines: dict[str, Any] | None = None
+    idle_baselines: list[IdleBaseline] | None = None
     net_j: float | None = None
+    net_uncertainty_j: float | None = None
+    net_reason: str | None = None
+    net_meaning: str = NET_MEANING
     prefill_j: float | None = None
     decode_j: float | None = None
     cross_check: dict[str, Any] | None = None
@@ -304,4 +314,5 @@ class ExperimentResult(_Stored):
     statistics: Statistics | None
     multi_gpu: MultiGPUMetrics | None
     audit: Audit | None
+    procedure: Procedure | None = None
     spans: list[StoredSpan]
