@@ -15,7 +15,7 @@ from wattdock import wire
 from wattdock.clock import now_ns
 from wattdock.energy import span_energy
 from wattdock.host.machine import cpu_times
-from wattdock.prompts import load_prompts
+from wattdock.prompts import load_prompts, varied
 from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 
@@ -242,13 +242,14 @@ def _measured_pass(session: Session, collected: Collected, number: int) -> Measu
 def _run_pass(session: Session, collected: Collected, prompt_index: int, length: _Length) -> MeasuredPass:
     """Run one pass on prompts that no other pass of this restart gets."""
     config, spec = collected.config, collected.config.workload
-    prompts = load_prompts(
+    source = load_prompts(
         config.prompts,
         seed=spec.seed,
         pass_index=prompt_index,
         count=spec.prompts_per_pass,
         vocab_size=session.model.vocab_size,
     )
+    prompts = varied(source, spec, pass_index=prompt_index)
     workload = wire.workload(
         spec,
         ignore_eos=ignores_eos(config, session.model),

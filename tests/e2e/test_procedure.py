@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -25,7 +26,8 @@ def test_a_warm_up_of_several_passes_and_three_idle_spans_surround_the_measured_
     """At a constant 300 W nothing is left above idle, and everything seen is in the row."""
     env = on_gpus(wattdock, FakeGpu(uuid=GPU, profile=(constant(300),)))
     # A sleeping engine on a busy machine drifts by more than any real one.
-    done = wattdock("run", *SMALL, *ONE_SECOND, *steady(slope_per_min=100), "--set", "idle.duration_s=2", env=env)
+    idle_2_s = ("--set", "idle.duration_s=2", "--set", "idle.settled=0.05")
+    done = wattdock("run", *SMALL, *ONE_SECOND, *steady(slope_per_min=100), *idle_2_s, env=env)
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
     [warm_up] = row["procedure"]["warm_up"]
@@ -58,3 +60,22 @@ def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_row_says_so(wattdo
     assert warm_up["converged"] is False
     assert any("J/token" in found for found in warm_up["drifting"])
     assert "not steady at the cap" in done.stderr
+
+
+def test_a_stored_run_is_analysed_anew_under_any_window(wattdock: Command) -> None:
+    """What is read back gives the figures that were stored; an unknown definition is refused by name."""
+    env = on_gpus(wattdock, FakeGpu(uuid=GPU, profile=(constant(300),)))
+    done = wattdock("run", *SMALL, *ONE_SECOND, "--passes", "2", env=env)
+    assert done.returncode == 0, done.stderr
+    [row] = wattdock.results()
+    [folder] = (wattdock.folder / "results").iterdir()
+    shown = wattdock("show", folder, "--window", "all", "--json")
+    assert shown.returncode == 0, shown.stderr
+    again = json.loads(shown.stdout)
+    assert again == row["energy"]["windows"]
+    drained = again["energy_per_output_token_j"]["drained"]
+    assert drained == pytest.approx(row["energy"]["energy_per_output_token_j"])
+    table = wattdock("show", folder, "--window", "steady_state")
+    assert "s of 20.0 s" in table.stdout or "never leave" in table.stdout
+    refused = wattdock("show", folder, "--window", "best")
+    assert (refused.returncode, "known are drained, steady_state" in refused.stderr) == (2, True)

@@ -114,6 +114,10 @@ class WorkloadSpec(_Written):
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
+        output_spread: Each prompt's limit is drawn (seeded) uniformly from `max_output_tokens` × (1 ± spread), so that
+            requests do not end together; a prompt file's own limits stay.
+        staggered_start: The first `batch_size` prompts get evenly spread shares of their limits, so that the engine's
+            slots are out of step from the start.
     """
 
     prompts: PromptSpec = PromptSpec()
@@ -128,6 +132,8 @@ class WorkloadSpec(_Written):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Positive | None = None
+    output_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    staggered_start: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

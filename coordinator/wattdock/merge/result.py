@@ -11,6 +11,7 @@ from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.procedure import procedure
 from wattdock.merge.statistics import statistics
+from wattdock.merge.windows import windows
 from wattdock.records import INTERRUPTED
 from wattdock.results.audit import audit
 from wattdock.results.result import ExperimentResult, StoredSpan
@@ -50,7 +51,7 @@ def merge(
         bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
     )
     speed = performance(passes, offered_rate_per_s=config.workload.rate_per_s)
-    energy = _with_idle(measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w), restarts, used, config)
+    energy = _completed(measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w), restarts, used, config)
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
     return ExperimentResult(
@@ -73,17 +74,20 @@ def merge(
     )
 
 
-def _with_idle(
+def _completed(
     energy: EnergyResult, restarts: Sequence[RestartRecord], used: Sequence[str], config: ExperimentConfig
 ) -> EnergyResult:
-    """Return `energy` with the idle baselines and what is above them."""
+    """Return `energy` with the idle baselines, what is above them, and the other window definitions' figures."""
     baselines = idle_baselines(restarts, used, config.idle)
     idle = idle_energy_j(restarts, baselines, used)
     reason = "no idle power of every GPU before and after the passes; set idle.duration_s"
+    seen = {
+        "idle_baselines": baselines or None,
+        "windows": windows(restarts, used, in_flight=config.workload.batch_size) if used else None,
+    }
     if energy.total_j is None or idle is None:
-        return energy.model_copy(update={"idle_baselines": baselines or None, "net_reason": reason})
-    net = {"net_j": energy.total_j - idle[0], "net_uncertainty_j": idle[1]}
-    return energy.model_copy(update={"idle_baselines": baselines, **net})
+        return energy.model_copy(update={**seen, "net_reason": reason})
+    return energy.model_copy(update={**seen, "net_j": energy.total_j - idle[0], "net_uncertainty_j": idle[1]})
 
 
 def unmerged(config: ExperimentConfig, failure: Failure, *, started_utc: datetime) -> ExperimentResult:

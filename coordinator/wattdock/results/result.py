@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattdock.results.environment import EnvironmentSnapshot
 from wattdock.results.procedure import IdleBaseline, Procedure
+from wattdock.results.windows import WindowSummary
 
 SCHEMA_VERSION = 1
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -160,6 +161,7 @@ class EnergyResult(_Stored):
     energy_per_request_j: float | None = None
     mean_power_w: float | None = None
     passes: list[PassEnergy] = Field(default_factory=list)
+    windows: WindowSummary | None = None
     idle_baselines: list[IdleBaseline] | None = None
     net_j: float | None = None
     net_uncertainty_j: float | None = None
