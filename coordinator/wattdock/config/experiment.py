@@ -248,6 +248,7 @@ class ExperimentConfig(_Written):
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
         on_failure: Whether a failed experiment stops the rest.
         runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
+        power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
 
@@ -266,6 +267,7 @@ class ExperimentConfig(_Written):
     on_failure: Literal["continue", "stop"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
     runner_python: Path | None = None
+    power_limit_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cpu_tdp_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 65.0
 
     _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.merge.compute import compute
+from wattdock.merge.conditions import gpu_conditions
 from wattdock.merge.energy import Gpus, measured_energy, multi_gpu, span_joules
 from wattdock.merge.environment import environment, used_uuids
 from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.performance import performance, token_disagreements
+from wattdock.merge.phases import phases
 from wattdock.merge.procedure import procedure
-from wattdock.merge.statistics import statistics
+from wattdock.merge.statistics import statistical_j, statistics
 from wattdock.merge.windows import windows
 from wattdock.records import INTERRUPTED
-from wattdock.results.audit import audit
+from wattdock.results.audit import Declared, Measured, audit
 from wattdock.results.result import ExperimentResult, StoredSpan
 
 if TYPE_CHECKING:
@@ -54,12 +56,7 @@ def merge(
     energy = _completed(measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w), restarts, used, config)
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
-    return ExperimentResult(
-        experiment_id=config.experiment_id,
-        started_utc=started_utc.isoformat(timespec="milliseconds"),
-        config=config.model_dump(mode="json"),
-        status=_status(failure),
-        error=failure,
+    measured = Measured(
         environment=snapshot,
         energy=energy,
         performance=speed,
@@ -67,11 +64,25 @@ def merge(
             model.config if model else None, passes, snapshot, energy, in_flight=config.workload.batch_size
         ),
         statistics=statistics(energy.passes),
-        multi_gpu=multi_gpu(energy, speed),
-        audit=audit(snapshot, energy, speed, token_disagreements=token_disagreements(passes), failure=failure),
         procedure=procedure(restarts, used, config.warmup),
+    )
+    return ExperimentResult(
+        experiment_id=config.experiment_id,
+        started_utc=started_utc.isoformat(timespec="milliseconds"),
+        config=config.model_dump(mode="json"),
+        status=_status(failure),
+        error=failure,
+        **vars(measured),
+        multi_gpu=multi_gpu(energy, speed),
+        audit=audit(measured, _declared(config), token_disagreements=token_disagreements(passes), failure=failure),
         spans=[stored for one in restarts for stored in _stored_spans(one, used)],
     )
+
+
+def _declared(config: ExperimentConfig) -> Declared:
+    # Engines name this setting alike; one that calls it otherwise has its cached tokens fail, which says so.
+    cache = config.section.engine_args().get("enable_prefix_caching") is True
+    return Declared(power_limit_w=config.power_limit_w, prefix_cache=cache)
 
 
 def _completed(
@@ -81,8 +92,14 @@ def _completed(
     baselines = idle_baselines(restarts, used, config.idle)
     idle = idle_energy_j(restarts, baselines, used)
     reason = "no idle power of every GPU before and after the passes; set idle.duration_s"
+    split = phases(restarts, used)
     seen = {
+        "prefill_j": split.prefill_j,
+        "decode_j": split.decode_j,
         "idle_baselines": baselines or None,
+        "conditions": gpu_conditions(restarts, used),
+        "phases": split,
+        "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
         "windows": windows(restarts, used, in_flight=config.workload.batch_size) if used else None,
     }
     if energy.total_j is None or idle is None:

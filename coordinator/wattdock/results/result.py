@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattdock.results.conditions import GpuConditions, Phases
 from wattdock.results.environment import EnvironmentSnapshot
 from wattdock.results.procedure import IdleBaseline, Procedure
 from wattdock.results.windows import WindowSummary
@@ -169,6 +170,8 @@ class EnergyResult(_Stored):
     net_meaning: str = NET_MEANING
     prefill_j: float | None = None
     decode_j: float | None = None
+    phases: Phases | None = None
+    conditions: dict[str, GpuConditions] = Field(default_factory=dict)
     cross_check: dict[str, Any] | None = None
     meter: dict[str, MeterFact] = Field(default_factory=dict)
     gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
@@ -195,6 +198,9 @@ class Performance(_Stored):
         schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, over the
             pass's duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the
             offered rate ends at 0.2. None where arrivals follow no schedule.
+        arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
+        backlog_slope: Seconds by which a schedule's delay grows per second, in the worst pass: 0 for an engine that
+            keeps up, 0.25 for one that serves 80 % of what is offered.
         ttft, tpot, e2e: Time to first token; per output token after the first; from submission to last token.
     """
 
@@ -207,6 +213,8 @@ class Performance(_Stored):
     requests_per_s: float
     offered_rate_per_s: float | None = None
     schedule_lag_share: float | None = None
+    arrivals_min: int | None = None
+    backlog_slope: float | None = None
     ttft: Quantiles | None
     tpot: Quantiles | None
     e2e: Quantiles | None
@@ -248,8 +256,13 @@ class Statistics(_Stored):
     Attributes:
         quantity: Which figure is described.
         per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
-        standard_deviation_between_passes: Includes what differs between their prompts.
-        ci95: From restart means, R−1 degrees of freedom; null with the reason.
+        standard_deviation_between_passes: Of all passes; includes what differs between their prompts.
+        standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
+        interval_between_restarts, interval_within_restarts: 95 % intervals of these standard deviations (chi-square).
+        ci95: Of the mean, from restart means, R−1 degrees of freedom; null with the reason.
+        ci95_relative: Half of its width ÷ the mean.
+        outliers: Passes far from the others; shown, never dropped.
+        covers: What the interval speaks for.
     """
 
     quantity: str
@@ -258,7 +271,13 @@ class Statistics(_Stored):
     mean: float
     standard_deviation_between_restarts: float | None
     standard_deviation_between_passes: float | None
+    standard_deviation_within_restarts: float | None = None
+    interval_between_restarts: tuple[float, float] | None = None
+    interval_within_restarts: tuple[float, float] | None = None
     ci95: tuple[float, float] | None = None
+    ci95_relative: float | None = None
+    outliers: list[str] = Field(default_factory=list)
+    covers: str | None = None
     reason: str | None = None
 
 
@@ -285,11 +304,13 @@ class MultiGPUMetrics(_Stored):
 
 
 class Check(_Stored):
-    """One audit check: its outcome and the figure behind it. Unknown never passes."""
+    """One audit check: its outcome, the figure behind it, the limit and where that comes from. Unknown never passes."""
 
     name: str
     status: Literal["pass", "info", "warn", "fail", "unknown"]
     figure: str
+    threshold: str | None = None
+    source: str | None = None
 
 
 class Audit(_Stored):
