@@ -67,6 +67,7 @@ class World:
         restarts: Fresh runners.
         round_s: Length of a round of requests; a pass has five.
         output_tokens: Per request.
+        one_token: Take a pass for one of one token per request.
         warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
         config: Settings that differ.
     """
@@ -78,6 +79,7 @@ class World:
     output_tokens: int = 100
     cached_prompt_tokens: int = 0
     second_half_tokens: float = 1.0
+    one_token: bool = False
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -147,6 +149,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
         loaded=Loaded(environment, ()),
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline,
+        one_token=(_pass(world, 0, 80).generated,) if world.one_token else (),
         warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
     )
 

@@ -66,6 +66,16 @@ def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) 
 
 
 ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
+
+
+def test_the_split_is_held_against_passes_that_are_all_prefill(library: Path) -> None:
+    """A whole pass taken for prefill costs 5 ÷ 0.6 of what the split calls prefill: the closure says so."""
+    result = result_of(World(restarts=1, one_token=True), library)
+    assert result.energy is not None
+    assert result.energy.phases is not None
+    assert result.energy.phases.one_token_closure == pytest.approx(0.6 / 5 - 1, abs=1e-3)
+
+
 LOSS = ("energy measured", "meter without loss")
 # One restart is enough to see what is wrong with a GPU.
 CAUGHT = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wattdock.meter.timeline import Timeline
     from wattdock.models import ModelFolder
     from wattdock.progress import Progress
-    from wattdock.records import ClockCheck, Loaded
+    from wattdock.records import ClockCheck, GeneratedPass, Loaded
     from wattdock.results.result import Failure
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -55,6 +55,7 @@ class Collected:
     spans: list[Span] = field(default_factory=list)
     passes: list[MeasuredPass] = field(default_factory=list)
     warm_up: list[WarmUpSample] = field(default_factory=list)
+    one_token: list[GeneratedPass] = field(default_factory=list)
     clock_checks: list[ClockCheck] = field(default_factory=list)
     loaded: Loaded | None = None
     failure: Failure | None = None
@@ -82,6 +83,7 @@ class Collected:
             clock_checks=tuple(self.clock_checks),
             timeline=timeline,
             warm_up=tuple(self.warm_up),
+            one_token=tuple(self.one_token),
             failure=self.failure,
         )
 
@@ -127,6 +129,7 @@ def measure(session: Session, collected: Collected) -> None:
         span = done.generated.span
         collected.passes.append(dataclasses.replace(done, prompts_reused=done.prompts_reused or reused))
         session.progress.say(f"  {collected.stage}: {done.generated.output_tokens:,} tokens in {span.duration_s:.2f} s")
+    _one_token_passes(session, collected)
     _idle(session, collected, "idle-loaded-after")
 
 
@@ -172,9 +175,9 @@ def _idle(session: Session, collected: Collected, name: str) -> None:
 
 
 def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:
-    """Run the unmeasured passes; their prompts follow those of the measured passes, however many they are."""
+    """Run the unmeasured passes; their prompts follow those of all other passes, however many they are."""
     config = collected.config
-    first = config.repeats.passes
+    first = config.repeats.passes + config.repeats.one_token_passes
     if config.warmup.profile == "steady":
         return _warm_up_until_steady(session, collected, first)
     done = []
@@ -224,13 +227,25 @@ def ignores_eos(config: ExperimentConfig, model: ModelFolder) -> bool:
     return model.random_weights if config.workload.ignore_eos is None else config.workload.ignore_eos
 
 
+def _one_token_passes(session: Session, collected: Collected) -> None:
+    """Run passes that are all prefill, with prompts that nothing before them had."""
+    spec, repeats = collected.config.workload, collected.config.repeats
+    length = _Length(spec.requests_per_pass, spec.min_duration_s, session.settle_s, one_token=True)
+    for number in range(repeats.one_token_passes):
+        collected.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
+        done = _run_pass(session, collected, repeats.passes + number, length).generated
+        collected.one_token.append(done)
+        collected.spans.append(dataclasses.replace(done.span, name="one-token"))
+
+
 @dataclass(frozen=True)
 class _Length:
-    """When a pass is over, and how long the runner stays drained after it."""
+    """When a pass is over, how long the runner stays drained after it, and whether its requests end with one token."""
 
     min_requests: int
     min_duration_s: float | None
     settle_s: float
+    one_token: bool = False
 
 
 def _measured_pass(session: Session, collected: Collected, number: int) -> MeasuredPass:
@@ -250,6 +265,8 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
         vocab_size=session.model.vocab_size,
     )
     prompts = varied(source, spec, pass_index=prompt_index)
+    if length.one_token:
+        prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
     workload = wire.workload(
         spec,
         ignore_eos=ignores_eos(config, session.model),

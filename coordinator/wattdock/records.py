@@ -130,6 +130,7 @@ class RestartRecord:
 
     Attributes:
         warm_up: Its passes in order; empty where the profile is "quick".
+        one_token: Passes of one output token per request, after the measured ones.
     """
 
     restart: int
@@ -139,4 +140,5 @@ class RestartRecord:
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
     warm_up: tuple[WarmUpSample, ...] = ()
+    one_token: tuple[GeneratedPass, ...] = ()
     failure: Failure | None = None

@@ -65,9 +65,12 @@ def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_row_says_so(wattdo
 def test_a_stored_run_is_analysed_anew_under_any_window(wattdock: Command) -> None:
     """What is read back gives the figures that were stored; an unknown definition is refused by name."""
     env = on_gpus(wattdock, FakeGpu(uuid=GPU, profile=(constant(300),)))
-    done = wattdock("run", *SMALL, *ONE_SECOND, "--passes", "2", env=env)
+    one_token = ("--set", "repeats.one_token_passes=1")
+    done = wattdock("run", *SMALL, *ONE_SECOND, *one_token, "--passes", "2", env=env)
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
+    assert [span["name"] for span in row["spans"]].count("one-token") == 1
+    assert row["energy"]["phases"]["one_token_j_per_prompt_token"] > 0
     [folder] = (wattdock.folder / "results").iterdir()
     shown = wattdock("show", folder, "--window", "all", "--json")
     assert shown.returncode == 0, shown.stderr

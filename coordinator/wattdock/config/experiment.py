@@ -161,10 +161,16 @@ class WorkloadSpec(_Written):
 
 
 class RepeatsSpec(_Written):
-    """`restarts` fresh runners, each with `passes` measured passes."""
+    """`restarts` fresh runners, each with `passes` measured passes.
+
+    Attributes:
+        one_token_passes: Further passes after them, of one output token per request: prefill by itself, to hold the
+            split of the measured passes into prefill and decode against.
+    """
 
     restarts: Positive = 1
     passes: Positive = 2
+    one_token_passes: Annotated[int, Field(ge=0)] = 0
 
 
 class WarmUpSpec(_Written):

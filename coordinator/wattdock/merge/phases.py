@@ -86,7 +86,13 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str]) -> Phases:
             ("decode", [one.decode for _, one in rounds]),
         )
     )
-    seen = Phases(prefill_s=prefill.duration_s, decode_s=decode.duration_s, decode_tokens_in_prefill=mixed)
+    alone = _one_token_j(restarts, used)
+    seen = Phases(
+        prefill_s=prefill.duration_s,
+        decode_s=decode.duration_s,
+        decode_tokens_in_prefill=mixed,
+        one_token_j_per_prompt_token=alone,
+    )
     if mixed > MAX_MIXED_SHARE:
         reason = f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
         return seen.model_copy(update={"reason": reason})
@@ -95,12 +101,14 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str]) -> Phases:
         return seen.model_copy(update={"reason": why_not})
     whole_j = sum(span_joules(restart.timeline, done.span, used).total_j or 0.0 for restart, done in passes)
     prompt_tokens = sum(one.prompt_tokens or 0 for _, done in passes for one in done.requests)
+    by_split = prefill.total_j / prompt_tokens if prompt_tokens else None
     figures = {
         "prefill_j": prefill.total_j,
         "decode_j": decode.total_j,
         "prefill_timing_j": combined_timing_j(prefill.joules),
         "decode_timing_j": combined_timing_j(decode.joules),
-        "prefill_j_per_prompt_token": prefill.total_j / prompt_tokens if prompt_tokens else None,
+        "prefill_j_per_prompt_token": by_split,
+        "one_token_closure": by_split / alone - 1 if by_split and alone else None,
         "decode_j_per_output_token": decode.total_j / decode_tokens if decode_tokens else None,
         "closure": (prefill.total_j + decode.total_j) / whole_j - 1 if whole_j else None,
     }
@@ -134,6 +142,15 @@ def _round(done: GeneratedPass, instants: list[tuple[int, int, int]]) -> _Round:
         mixed_tokens=max(0, tokens_between(done, begin_ns, boundary_ns) - len(instants)),
         decode_tokens=max(0, tokens - len(instants)),
     )
+
+
+def _one_token_j(restarts: Sequence[RestartRecord], used: Sequence[str]) -> float | None:
+    """Joules per prompt token of the passes that are all prefill; None without them, or without their energy."""
+    passes = [(restart, done) for restart in restarts for done in restart.one_token]
+    joules = [span_joules(restart.timeline, done.span, used).total_j for restart, done in passes]
+    known = [value for value in joules if value is not None]
+    tokens = sum(one.prompt_tokens or 0 for _, done in passes for one in done.requests)
+    return sum(known) / tokens if tokens and len(known) == len(joules) else None
 
 
 def _period_s(restarts: Sequence[RestartRecord]) -> float:

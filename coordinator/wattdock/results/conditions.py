@@ -41,6 +41,8 @@ class Phases(_Stored):
         prefill_s, decode_s: Time of each over all rounds.
         prefill_timing_j, decode_timing_j: Standard uncertainty from timing.
         decode_tokens_in_prefill: Share of decode's tokens that were emitted while others' prompts were still computed.
+        one_token_j_per_prompt_token: What passes of one output token per request cost, which are all prefill.
+        one_token_closure: The split's prefill ÷ what those passes make of its prompt tokens − 1.
         closure: (Prefill + decode) ÷ the passes' total − 1: what lies between rounds and at the ends.
     """
 
@@ -53,5 +55,7 @@ class Phases(_Stored):
     prefill_j_per_prompt_token: float | None = None
     decode_j_per_output_token: float | None = None
     decode_tokens_in_prefill: float | None = None
+    one_token_j_per_prompt_token: float | None = None
+    one_token_closure: float | None = None
     closure: float | None = None
     reason: str | None = None
