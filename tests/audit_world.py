@@ -103,8 +103,8 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         config=config,
         runner_dir=Path(),
         machine=Machine("CPU", 8, 1, "Linux"),
-        inventory=GpuInventory(tuple(_info(index, gpu) for index, gpu in enumerate(gpus))),
-        gpus=(_info(0, gpus[0]),),
+        inventory=GpuInventory(tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))),
+        gpus=(gpu_info(0, gpus[0]),),
         python=None,
         launcher_name="process",
         launcher_reason="test",
@@ -198,7 +198,7 @@ def _request(world: World, index: int, at_s: float, tokens: int) -> RequestRecor
     )
 
 
-def _info(index: int, gpu: FakeGpu) -> GpuInfo:
+def gpu_info(index: int, gpu: FakeGpu) -> GpuInfo:
     return GpuInfo(
         index=index,
         uuid=gpu.uuid,

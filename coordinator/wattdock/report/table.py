@@ -87,6 +87,10 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _performance_rows(result)
     yield from _energy_rows(result)
     yield from _compute_rows(result)
+    if result.statistics and result.statistics.ci95 and result.statistics.ci95_relative is not None:
+        seen = result.statistics
+        restarts = f"{len(seen.per_restart)} restarts"
+        yield "95 % interval", f"{seen.mean:.4g} ± {seen.ci95_relative:.2%} ({seen.quantity}, {restarts})"
     if result.audit:
         verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
         yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
@@ -139,6 +143,11 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"  {uuid[:12]}…", f"{joules:,.1f} J" if joules is not None else NOTHING
     if energy.energy_per_output_token_j is not None:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
+    if energy.net_j is not None:
+        yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
+    if energy.windows and energy.windows.relative_spread is not None:
+        known = [f"{name} {value:.4g}" for name, value in energy.windows.energy_per_output_token_j.items() if value]
+        yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
 
