@@ -18,6 +18,7 @@ from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, Watt
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.excerpt import excerpt
+from wattdock.meter_cards import with_cards
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
 from wattdock.records import INTERRUPTED, NS_PER_S, Span
@@ -229,7 +230,7 @@ class Attempt:
         """Stop the meter and give every served row what was seen of it."""
         timeline: Timeline | None = None
         try:
-            timeline = meter.stop()
+            timeline = with_cards(meter.stop(), home=self._home, progress=self._progress.say)
         except MeterError as error:
             self._progress.say(f"the meter: {error}")
         for row, collected in self._served:

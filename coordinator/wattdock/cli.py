@@ -200,6 +200,30 @@ def show(
         print_result(result, path if path.is_dir() else path.parent)
 
 
+@app.command()
+def doctor(
+    meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
+    gpus: Gpus = None,
+    pulses: Annotated[int, typer.Option(min=10, help="Load pulses per GPU; 100 take about 130 s.")] = 100,
+    backend: Annotated[str, typer.Option(help="Whose environment makes the load.")] = "pytorch",
+    runner_python: RunnerPython = None,
+    as_json: Json = False,
+) -> None:
+    """Find out about this machine what results hang on; so far its GPUs' energy counters."""
+    from wattdock.doctor import meter_cards
+    from wattdock.report.cards import print_card
+
+    if not meter:
+        raise ConfigError("doctor: say what to look at; --meter characterises the energy counters")
+    chosen = None if gpus is None or gpus == "auto" else _gpus(gpus)
+    python = Path(runner_python) if runner_python else None
+    for card in meter_cards(chosen, backend=backend, python=python, pulses=pulses):
+        if as_json:
+            typer.echo(card.model_dump_json())
+        else:
+            print_card(card)
+
+
 def _show_window(folder: Path, result: "ExperimentResult", window: str, *, as_json: bool) -> None:
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows

@@ -223,12 +223,17 @@ def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
 def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
     periods = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
+    counted = timelines[-1].energy_source == "counter"
+    lag = timelines[-1].lag or (COUNTER_LAG if counted else None)
     return MeterFact(
         source=timelines[-1].energy_source,
         counter_period_s=float(np.median(periods)) if periods else None,
         nvml_busy_fraction=max(busy, default=None),
         ticks=sum(len(gpu.ticks.energy_mj) for gpu in timelines),
         events=[f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
+        counter_lag_s=lag.mean_s if lag else None,
+        counter_lag_std_s=lag.std_s if lag else None,
+        card=timelines[-1].card,
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattdock.energy import LagModel
 from wattdock.errors import StoreError
 from wattdock.meter.findings import period_s
 from wattdock.meter.timeline import GpuTimeline, Series, Ticks, Timeline
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wattdock.results.result import ExperimentResult, PassEnergy
+    from wattdock.results.result import ExperimentResult, MeterFact, PassEnergy
 
 Rows = dict[str, Any]
 
@@ -87,14 +88,14 @@ def _request(row: Rows) -> RequestRecord:
 
 def _timeline(result: ExperimentResult, table: pa.Table) -> Timeline:
     facts = result.energy.meter if result.energy else {}
-    gpus = {uuid: _gpu(uuid, fact.source, table) for uuid, fact in facts.items()}
+    gpus = {uuid: _gpu(uuid, fact, table) for uuid, fact in facts.items()}
     at_ns = _column(table, "at_ns")
     start_ns, end_ns = (int(at_ns.min()), int(at_ns.max())) if len(at_ns) else (0, 0)
     reason = result.energy.reason if result.energy and not gpus else None
     return Timeline(result.environment.meter if result.environment else "none", start_ns, end_ns, gpus, reason)
 
 
-def _gpu(uuid: str, source: Any, table: pa.Table) -> GpuTimeline:
+def _gpu(uuid: str, fact: MeterFact, table: pa.Table) -> GpuTimeline:
     import pyarrow.compute as pc
 
     table = table.filter(pc.field("gpu_uuid") == uuid).sort_by("at_ns")
@@ -106,7 +107,12 @@ def _gpu(uuid: str, source: Any, table: pa.Table) -> GpuTimeline:
     for name in names:
         rows = table.filter(pc.field("series") == name)
         series[name] = Series(_column(rows, "at_ns"), _column(rows, "value"))
-    return GpuTimeline(uuid=uuid, energy_source=source, ticks=ticks, series=series, period_s=period_s(ticks))
+    source: Any = fact.source
+    known = fact.counter_lag_s is not None and fact.counter_lag_std_s is not None
+    lag = LagModel(fact.counter_lag_s or 0.0, fact.counter_lag_std_s or 0.0) if known else None
+    return GpuTimeline(
+        uuid=uuid, energy_source=source, ticks=ticks, series=series, period_s=period_s(ticks), lag=lag, card=fact.card
+    )
 
 
 def _column(table: pa.Table, name: str) -> Any:

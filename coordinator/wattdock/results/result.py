@@ -68,7 +68,8 @@ class Uncertainty(_Stored):
 
     Attributes:
         timing_j: Standard uncertainty from tick brackets, interpolation and lag, given the lag below.
-        counter_lag_s, counter_lag_std_s: How far the counter was taken to trail its load; measured on H200 only.
+        counter_lag_s, counter_lag_std_s: How far a counter without a card of its own was taken to trail its load;
+            measured on H200 only. What was taken for each GPU stands in `meter`.
         statistical_j: From restarts; null with fewer than two.
         sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
     """
@@ -125,13 +126,20 @@ class GpuProcessSeen(_Stored):
 
 
 class MeterFact(_Stored):
-    """How well one GPU was read."""
+    """How well one GPU was read.
+
+    Attributes:
+        counter_lag_s, counter_lag_std_s: As taken for this GPU; measured on it where `card` says when, else assumed.
+    """
 
     source: str | None
     counter_period_s: float | None
     nvml_busy_fraction: float | None
     ticks: int
     events: list[str]
+    counter_lag_s: float | None = None
+    counter_lag_std_s: float | None = None
+    card: str | None = None
 
 
 class EnergyResult(_Stored):
