@@ -91,7 +91,7 @@ def bench_wire() -> list[Row]:
                 min_requests=250,
                 seed=0,
                 settle_s=0,
-                limited=True,
+                min_duration_s=None,
             )
 
             def send() -> None:

@@ -26,7 +26,8 @@ def counted(case: dict[str, Any]) -> int:
         for tokens in (case["prompt_tokens"], *[1] * (case["output_tokens"] - 1)):
             ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
             cache = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
-    return counter.get_total_flops()
+    total: int = counter.get_total_flops()
+    return total
 
 
 if __name__ == "__main__":
