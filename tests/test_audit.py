@@ -86,6 +86,7 @@ CAUGHT = [
     (LOSS, World(restarts=1, gpu={"frozen_at_s": 90.0})),
     (("counter, not integrated power", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
     (("unused GPUs idle",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
+    (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
     (("idle baselines",), World(restarts=1, gpu={"profile": (constant(80, 18), constant(120, 62), constant(500))})),
     (("power limit at its default or declared", "roofline"), World(restarts=1, gpu=ODD)),
     (("repeats enough", "interval narrow enough"), World(restarts=1)),

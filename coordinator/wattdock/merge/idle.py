@@ -58,6 +58,7 @@ def _baseline(restart: RestartRecord, span: Span, gpu: GpuTimeline, limits: Idle
         memory_clock_mhz=mean("memory_clock_mhz"),
         performance_state=mean("performance_state"),
         memory_used_bytes=mean("memory_used_bytes"),
+        utilization_percent=mean("gpu_utilization_percent"),
     )
 
 

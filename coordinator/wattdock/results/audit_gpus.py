@@ -21,6 +21,8 @@ MAX_POWER_DISAGREEMENT = 0.03
 MAX_ROOFLINE_SHARE = 0.9
 # A CUDA context draws 41 W on an H200.
 MAX_STRAY_W = 20.0
+# A driver holds 0.64 GB of an idle H200; the smallest context adds about as much.
+MAX_EMPTY_BYTES, MAX_EMPTY_PERCENT = 1.0e9, 1.0
 LOST = ("counter_reset", "gpu_lost", "counter_frozen")
 
 
@@ -45,6 +47,7 @@ def gpu_checks(
         _events(environment, energy),
         _roofline(compute),
         _strays(energy),
+        _empty(energy),
     ]
 
 
@@ -155,4 +158,24 @@ def _strays(energy: EnergyResult) -> Check:
         figure=figures or ("no other GPU" if not others else "no idle baseline to compare with; set idle.duration_s"),
         threshold=f"at most {MAX_STRAY_W:g} W above idle",
         source="energy counter in the passes and before the runner started",
+    )
+
+
+def _empty(energy: EnergyResult) -> Check:
+    """Memory or work that nobody of ours explains: a witness beside the process lists, which can be empty or late."""
+    empty = [one for one in energy.idle_baselines or () if one.used and one.state == "empty"]
+    known = [
+        (one.memory_used_bytes, one.utilization_percent)
+        for one in empty
+        if one.memory_used_bytes is not None and one.utilization_percent is not None
+    ]
+    most_bytes = max((held for held, _ in known), default=0.0)
+    busiest = max((percent for _, percent in known), default=0.0)
+    passed = most_bytes <= MAX_EMPTY_BYTES and busiest <= MAX_EMPTY_PERCENT
+    return Check(
+        name="GPUs empty before the runner",
+        status="unknown" if not known or len(known) < len(empty) else "pass" if passed else "fail",
+        figure=f"{most_bytes / 1e9:.2f} GB in use, {busiest:.1f} % busy" if known else "no empty idle span",
+        threshold=f"{MAX_EMPTY_BYTES / 1e9:g} GB, {MAX_EMPTY_PERCENT:g} %",
+        source="memory and utilisation in the idle spans before the runner started",
     )

@@ -58,6 +58,7 @@ class IdleBaseline(_Stored):
     memory_clock_mhz: float | None
     performance_state: float | None
     memory_used_bytes: float | None
+    utilization_percent: float | None = None
 
 
 class Drift(_Stored):
