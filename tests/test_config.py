@@ -21,7 +21,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_every_example_is_one_that_can_be_run_as_it_stands(file: Path) -> None:
     """Each experiment has a name of its own and room for its requests in the engine it asks for."""
-    experiments = load_experiments(file, {})
+    experiments = load_study(file, {}).experiments
     assert len({one.name for one in experiments}) == len(experiments) > 0
     for one in experiments:
         most = one.section.engine_args().get("max_num_seqs")
