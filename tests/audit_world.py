@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import numpy as np
-from fake_nvml import FakeGpu, constant
+from fake_nvml import FakeGpu, FakeProcess, constant
 
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.host.gpus import GpuInfo, GpuInventory
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
+RUNNER = FakeProcess(pid=4242)
 IN_FLIGHT, ROUNDS, ROUND_S, PREFILL_S, PROMPT_TOKENS = 8, 5, 5.0, 0.6, 512
 # Seconds: empty idle, loaded idle, passes, loaded idle again.
 EMPTY, BEFORE, PASSES, AFTER = (3, 33), (40, 70), ((80, 105), (107, 132)), (140, 170)
@@ -88,7 +89,7 @@ class World:
 def result_of(world: World, library: Path) -> ExperimentResult:
     """Return what merging everything gives."""
     gpus = [
-        FakeGpu(**{"uuid": USED, "profile": POWER, **world.gpu}),
+        FakeGpu(**{"uuid": USED, "profile": POWER, "processes": (RUNNER,), **world.gpu}),
         FakeGpu(**{"uuid": OTHER, **world.other}),
     ]
     config = ExperimentConfig.model_validate(
@@ -151,6 +152,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
         timeline=timeline,
         one_token=(_pass(world, 0, 80).generated,) if world.one_token else (),
         warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
+        own_pids=frozenset({RUNNER.pid}),
     )
 
 

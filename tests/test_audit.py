@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import fake_nvml
 import pytest
-from audit_world import OTHER, USED, World, result_of
-from fake_nvml import constant
+from audit_world import OTHER, RUNNER, USED, World, result_of
+from fake_nvml import FakeProcess, constant
 
 from wattdock.results.audit import NOT_CHECKED
 
@@ -66,6 +66,7 @@ def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) 
 
 
 ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
+UNREAD_PEAK = {"name": "NVIDIA H200 NVL"}
 
 
 def test_the_split_is_held_against_passes_that_are_all_prefill(library: Path) -> None:
@@ -87,8 +88,11 @@ CAUGHT = [
     (("counter, not integrated power", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
     (("unused GPUs idle",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
     (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
+    (("exclusive GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),
+    (("exclusive GPUs",), World(restarts=1, gpu={"processes": ()})),
     (("idle baselines",), World(restarts=1, gpu={"profile": (constant(80, 18), constant(120, 62), constant(500))})),
     (("power limit at its default or declared", "roofline"), World(restarts=1, gpu=ODD)),
+    (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
     (("repeats enough", "interval narrow enough"), World(restarts=1)),
     (("repeats enough",), World(restarts=2)),
     (("window long enough",), World(round_s=3.0)),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wattdock.flops import UnknownArchitectureError, decoder, kv_bytes_read, request_flops
 from wattdock.models.shapes import shape_config
-from wattdock.peaks import peak_of
+from wattdock.peaks import peak_of, why_no_peak
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -122,3 +122,10 @@ def test_peaks_of_several_gpus_add_up_and_one_unknown_makes_them_unknown() -> No
     assert two.memory_bytes_per_s == pytest.approx(9.6e12)
     assert peak_of(["NVIDIA H200", "NVIDIA GeForce"]) is None
     assert peak_of([]) is None
+
+
+def test_a_peak_that_nobody_has_read_in_a_source_is_none() -> None:
+    """A figure from memory must not make a check pass, and says why it does not."""
+    assert peak_of(["NVIDIA H200", "NVIDIA H200 NVL"]) is None
+    assert why_no_peak(["NVIDIA H200", "NVIDIA H200 NVL"]) == "the peak of NVIDIA H200 NVL in gpus.yaml is not verified"
+    assert why_no_peak(["NVIDIA H200"]) is None

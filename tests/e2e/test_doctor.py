@@ -42,7 +42,6 @@ def test_a_card_is_kept_and_results_use_the_lag_that_it_found(wattdock: Command)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("doctor",), 2, "say what to look at"),
         ((*DOCTOR, "--gpus", "7"), 3, "there are GPUs 0"),
         (("doctor", "--meter", "--backend", "vllm"), 3, "makes no load pulses"),
     ],
