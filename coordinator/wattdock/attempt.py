@@ -114,10 +114,10 @@ class Attempt:
             self._serve_with(launcher, model, meter, interrupts)
 
     def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter, interrupts: Interrupts) -> None:
-        metered = bool(self._ready.inventory.gpus)
+        metered = bool(self._ready.inventory.gpus) and not self._ready.meter.no_gpu_reason
         time.sleep(METER_LEAD_S if metered else 0)
-        asked = tuple(gpu.uuid for gpu in self._ready.gpus)
-        self._idle_empty(meter, asked, interrupts)
+        watched = tuple(gpu.uuid for gpu in self._ready.gpus) if metered else ()
+        self._idle_empty(meter, watched, interrupts)
         began_ns = now_ns()
         check = functools.partial(self._check, interrupts)
         runner = launcher.launch(self._launch_spec(model))
@@ -126,7 +126,7 @@ class Attempt:
                 self._open(client, began_ns, model, runner.model_path(model.path))
                 self._opening.own_pids |= runner.pids()
                 keep = functools.partial(self._keep, meter, runner)
-                session = Session(client, model, meter, self._progress, metered, asked, interrupts, check, keep)
+                session = Session(client, model, meter, self._progress, metered, watched, interrupts, check, keep)
                 while self._pending and not self._pending[0].folder.broken:
                     interrupts.check()
                     self._measure_next(session)

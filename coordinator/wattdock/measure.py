@@ -101,7 +101,8 @@ class Session:
     """A connected client, the model its runner has loaded, and the meter that watches.
 
     Attributes:
-        gpu_uuids: The GPUs that the runner was given.
+        metered: The meter watches GPUs.
+        gpu_uuids: The runner's GPUs that the meter watches.
         check: Raises where the run is to end; called while nothing else waits.
         keep: Makes what was collected so far durable; called after each measured pass.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from wattdock.doctor.examine import gpus_asked
@@ -9,7 +10,7 @@ from wattdock.errors import PreflightError
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import Wanted, held
 from wattdock.host.selection import why_occupied
-from wattdock.launch.environment import ensure_environment
+from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.runners import find_runner
 from wattdock.meter_cards import measure_card, store_card
@@ -40,17 +41,21 @@ def meter_cards(config: ExperimentConfig, *, home: Path, pulses: int, progress: 
     runner_dir = find_runner(config.backend)
     if not (runner_dir / f"wattdock_{config.backend}_pulses.py").exists():
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
-    python = config.runner_python
-    interpreter = (
-        check_python(python) if python else ensure_environment(runner_dir, variant="cuda", progress=progress.say)
-    )
     wanted = Wanted(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
-    with held(wanted, progress.say):
+    with ExitStack() as stack:
+        python = _interpreter(config, runner_dir, progress, stack)
+        stack.enter_context(held(wanted, progress.say))
         for gpu in gpus:
             progress.say(f"GPU {gpu.index}: {pulses} load pulses")
-            card = measure_card(gpu, runner_dir=runner_dir, python=interpreter, pulses=pulses)
+            card = measure_card(gpu, runner_dir=runner_dir, python=python, pulses=pulses)
             progress.say(f"kept in {store_card(card, home=home)}")
             yield card
+
+
+def _interpreter(config: ExperimentConfig, runner_dir: Path, progress: Progress, stack: ExitStack) -> Path:
+    if config.runner_python:
+        return check_python(config.runner_python)
+    return stack.enter_context(environment_in_use(runner_dir, variant="cuda", progress=progress.say))
 
 
 def _free_gpus(config: ExperimentConfig) -> Sequence[GpuInfo]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.flops import METHOD, Decoder, UnknownArchitectureError, decoder, kv_bytes_read, request_flops
 from wattdock.peaks import peak_of, why_no_peak
-from wattdock.results.result import Compute
+from wattdock.results.derived import Compute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

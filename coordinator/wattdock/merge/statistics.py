@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.results.result import Statistics
+from wattdock.results.derived import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,10 @@ from wattdock.results.sharing import sharing_checks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.results.derived import Compute, Statistics
     from wattdock.results.environment import EnvironmentSnapshot
     from wattdock.results.procedure import Procedure
-    from wattdock.results.result import Compute, EnergyResult, Failure, Performance, Statistics
+    from wattdock.results.result import EnergyResult, Failure, Performance
 
 # What a defensible figure needs beyond what is checked below.
 NOT_CHECKED = ("image pinned",)

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.conditions import GpuConditions
+    from wattdock.results.derived import Compute
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.result import Compute, EnergyResult
+    from wattdock.results.result import EnergyResult
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")
