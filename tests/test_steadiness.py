@@ -130,6 +130,11 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
     assert idle[1] == pytest.approx(100, rel=1e-2)
     assert span_energy(gpu, 20 * NS_PER_S, 40 * NS_PER_S).energy_j == pytest.approx(12_000, rel=1e-3)
     assert idle_energy_j([restart], baselines[:1], [GPU]) is None
+    # Its coordinator was killed after the pass; another runner went on with the restart.
+    assert idle_energy_j([restart, restart], [*baselines, baselines[0]], [GPU]) is None
+    assert idle_energy_j([restart, restart], [*baselines, *baselines], [GPU]) == pytest.approx(
+        (2 * idle[0], 2 * idle[1])
+    )
 
 
 def test_a_pass_is_cut_where_one_batch_has_ended_and_the_next_not_begun() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,18 +78,22 @@ def idle_energy_j(
     """Return what the GPUs used would have drawn idle and loaded during all passes, and its uncertainty, both in J.
 
     Per GPU the mean of its powers before and after the passes, with half their difference as uncertainty; None where
-    one of them is unknown, or no GPU was used.
+    one of them is unknown, or no GPU was used. A restart that was cut in two and went on with another runner has two
+    of each, or the runner that was cut off lacks the one after, which no other runner's stands for.
     """
-    power_w: dict[tuple[int, str, str], float | None] = {
-        (one.restart, one.gpu_uuid, one.state): one.mean_power_w for one in baselines
-    }
+    power_w: dict[tuple[int, str, str], list[float]] = {}
+    for one in baselines:
+        if one.mean_power_w is not None:
+            power_w.setdefault((one.restart, one.gpu_uuid, one.state), []).append(one.mean_power_w)
+    runners = Counter(one.restart for one in restarts if one.passes)
     idle_j, half_difference_j = 0.0, 0.0
     for restart in restarts:
         duration_s = sum(one.generated.span.duration_s for one in restart.passes)
         for uuid in used:
-            before, after = (power_w.get((restart.restart, uuid, f"loaded_{side}")) for side in ("before", "after"))
-            if before is None or after is None:
+            sides = [power_w.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
+            if min(map(len, sides)) < max(1, runners[restart.restart]):
                 return None
+            before, after = map(fmean, sides)
             idle_j += duration_s * (before + after) / 2
             half_difference_j += duration_s * abs(before - after) / 2
     return (idle_j, half_difference_j) if used and idle_j else None

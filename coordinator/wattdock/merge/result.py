@@ -99,7 +99,7 @@ def _completed(
     """Return `energy` with the idle baselines, what is above them, and the other window definitions' figures."""
     baselines = idle_baselines(restarts, used, config.idle, joules_in)
     idle = idle_energy_j(restarts, baselines, used)
-    reason = "no idle power of every GPU before and after the passes; set idle.duration_s"
+    reason = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
     split = phases(restarts, used, joules_in)
     by_window = windows(restarts, used, in_flight=config.workload.batch_size, joules_in=joules_in) if used else None
     seen = {
