@@ -112,7 +112,9 @@ class LiveEngine:
             vocab_size=self._vocab_size,
         )
         spec = WorkloadSpec(batch_size=size.in_flight, max_output_tokens=size.output_tokens, arrival=size.arrival)
-        workload = wire.workload(spec, ignore_eos=True, min_requests=requests, seed=int(way), settle_s=0, limited=True)
+        workload = wire.workload(
+            spec, ignore_eos=True, min_requests=requests, seed=int(way), settle_s=0, min_duration_s=spec.min_duration_s
+        )
         # What a bare pass does not keep, it cannot return.
         workload.return_text = workload.return_token_ids = way is Way.RUNNER
         done = self._client.generate(workload, prompts, silence_s=SILENCE_S, stall_s=STALL_S, heartbeat=heartbeat)

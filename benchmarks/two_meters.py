@@ -64,9 +64,9 @@ class BothMeters:
         """Return NVML's."""
         return self._nvml.watts()
 
-    def so_far(self) -> Timeline:
+    def peek(self) -> Timeline:
         """Return NVML's timeline up to now, with Zeus's windows."""
-        return dataclasses.replace(self._nvml.so_far(), windows=self._zeus.so_far().windows)
+        return dataclasses.replace(self._nvml.peek(), windows=self._zeus.peek().windows)
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Stop both; Zeus's timeline is kept aside."""

@@ -80,6 +80,8 @@ def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind()
     assert done is not None
     assert done.requests_per_s == pytest.approx(5)
     assert done.schedule_lag_share == pytest.approx(9.9 / 20)
+    assert done.backlog_slope == pytest.approx(1)
+    assert done.arrivals_min == 100
     closed = performance([PASS], offered_rate_per_s=None)
     assert closed is not None
     assert closed.schedule_lag_share is None

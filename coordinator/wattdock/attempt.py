@@ -21,8 +21,9 @@ from wattdock.host.folders import SCRATCH_LOCK
 from wattdock.launch.log import log_tail
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
 from wattdock.launch.protocol import LaunchSpec
-from wattdock.measure import Collected, Session, measure
+from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.timeline import Timeline
+from wattdock.meter_cards import with_cards
 from wattdock.models import resolve_model
 from wattdock.prompts import check_prompts
 from wattdock.records import INTERRUPTED, Span
@@ -113,16 +114,19 @@ class Attempt:
             self._serve_with(launcher, model, meter, interrupts)
 
     def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter, interrupts: Interrupts) -> None:
-        metered = bool(self._ready.inventory.gpus)
+        metered = bool(self._ready.inventory.gpus) and not self._ready.meter.no_gpu_reason
         time.sleep(METER_LEAD_S if metered else 0)
+        watched = tuple(gpu.uuid for gpu in self._ready.gpus) if metered else ()
+        self._idle_empty(meter, watched, interrupts)
         began_ns = now_ns()
+        check = functools.partial(self._check, interrupts)
         runner = launcher.launch(self._launch_spec(model))
         try:
-            with RunnerClient(runner, check=lambda: self._check(interrupts)) as client:
+            with RunnerClient(runner, check=check) as client:
                 self._open(client, began_ns, model, runner.model_path(model.path))
                 self._opening.own_pids |= runner.pids()
                 keep = functools.partial(self._keep, meter, runner)
-                session = Session(client, model, meter, self._progress, metered, interrupts, keep)
+                session = Session(client, model, meter, self._progress, metered, watched, interrupts, check, keep)
                 while self._pending and not self._pending[0].folder.broken:
                     interrupts.check()
                     self._measure_next(session)
@@ -154,7 +158,23 @@ class Attempt:
         """Make what was measured of the row being served durable."""
         row, _, name = self._served[-1]
         self._opening.own_pids |= runner.pids()
-        row.keep(name, collected, meter.so_far())
+        row.keep(name, collected, self._with_cards(meter.peek()))
+
+    def _with_cards(self, timeline: Timeline) -> Timeline:
+        return with_cards(timeline, home=self._home, progress=self._progress.say)
+
+    def _idle_empty(self, meter: Meter, gpu_uuids: tuple[str, ...], interrupts: Interrupts) -> None:
+        """Let the GPUs come to rest after whatever ran before, and meter them without any context."""
+        limits = max((row.config.idle for row in self._pending), key=lambda idle: idle.duration_s)
+        if not limits.duration_s or not gpu_uuids:
+            return
+        self._opening.stage = "idle-empty"
+        self._progress.say(f"idle-empty: {limits.duration_s:g} s before the runner starts")
+        span, unsettled = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check)
+        self._opening.spans.append(span)
+        for finding in unsettled:
+            self._progress.say(f"idle-empty: not at rest after {limits.cap_s:g} s: {finding}")
+        self._opening.stage = "launch"
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
         gpus = self._ready.gpus
@@ -232,7 +252,7 @@ class Attempt:
     def _hand_over(self, meter: Meter) -> None:
         """Stop the meter and give every served row what was seen of it."""
         try:
-            timeline = meter.stop()
+            timeline = self._with_cards(meter.stop())
         except MeterError as error:
             self._progress.say(f"the meter: {error}")
             timeline = Timeline(self._ready.meter.name, 0, 0, reason=str(error), broke_off=True)

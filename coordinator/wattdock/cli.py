@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from io import TextIOWrapper
 
     from wattdock.config.expand import Study
+    from wattdock.results.result import ExperimentResult
     from wattdock.run import Run
 
 app = typer.Typer(
@@ -100,9 +102,10 @@ def _settings(
 
 
 def _takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` the flags of `_settings`, which it receives together as `settings`."""
-    shared = inspect.signature(_settings).parameters
+    """Give `command` the flags of `_settings`, which it receives together as `settings`; its own of a name win."""
     own = inspect.signature(command)
+    every = inspect.signature(_settings).parameters.items()
+    shared = {name: one for name, one in every if name not in own.parameters}
 
     @functools.wraps(command)
     def with_settings(**given: Any) -> None:
@@ -212,12 +215,22 @@ def reap() -> None:
 
 
 @app.command()
-def show(path: Annotated[Path, typer.Argument(help="A result folder.")], as_json: Json = False) -> None:
-    """Show a stored result."""
+def show(
+    path: Annotated[Path, typer.Argument(help="A result folder.")],
+    window: Annotated[
+        str | None,
+        typer.Option(help="Analyse the stored run anew: drained, steady_state, ml-energy, begin-end, or all."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a stored result, or what it says under another definition of what counts."""
     from wattdock.report.table import print_result
     from wattdock.results.store import load_result
 
     result = load_result(path)
+    if window is not None:
+        _show_window(path if path.is_dir() else path.parent, result, window, as_json=as_json)
+        return
     if as_json:
         typer.echo(result.model_dump_json(indent=2, by_alias=True))
     else:
@@ -241,22 +254,47 @@ def gpus(
 def doctor(
     file: File = None,
     settings: Settings = NO_SETTINGS,
+    meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
+    pulses: Annotated[int, typer.Option(min=10, help="Load pulses per GPU; 100 take about 130 s.")] = 100,
     output_dir: OutputDir = Path("results"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    from wattdock.doctor.cards import meter_cards
     from wattdock.doctor.examine import examine
     from wattdock.host.folders import wattdock_home
     from wattdock.progress import progress_for
+    from wattdock.report.cards import show_card
     from wattdock.report.doctor import show_findings
 
     config = _study(file, settings).experiments[0]
-    with_engine = file is not None or settings["backend"] is not None
     home, progress = wattdock_home(), progress_for(quiet=quiet)
+    if meter:
+        for card in meter_cards(config, home=home, pulses=pulses, progress=progress):
+            show_card(card, as_json=as_json)
+        return
+    with_engine = file is not None or settings["backend"] is not None
     findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
     if not show_findings(findings, as_json=as_json):
         raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+def _show_window(folder: Path, result: "ExperimentResult", window: str, *, as_json: bool) -> None:
+    from wattdock.merge.windows import WINDOWS, windows
+    from wattdock.report.windows import print_windows
+    from wattdock.results.reread import load_restarts
+
+    if window not in (*WINDOWS, "all"):
+        raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")
+    used = result.environment.gpu_uuids if result.environment else []
+    in_flight = result.config["workload"]["batch_size"]
+    summary = windows(load_restarts(folder, result), used, in_flight=in_flight)
+    chosen = [one for one in summary.passes if window in (one.window, "all")]
+    if as_json:
+        typer.echo(summary.model_copy(update={"passes": chosen}).model_dump_json(indent=2, by_alias=True))
+    else:
+        print_windows(summary, chosen)
 
 
 def main() -> NoReturn:
@@ -277,9 +315,17 @@ def main() -> NoReturn:
         _fail(f"{error.format_message()}; see `wattdock --help`", ExitCode.CONFIG)  # type: ignore[attr-defined]
     except typer.Abort:
         _fail("interrupted", ExitCode.INTERRUPTED)
+    finally:
+        _ignore_interrupts()
+
+
+def _ignore_interrupts() -> None:
+    """Everything is done and stored: one more Ctrl-C would only replace the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _fail(message: str, code: ExitCode) -> NoReturn:
+    _ignore_interrupts()
     typer.echo(f"wattdock: {message}", err=True)
     sys.exit(code)
 

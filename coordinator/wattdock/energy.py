@@ -96,7 +96,7 @@ def span_energy(gpu: GpuTimeline, start_ns: int, end_ns: int, *, lag: LagModel |
         gpu: One GPU of a timeline.
         start_ns: Begin of the span, CLOCK_MONOTONIC nanoseconds.
         end_ns: Its end, not before its begin.
-        lag: How far the source trails; default: what was measured for it.
+        lag: How far the source trails; default: what was measured on this GPU, else on others.
 
     Raises:
         ValueError: The span ends before it begins.
@@ -113,7 +113,7 @@ class EnergyCurve:
         self._curve: _CounterCurve | _PowerCurve | None = None
         self._reason: str | None = None
         if gpu.energy_source == "counter":
-            self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or COUNTER_LAG)
+            self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or gpu.lag or COUNTER_LAG)
         elif gpu.energy_source == "integrated_power":
             name = "power_w" if "power_w" in gpu.series else "power_average_w"
             usual = POWER_LAG if name == "power_w" else POWER_AVERAGE_LAG

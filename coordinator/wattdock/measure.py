@@ -1,36 +1,44 @@
-"""The procedure for one experiment on one loaded runner: warm-up, then the measured passes.
+"""The procedure for one experiment on one loaded runner: idle, warm-up, the measured passes, idle again.
 
 Knows no launcher and no files: it is given a connected client and a running meter.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock import wire
 from wattdock.clock import now_ns
+from wattdock.energy import span_energy
 from wattdock.host.machine import cpu_times
-from wattdock.prompts import load_prompts
-from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span
+from wattdock.prompts import load_prompts, varied
+from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span, WarmUpSample
+from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from wattdock.client import RunnerClient
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.config.experiment import ExperimentConfig, IdleSpec
     from wattdock.interrupts import Interrupts
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
     from wattdock.models import ModelFolder
     from wattdock.progress import Progress
-    from wattdock.records import ClockCheck, Loaded
+    from wattdock.records import ClockCheck, GeneratedPass, Loaded
     from wattdock.results.result import Failure
     from wattdock_proto.v1 import runner_pb2 as pb
 
 # How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
 SETTLE_S = 1.0
+# Passes of a steady warm-up that make up its window: enough to see a slope, long enough to average steps.
+PASSES_PER_WINDOW = 4
+# How often an idle GPU is looked at for being at rest, and how often an interruption is noticed meanwhile.
+REST_CHECK_S, WAKE_S = 3.0, 0.5
 
 
 @dataclass
@@ -49,6 +57,8 @@ class Collected:
     stage: str = "launch"
     spans: list[Span] = field(default_factory=list)
     passes: list[MeasuredPass] = field(default_factory=list)
+    warm_up: list[WarmUpSample] = field(default_factory=list)
+    one_token: list[GeneratedPass] = field(default_factory=list)
     clock_checks: list[ClockCheck] = field(default_factory=list)
     loaded: Loaded | None = None
     failure: Failure | None = None
@@ -59,10 +69,10 @@ class Collected:
     def for_experiment(self, config: ExperimentConfig, already: frozenset[int] = frozenset()) -> Collected:
         """Return what an experiment served by this runner starts from: its launch and load."""
         return Collected(
-            config,
-            self.restart,
-            self.stage,
-            list(self.spans),
+            config=config,
+            restart=self.restart,
+            stage=self.stage,
+            spans=list(self.spans),
             clock_checks=list(self.clock_checks),
             loaded=self.loaded,
             failure=self.failure,
@@ -79,6 +89,8 @@ class Collected:
             loaded=self.loaded,
             clock_checks=tuple(self.clock_checks),
             timeline=timeline,
+            warm_up=tuple(self.warm_up),
+            one_token=tuple(self.one_token),
             failure=self.failure,
             own_pids=frozenset(self.own_pids),
         )
@@ -89,6 +101,9 @@ class Session:
     """A connected client, the model its runner has loaded, and the meter that watches.
 
     Attributes:
+        metered: The meter watches GPUs.
+        gpu_uuids: The runner's GPUs that the meter watches.
+        check: Raises where the run is to end; called while nothing else waits.
         keep: Makes what was collected so far durable; called after each measured pass.
     """
 
@@ -97,8 +112,15 @@ class Session:
     meter: Meter
     progress: Progress
     metered: bool
+    gpu_uuids: tuple[str, ...]
     interrupts: Interrupts
+    check: Callable[[], None]
     keep: Callable[[Collected], None]
+
+    @property
+    def settle_s(self) -> float:
+        """How long the runner stays drained after a metered pass, in seconds."""
+        return SETTLE_S if self.metered else 0.0
 
 
 def measure(session: Session, collected: Collected) -> None:
@@ -108,23 +130,111 @@ def measure(session: Session, collected: Collected) -> None:
         WattdockError: A pass failed; `collected` holds those before it.
     """
     config = collected.config
-    for index in range(config.warmup.passes):
-        collected.stage = f"warm-up {index + 1}/{config.warmup.passes}"
-        warm = _run_pass(session, collected, index, measured=False)
-        collected.spans.append(Span("warm-up", warm.generated.span.start_ns, warm.generated.span.end_ns, drained=True))
+    _idle(session, collected, "idle-loaded-before")
+    # A warm-up that used up the prompts has sent some that a measured pass will send again.
+    reused = any(one.prompts_reused for one in _warm_up(session, collected))
     for number in sorted(set(range(config.repeats.passes)) - collected.already):
-        session.interrupts.check()
+        session.check()
         collected.stage = f"pass {number + 1}/{config.repeats.passes}"
         with session.interrupts.patient():
-            done = _run_pass(session, collected, config.warmup.passes + number, measured=True)
+            done = _measured_pass(session, collected, number)
         # Only a pass whose clock is still the host's counts.
         collected.clock_checks.append(session.client.check_clock())
         span = done.generated.span
-        collected.passes.append(
-            MeasuredPass(number, done.generated, done.cpu_busy, done.prompts_sha256, done.prompts_reused)
-        )
+        collected.passes.append(dataclasses.replace(done, prompts_reused=done.prompts_reused or reused))
         session.progress.say(f"  {collected.stage}: {done.generated.output_tokens:,} tokens in {span.duration_s:.2f} s")
         session.keep(collected)
+    _one_token_passes(session, collected)
+    _idle(session, collected, "idle-loaded-after")
+
+
+def rest(
+    meter: Meter, name: str, limits: IdleSpec, gpu_uuids: Sequence[str], *, check: Callable[[], None]
+) -> tuple[Span, tuple[str, ...]]:
+    """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span and what was not.
+
+    Args:
+        check: Called at least twice a second; what it raises ends the wait.
+    """
+    began_ns = now_ns()
+    length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
+    wait_s = limits.duration_s + SETTLE_S
+    while True:
+        _sleep(wait_s, check)
+        # The counter's next changes show where the span ends.
+        end_ns = now_ns() - round(SETTLE_S * NS_PER_S)
+        span = Span(name, end_ns - length_ns, end_ns, drained=True)
+        unsettled = idle_unsettled(meter.peek().gpus, span, gpu_uuids, limits)
+        if not unsettled or now_ns() - began_ns >= cap_ns:
+            return span, unsettled
+        wait_s = REST_CHECK_S
+
+
+def _sleep(duration_s: float, check: Callable[[], None]) -> None:
+    until_s = time.monotonic() + duration_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        check()
+        time.sleep(min(WAKE_S, left_s))
+
+
+def _idle(session: Session, collected: Collected, name: str) -> None:
+    limits = collected.config.idle
+    if not (limits.duration_s and session.metered and session.gpu_uuids):
+        return
+    collected.stage = name
+    session.progress.say(f"  {name}: {limits.duration_s:g} s without work")
+    span, unsettled = rest(session.meter, name, limits, session.gpu_uuids, check=session.check)
+    collected.spans.append(span)
+    for finding in unsettled:
+        session.progress.say(f"  {name}: not at rest after {limits.cap_s:g} s: {finding}")
+
+
+def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:
+    """Run the unmeasured passes; their prompts follow those of all other passes, however many they are."""
+    config = collected.config
+    first = config.repeats.passes + config.repeats.one_token_passes
+    if config.warmup.profile == "steady":
+        return _warm_up_until_steady(session, collected, first)
+    done = []
+    for index in range(config.warmup.passes):
+        collected.stage = f"warm-up {index + 1}/{config.warmup.passes}"
+        length = _Length(config.workload.requests_per_warm_up, None, settle_s=0.0)
+        done.append(_run_pass(session, collected, first + index, length))
+        collected.spans.append(dataclasses.replace(done[-1].generated.span, name="warm-up"))
+    return done
+
+
+def _warm_up_until_steady(session: Session, collected: Collected, first: int) -> list[MeasuredPass]:
+    """Repeat passes of a quarter of the window, each with prompts of its own, until nothing drifts or the cap."""
+    config, limits = collected.config, collected.config.warmup
+    length = _Length(config.workload.batch_size, limits.window_s / PASSES_PER_WINDOW, settle_s=session.settle_s)
+    done: list[MeasuredPass] = []
+    while True:
+        collected.stage = f"warm-up {len(done) + 1}"
+        done.append(_run_pass(session, collected, first + len(done), length))
+        span = dataclasses.replace(done[-1].generated.span, name="warm-up")
+        collected.spans.append(span)
+        collected.warm_up.append(_warm_up_sample(session, span, done[-1].generated.output_tokens))
+        seen = warm_up_steadiness(collected.warm_up, limits, metered=bool(session.gpu_uuids))
+        if not seen.drifting or seen.duration_s >= limits.cap_s:
+            outcome = f"not steady at the cap: {'; '.join(seen.drifting)}" if seen.drifting else "steady"
+            session.progress.say(f"  warm-up: {len(done)} passes, {seen.duration_s:.0f} s, {outcome}")
+            return done
+
+
+def _warm_up_sample(session: Session, span: Span, output_tokens: int) -> WarmUpSample:
+    timeline = session.meter.peek()
+    joules = [
+        span_energy(timeline.gpus[uuid], span.start_ns, span.end_ns).energy_j if uuid in timeline.gpus else None
+        for uuid in session.gpu_uuids
+    ]
+    known = [value for value in joules if value is not None]
+    return WarmUpSample(
+        span=span,
+        output_tokens=output_tokens,
+        energy_j=sum(known) if known and len(known) == len(joules) else None,
+        temperature_c=late_temperatures_c(timeline, span, session.gpu_uuids),
+    )
 
 
 def ignores_eos(config: ExperimentConfig, model: ModelFolder) -> bool:
@@ -132,23 +242,53 @@ def ignores_eos(config: ExperimentConfig, model: ModelFolder) -> bool:
     return model.random_weights if config.workload.ignore_eos is None else config.workload.ignore_eos
 
 
-def _run_pass(session: Session, collected: Collected, prompt_index: int, *, measured: bool) -> MeasuredPass:
+def _one_token_passes(session: Session, collected: Collected) -> None:
+    """Run passes that are all prefill, with prompts that nothing before them had."""
+    spec, repeats = collected.config.workload, collected.config.repeats
+    length = _Length(spec.requests_per_pass, spec.min_duration_s, session.settle_s, one_token=True)
+    for number in range(repeats.one_token_passes):
+        collected.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
+        done = _run_pass(session, collected, repeats.passes + number, length).generated
+        collected.one_token.append(done)
+        collected.spans.append(dataclasses.replace(done.span, name="one-token"))
+
+
+@dataclass(frozen=True)
+class _Length:
+    """When a pass is over, how long the runner stays drained after it, and whether its requests end with one token."""
+
+    min_requests: int
+    min_duration_s: float | None
+    settle_s: float
+    one_token: bool = False
+
+
+def _measured_pass(session: Session, collected: Collected, number: int) -> MeasuredPass:
+    spec = collected.config.workload
+    length = _Length(spec.requests_per_pass, spec.min_duration_s, settle_s=session.settle_s)
+    return _run_pass(session, collected, number, length)
+
+
+def _run_pass(session: Session, collected: Collected, prompt_index: int, length: _Length) -> MeasuredPass:
     """Run one pass on prompts that no other pass of this restart gets."""
     config, spec = collected.config, collected.config.workload
-    prompts = load_prompts(
+    source = load_prompts(
         config.prompts,
         seed=spec.seed,
         pass_index=prompt_index,
         count=spec.prompts_per_pass,
         vocab_size=session.model.vocab_size,
     )
+    prompts = varied(source, spec, pass_index=prompt_index)
+    if length.one_token:
+        prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
     workload = wire.workload(
         spec,
         ignore_eos=ignores_eos(config, session.model),
-        min_requests=spec.requests_per_pass if measured else spec.requests_per_warm_up,
+        min_requests=length.min_requests,
+        min_duration_s=length.min_duration_s,
         seed=spec.seed + prompt_index,
-        settle_s=SETTLE_S if measured and session.metered else 0.0,
-        limited=not measured,
+        settle_s=length.settle_s,
     )
     started_ns = now_ns()
 

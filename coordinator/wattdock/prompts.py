@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import numpy as np
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config.experiment import PromptSpec
+    from wattdock.config.experiment import PromptSpec, WorkloadSpec
 
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
@@ -81,6 +81,23 @@ def load_prompts(
         name=source.name,
         reused=(pass_index + 1) * count > len(order),
     )
+
+
+def varied(prompts: PromptSet, spec: WorkloadSpec, *, pass_index: int) -> PromptSet:
+    """Return the prompts with output limits drawn as `spec` says; equal arguments give equal limits."""
+    if not spec.output_spread and not spec.staggered_start:
+        return prompts
+    generator = np.random.Generator(np.random.PCG64([spec.seed, pass_index]))
+    share = 1 + spec.output_spread * generator.uniform(-1, 1, size=len(prompts.items))
+    limits = [
+        max(1, round(spec.max_output_tokens * part)) if given is None else given
+        for given, part in zip(prompts.max_output_tokens, share, strict=True)
+    ]
+    if spec.staggered_start:
+        first = min(spec.batch_size, len(limits))
+        for place, order in enumerate(generator.permutation(first)):
+            limits[place] = max(1, round(limits[place] * (int(order) + 1) / first))
+    return replace(prompts, max_output_tokens=tuple(limits))
 
 
 def check_prompts(spec: PromptSpec, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -108,11 +110,28 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class WarmUpSample:
+    """One pass of a warm-up.
+
+    Attributes:
+        energy_j: Over the GPUs asked for; None where it is unknown.
+        temperature_c: Mean over the pass's second half, by "<GPU UUID> <sensor>".
+    """
+
+    span: Span
+    output_tokens: int
+    energy_j: float | None
+    temperature_c: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class RestartRecord:
     """One restart of one experiment: a fresh runner, its passes, and the timeline around them.
 
     Attributes:
         own_pids: Processes of the runner, as this host numbers them.
+        warm_up: Its passes in order; empty where the profile is "quick".
+        one_token: Passes of one output token per request, after the measured ones.
     """
 
     restart: int
@@ -121,5 +140,7 @@ class RestartRecord:
     loaded: Loaded | None = None
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
+    warm_up: tuple[WarmUpSample, ...] = ()
+    one_token: tuple[GeneratedPass, ...] = ()
     failure: Failure | None = None
     own_pids: frozenset[int] = frozenset()

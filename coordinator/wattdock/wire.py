@@ -62,14 +62,14 @@ def load_request(
 
 
 def workload(
-    spec: WorkloadSpec, *, ignore_eos: bool, min_requests: int, seed: int, settle_s: float, limited: bool
+    spec: WorkloadSpec, *, ignore_eos: bool, min_requests: int, min_duration_s: float | None, seed: int, settle_s: float
 ) -> pb.Workload:
-    """Return one pass's workload; `limited` drops the minimum duration (warm-up)."""
+    """Return one pass's workload; its minima may differ from the measured passes' (warm-up)."""
     return pb.Workload(
         arrival=f"ARRIVAL_{spec.arrival.upper()}",
         in_flight=spec.batch_size,
         rate_per_s=spec.rate_per_s,
-        min_duration_s=None if limited else spec.min_duration_s,
+        min_duration_s=min_duration_s,
         min_requests=min_requests,
         max_output_tokens=spec.max_output_tokens,
         ignore_eos=ignore_eos,

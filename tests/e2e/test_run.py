@@ -139,7 +139,7 @@ def test_prompts_that_came_again_are_told_and_audited(wattdock: Command) -> None
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
     assert row["energy"]["passes"][0]["prompt_repeats"] > 0
-    assert [check["status"] for check in row["audit"]["checks"] if check["name"] == "prompts fresh"] == ["fail"]
+    assert [check["status"] for check in row["audit"]["checks"] if check["name"] == "prompts fresh"] == ["warn"]
 
 
 def test_a_name_with_brackets_is_shown_as_it_is(wattdock: Command) -> None:

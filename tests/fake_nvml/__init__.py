@@ -87,6 +87,8 @@ class FakeGpu:
         profile: Power over time, W; the last segment goes on for ever.
         unsupported: Words separated by blanks: energy, power_instant, power_average, power, temperature,
             memory_temperature, clocks, violation, utilization, memory, memory_v2, ecc, mig, power_limit, processes, ….
+        throttle_above_w, thermal_above_w: Above these, the violation counters of power and temperature grow.
+        power_reading_factor: By which the instant power read is off.
         failing_from_s, failing_until_s: In between, calls fail with NVML's "unknown error".
         failing: Which ones, in the words of `unsupported`; all where it is empty.
         nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
@@ -127,6 +129,8 @@ class FakeGpu:
     power_limit_w: float = 700.0
     power_limit_default_w: float = 700.0
     throttle_above_w: float = inf
+    thermal_above_w: float = inf
+    power_reading_factor: float = 1.0
     temperature_c: float = 40.0
     memory_temperature_c: float = 45.0
     sm_clock_mhz: int = 1980

@@ -196,7 +196,7 @@ static void field_value(device gpu, struct field *f, double t) {
     case 82: f->status = unsupported(gpu, "memory_temperature") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)gpu->memory_temperature_c; break;
     case 83: f->status = unsupported(gpu, "energy") ? NOT_SUPPORTED : OK; f->type = ULONGLONG; f->value.ull = (unsigned long long)counter_mj(gpu, t); break;
     case 185: f->status = unsupported(gpu, "power_average") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * mean_power_w(gpu, t)); break;
-    case 186: f->status = unsupported(gpu, "power_instant") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * power_w(gpu, t - gpu->power_lag_s)); break;
+    case 186: f->status = unsupported(gpu, "power_instant") ? NOT_SUPPORTED : OK; f->value.ui = (unsigned)(1000 * gpu->power_reading_factor * power_w(gpu, t - gpu->power_lag_s)); break;
     default: f->status = NOT_SUPPORTED;
     }
 }
@@ -233,13 +233,14 @@ result nvmlDeviceGetPerformanceState(device gpu, unsigned *state) { BEGIN("pstat
 
 struct violation { unsigned long long reference_us, violation_ns; };
 
-/* Time above `throttle_above_w`, counted in steps of 10 ms: a figure that grows, not a model. */
+/* Time above `throttle_above_w` (power) or `thermal_above_w`, counted in steps of 10 ms: a figure that grows, not a model. */
 result nvmlDeviceGetViolationStatus(device gpu, unsigned policy, struct violation *v) {
     BEGIN("violation", USUAL);
     v->reference_us = (unsigned long long)(t > 0 ? t * 1e6 : 0);
     v->violation_ns = 0;
-    for (double at = 0; policy == 0 && gpu->throttle_above_w < HUGE_VAL && at < t; at += 0.01)
-        if (power_w(gpu, at) > gpu->throttle_above_w) v->violation_ns += 10000000;
+    double above_w = policy == 0 ? gpu->throttle_above_w : policy == 1 ? gpu->thermal_above_w : HUGE_VAL;
+    for (double at = 0; above_w < HUGE_VAL && at < t; at += 0.01)
+        if (power_w(gpu, at) > above_w) v->violation_ns += 10000000;
     return OK;
 }
 

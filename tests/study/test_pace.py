@@ -20,21 +20,28 @@ def span(name: str, start_s: int, end_s: int) -> Span:
 
 
 def test_the_cost_of_an_experiment_is_that_of_its_spans() -> None:
-    """Two restarts: means of opening and passes, warm-up per restart."""
+    """Two restarts: means of opening and passes; warm-up and what else a pass needs around it, per restart."""
     one = [
         span("launch", 0, 2),
         span("load", 2, 10),
         span("warm-up", 10, 13),
         span("pass", 13, 18),
         span("pass", 18, 25),
+        span("one-token", 25, 27),
     ]
-    other = [span("launch", 30, 34), span("load", 34, 44), span("warm-up", 44, 49), span("pass", 50, 56)]
-    assert cost_of([*one, *other]) == Cost(opening_s=3 + 9, warm_up_s=4, pass_s=6)
+    other = [
+        span("idle-empty", 28, 30),
+        span("launch", 30, 34),
+        span("load", 34, 44),
+        span("warm-up", 44, 49),
+        span("pass", 50, 56),
+    ]
+    assert cost_of([*one, *other]) == Cost(opening_s=2 + 3 + 9, around_s=5, pass_s=6)
 
 
 def test_what_was_seen_is_multiplied_by_what_is_left() -> None:
     """Each restart that is left opens its group once and warms each experiment up."""
-    seen = Cost(opening_s=10, warm_up_s=2, pass_s=5)
+    seen = Cost(opening_s=10, around_s=2, pass_s=5)
     work = [Work(config(), (2, 2), seen), Work(config(), (1,), seen)]
     left = duration(work, ((0, 1),))
     assert left.whole

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.energy import LagModel
 from wattdock.errors import StoreError
 from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample, Series
 from wattdock.models.folder import ModelFolder
-from wattdock.records import ClockCheck, Loaded, RestartRecord, Span
+from wattdock.records import ClockCheck, Loaded, RestartRecord, Span, WarmUpSample
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 from wattdock.results.result import Failure
 from wattdock.study.record_file import Served, read_served, write_served
@@ -28,6 +29,8 @@ def full() -> Served:
         processes=(ProcessSample(5, (GpuProcess(1, "compute", None), GpuProcess(2, "mps", 7))),),
         events=(MeterEvent(9, "gap", "0.3 s"),),
         busy_fraction=0.25,
+        lag=LagModel(0.021, 0.002),
+        card="2026-01-01T00:00:00+00:00",
     )
     one = dataclasses.replace(
         request(0, 1, 1.5, 2, 3), intended_ns=5, text="a “text”\n", output_ids=(1, 2, 3), cached_prompt_tokens=0
@@ -45,9 +48,13 @@ def full() -> Served:
         loaded=Loaded(environment, (Span("load", 1, 2),)),
         clock_checks=(ClockCheck("boot", 12),),
         timeline=timeline(gpu),
+        warm_up=(WarmUpSample(Span("warm-up", 1, 2), 7, None, {"GPU-a temperature_c": 50.5}),),
+        one_token=(measured(0, 3, 4, (one,)).generated,),
         failure=Failure(kind="RunnerError", message="m", stage="pass 2", exit_code=5, log_tail="t"),
     )
-    model = ModelFolder(Path("/m"), "shape", "tiny", "config-sha256:1", False, True, 9)
+    model = ModelFolder(
+        Path("/m"), "shape", "tiny", "config-sha256:1", False, True, 9, config={"vocab_size": 7, "rope": {"type": None}}
+    )
     return Served("e" * 64, datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), model, record)
 
 

@@ -115,6 +115,10 @@ class WorkloadSpec(_Written):
         min_duration_s, min_requests: A pass goes on until both are met.
         ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
         temperature: 0 is greedy.
+        output_spread: Each prompt's limit is drawn (seeded) uniformly from `max_output_tokens` × (1 ± spread), so that
+            requests do not end together; a prompt file's own limits stay.
+        staggered_start: The first `batch_size` prompts get evenly spread shares of their limits, so that the engine's
+            slots are out of step from the start.
     """
 
     prompts: PromptSpec = PromptSpec()
@@ -129,6 +133,8 @@ class WorkloadSpec(_Written):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Positive | None = None
+    output_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    staggered_start: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -156,16 +162,62 @@ class WorkloadSpec(_Written):
 
 
 class RepeatsSpec(_Written):
-    """`restarts` fresh runners, each with `passes` measured passes."""
+    """`restarts` fresh runners, each with `passes` measured passes.
+
+    Attributes:
+        one_token_passes: Further passes after them, of one output token per request: prefill by itself, to hold the
+            split of the measured passes into prefill and decode against.
+    """
 
     restarts: Positive = 1
     passes: Positive = 2
+    one_token_passes: Annotated[int, Field(ge=0)] = 0
 
 
 class WarmUpSpec(_Written):
-    """Unmeasured passes before the measured ones of every restart."""
+    """Unmeasured passes before the measured ones of every restart.
 
+    Attributes:
+        profile: "quick" runs `passes` short ones and is never publishable; "steady" goes on until nothing drifts.
+        passes: Of the quick profile.
+        min_s: A steady warm-up lasts this long at least.
+        window_s: Over which nothing may drift; passes of a steady warm-up last a quarter of it.
+        slope_per_min: Largest relative change of tokens/s and of joules per token, per minute.
+        temperature_c: Largest change of any GPU or memory temperature within the window.
+        cap_s: After this long the passes are measured all the same; the result says that the warm-up did not converge.
+    """
+
+    profile: Literal["quick", "steady"] = "quick"
     passes: Annotated[int, Field(ge=0)] = 1
+    min_s: Seconds = 120
+    window_s: Seconds = 60
+    slope_per_min: Annotated[float, Field(gt=0)] = 0.002
+    temperature_c: Annotated[float, Field(gt=0)] = 1.0
+    cap_s: Seconds = 900
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.window_s <= self.min_s <= self.cap_s:
+            raise ValueError(
+                f"window_s ≤ min_s ≤ cap_s must hold, not {self.window_s:g} ≤ {self.min_s:g} ≤ {self.cap_s:g}"
+            )
+        return self
+
+
+class IdleSpec(_Written):
+    """Power of the GPUs without work, metered before the runner starts and around the passes.
+
+    Attributes:
+        duration_s: Length of each idle span; 0 takes none.
+        settled: Largest relative difference between the mean powers of a span's halves; until then it is waited.
+        temperature_c: Largest change of a GPU's temperature within the span.
+        cap_s: After this long the span counts all the same; the result says that it did not settle.
+    """
+
+    duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    settled: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    temperature_c: Annotated[float, Field(gt=0)] = 1.0
+    cap_s: Seconds = 300
 
 
 class GpuCount(_Written):
@@ -227,6 +279,7 @@ class ExperimentConfig(_Written):
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
         on_failure: Whether a failed experiment stops the rest.
         runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
+        power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
 
@@ -236,6 +289,7 @@ class ExperimentConfig(_Written):
     workload: WorkloadSpec = WorkloadSpec()
     repeats: RepeatsSpec = RepeatsSpec()
     warmup: WarmUpSpec = WarmUpSpec()
+    idle: IdleSpec = IdleSpec()
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
     exclusive: Literal["machine", "gpus"] = "machine"
@@ -247,6 +301,7 @@ class ExperimentConfig(_Written):
     on_failure: Literal["continue", "stop"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
     runner_python: Path | None = None
+    power_limit_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cpu_tdp_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 65.0
 
     _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)

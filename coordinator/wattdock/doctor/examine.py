@@ -62,7 +62,7 @@ def _inventory() -> GpuInventory | str:
 def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Finding]:
     for one in found.unreadable:
         yield fail("GPU lost", one, "reset it or restart the machine; dmesg names the Xid")
-    gpus = _asked(config, found)
+    gpus = gpus_asked(config, found)
     for wanted in config.gpus if isinstance(config.gpus, list) else ():
         if not any(wanted in (gpu.index, gpu.uuid) for gpu in found.gpus):
             yield fail(f"GPU {wanted}", "there is none", "wattdock gpus lists those that are here")
@@ -100,8 +100,8 @@ def _for_its_use(findings: Iterable[Finding], *, used: bool) -> Iterable[Finding
     return (replace(one, status="warn") if one.status == "fail" and not used else one for one in findings)
 
 
-def _asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[GpuInfo]:
-    """The GPUs named; all where none are."""
+def gpus_asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[GpuInfo]:
+    """Return the GPUs named; all where none are."""
     if not isinstance(config.gpus, list):
         return found.gpus
     return [gpu for gpu in found.gpus if gpu.index in config.gpus or gpu.uuid in config.gpus]

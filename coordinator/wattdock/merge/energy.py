@@ -81,7 +81,7 @@ class SpanJoules:
         """Return the energy of `span` on the GPUs `uuids`."""
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
-        found = {uuid: self._energy(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
+        found = {uuid: self.of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
         reasons = [f"{uuid}: {one.reason}" for uuid, one in found.items() if one.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in found]
         per_gpu_j = {uuid: found[uuid].energy_j if uuid in found else None for uuid in uuids}
@@ -93,7 +93,8 @@ class SpanJoules:
         total_j = sum(value or 0.0 for value in per_gpu_j.values())
         return Joules(total_j, per_gpu_j, local_var_j2, lag_j, sources)
 
-    def _energy(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
+    def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
+        """Return the energy of `span` on one GPU."""
         key = (id(gpu), span.start_ns, span.end_ns)
         if key not in self._energies:
             if id(gpu) not in self._curves:
@@ -254,6 +255,8 @@ def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
 def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
     periods = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
+    counted = timelines[-1].energy_source == "counter"
+    lag = timelines[-1].lag or (COUNTER_LAG if counted else None)
     return MeterFact(
         source=timelines[-1].energy_source,
         counter_period_s=float(np.median(periods)) if periods else None,
@@ -261,6 +264,9 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
         ticks=sum(len(gpu.ticks.energy_mj) for gpu in timelines),
         process_lists=sum(len(gpu.processes) for gpu in timelines),
         events=[f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
+        counter_lag_s=lag.mean_s if lag else None,
+        counter_lag_std_s=lag.std_s if lag else None,
+        card=timelines[-1].card,
     )
 
 

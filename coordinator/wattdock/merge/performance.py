@@ -34,6 +34,8 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
         schedule_lag_share=max(
             (share for one in passes if (share := schedule_lag_share(one)) is not None), default=None
         ),
+        arrivals_min=min((len(one.generated.requests) for one in passes if _is_scheduled(one)), default=None),
+        backlog_slope=max((slope for one in passes if (slope := backlog_slope(one)) is not None), default=None),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
@@ -73,6 +75,21 @@ def schedule_lag_share(measured: MeasuredPass) -> float | None:
     early, late = (quantiles(map(e2e_s, part)) for part in (requests[:quarter], requests[-quarter:]))
     growth_s = late.p50_s - early.p50_s if early and late else 0.0
     return max(delay_s, growth_s) / done.span.duration_s
+
+
+def backlog_slope(measured: MeasuredPass) -> float | None:
+    """Return how fast requests' delay behind their intended arrival grows, s/s; None without a schedule."""
+    if not _is_scheduled(measured) or len(measured.generated.requests) < 2:
+        return None
+    intended_ns = np.array([one.intended_ns or 0 for one in measured.generated.requests])
+    submitted_ns = np.array([one.submitted_ns for one in measured.generated.requests])
+    since_s = (intended_ns - intended_ns[0]) / NS_PER_S
+    return float(np.polyfit(since_s, (submitted_ns - intended_ns) / NS_PER_S, 1)[0])
+
+
+def _is_scheduled(measured: MeasuredPass) -> bool:
+    requests = measured.generated.requests
+    return bool(requests) and all(one.intended_ns is not None for one in requests)
 
 
 def ttft_s(request: RequestRecord) -> float | None:

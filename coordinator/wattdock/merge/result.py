@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wattdock.merge.compute import compute
+from wattdock.merge.conditions import gpu_conditions
 from wattdock.merge.energy import Gpus, SpanJoules, measured_energy, multi_gpu
 from wattdock.merge.environment import environment, used_uuids
+from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.performance import performance, token_disagreements
-from wattdock.merge.statistics import statistics
+from wattdock.merge.phases import phases
+from wattdock.merge.procedure import procedure
+from wattdock.merge.statistics import statistical_j, statistics
+from wattdock.merge.windows import windows
 from wattdock.records import INTERRUPTED
-from wattdock.results.audit import audit
-from wattdock.results.result import Compute, ExperimentResult, StoredSpan
+from wattdock.results.audit import Declared, Measured, audit
+from wattdock.results.result import ExperimentResult, StoredSpan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,10 +28,9 @@ if TYPE_CHECKING:
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.records import RestartRecord, Span
-    from wattdock.results.result import Failure
+    from wattdock.results.result import EnergyResult, Failure
 
-COMPUTE_REASON = "this version counts no FLOPs"
-PARTS = ("environment", "energy", "performance", "compute", "statistics", "multi_gpu", "audit")
+PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
 
 
@@ -54,21 +59,61 @@ def merge(
     speed = performance(passes, offered_rate_per_s=config.workload.rate_per_s)
     joules_in = SpanJoules()
     energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
+    energy = _completed(energy, restarts, used, config, joules_in)
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
+    measured = Measured(
+        environment=snapshot,
+        energy=energy,
+        performance=speed,
+        compute=compute(
+            model.config if model else None, passes, snapshot, energy, in_flight=config.workload.batch_size
+        ),
+        statistics=statistics(energy.passes),
+        procedure=procedure(restarts, used, config.warmup, joules_in),
+    )
     return result_row(
         config,
         failure,
         started_utc=started_utc,
-        environment=snapshot,
-        energy=energy,
-        performance=speed,
-        compute=Compute(reason=COMPUTE_REASON),
-        statistics=statistics(energy.passes),
+        **vars(measured),
         multi_gpu=multi_gpu(energy, speed),
-        audit=audit(snapshot, energy, speed, token_disagreements=token_disagreements(passes), failure=failure),
+        audit=audit(measured, _declared(config), token_disagreements=token_disagreements(passes), failure=failure),
         spans=[stored for one in restarts for stored in _stored_spans(one, used, joules_in)],
     )
+
+
+def _declared(config: ExperimentConfig) -> Declared:
+    # Engines name this setting alike; one that calls it otherwise has its cached tokens fail, which says so.
+    cache = config.section.engine_args().get("enable_prefix_caching") is True
+    return Declared(power_limit_w=config.power_limit_w, prefix_cache=cache)
+
+
+def _completed(
+    energy: EnergyResult,
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    config: ExperimentConfig,
+    joules_in: SpanJoules,
+) -> EnergyResult:
+    """Return `energy` with the idle baselines, what is above them, and the other window definitions' figures."""
+    baselines = idle_baselines(restarts, used, config.idle, joules_in)
+    idle = idle_energy_j(restarts, baselines, used)
+    reason = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
+    split = phases(restarts, used, joules_in)
+    by_window = windows(restarts, used, in_flight=config.workload.batch_size, joules_in=joules_in) if used else None
+    seen = {
+        "prefill_j": split.prefill_j,
+        "decode_j": split.decode_j,
+        "idle_baselines": baselines or None,
+        "conditions": gpu_conditions(restarts, used, joules_in),
+        "phases": split,
+        "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
+        "windows": by_window,
+    }
+    if energy.total_j is None or idle is None:
+        return energy.model_copy(update={**seen, "net_reason": reason})
+    return energy.model_copy(update={**seen, "net_j": energy.total_j - idle[0], "net_uncertainty_j": idle[1]})
 
 
 def result_row(

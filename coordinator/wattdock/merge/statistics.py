@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.results.result import Statistics
+from wattdock.results.derived import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.results.result import PassEnergy
+    from wattdock.results.result import EnergyResult, PassEnergy
+
+CONFIDENCE = 0.95
+# Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
+OUTLIER_SCORE, MAD_TO_SCORE = 3.5, 0.6745
+COVERS = (
+    "repetitions of this experiment on these GPUs, this machine and this day; not other GPUs of the model, other "
+    "prompts, nor the sensors' gain"
+)
 
 
 def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
@@ -26,23 +36,85 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     else:
         quantity, over, under = "output_tokens_per_s", _tokens(passes), [one.duration_s for one in passes]
     per_pass = [a / b for a, b in zip(over, under, strict=True)]
+    restarts = [one.restart for one in passes]
     per_restart = [
-        sum(a for a, one in zip(over, passes, strict=True) if one.restart == restart)
-        / sum(b for b, one in zip(under, passes, strict=True) if one.restart == restart)
-        for restart in sorted({one.restart for one in passes})
+        sum(a for a, own in zip(over, restarts, strict=True) if own == restart)
+        / sum(b for b, own in zip(under, restarts, strict=True) if own == restart)
+        for restart in sorted(set(restarts))
     ]
+    between = _spread(per_restart)
+    within, within_freedom = _within(per_pass, restarts)
+    mean = float(np.mean(per_restart))
+    interval = mean_interval(per_restart)
     return Statistics(
         quantity=quantity,
         per_pass=per_pass,
         per_restart=per_restart,
-        mean=float(np.mean(per_restart)),
-        standard_deviation_between_restarts=_spread(per_restart),
+        mean=mean,
+        standard_deviation_between_restarts=between,
         standard_deviation_between_passes=_spread(per_pass),
-        reason=f"no interval from {len(per_restart)} restart(s): this version computes none",
+        standard_deviation_within_restarts=within,
+        interval_between_restarts=deviation_interval(between, len(per_restart) - 1),
+        interval_within_restarts=deviation_interval(within, within_freedom),
+        ci95=interval,
+        ci95_relative=(interval[1] - interval[0]) / 2 / mean if interval and mean else None,
+        outliers=[
+            f"restart {passes[i].restart} pass {passes[i].pass_index}: {per_pass[i]:.4g}" for i in _far(per_pass)
+        ],
+        covers=COVERS if interval else None,
+        reason=None if interval else f"no interval from {len(per_restart)} restart(s); set repeats.restarts",
     )
 
 
-def _spread(values: list[float]) -> float | None:
+def statistical_j(energy: EnergyResult) -> float | None:
+    """Return the standard uncertainty of the total from the spread between restarts, J; None with fewer than two."""
+    seen = statistics(energy.passes)
+    if seen is None or energy.total_j is None or seen.standard_deviation_between_restarts is None:
+        return None
+    return energy.total_j * seen.standard_deviation_between_restarts / seen.mean / sqrt(len(seen.per_restart))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two."""
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    mean = float(np.mean(values))
+    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
+    return mean - half, mean + half
+
+
+def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a standard deviation of normal values (chi-square); None without freedom."""
+    if deviation is None or freedom < 1:
+        return None
+    from scipy.special import chdtri
+
+    # chdtri takes the upper tail.
+    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    low, high = (deviation * sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
+    return low, high
+
+
+def _within(per_pass: Sequence[float], restarts: Sequence[int]) -> tuple[float | None, int]:
+    """Standard deviation of passes around their own restart's mean, pooled, and its degrees of freedom."""
+    pairs = sorted(zip(restarts, per_pass, strict=True))
+    groups = [[value for _, value in group] for _, group in groupby(pairs, key=lambda pair: pair[0])]
+    freedom = sum(len(group) - 1 for group in groups)
+    squares = sum(float(np.sum((np.array(group) - np.mean(group)) ** 2)) for group in groups)
+    return (sqrt(squares / freedom) if freedom else None), freedom
+
+
+def _far(values: Sequence[float]) -> list[int]:
+    """Positions of the values that stand out by their modified z-score."""
+    distances = np.abs(np.array(values) - np.median(values))
+    deviation = float(np.median(distances))
+    return np.flatnonzero(MAD_TO_SCORE * distances > OUTLIER_SCORE * deviation).tolist() if deviation else []
+
+
+def _spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 

@@ -97,8 +97,8 @@ class GpuMeter:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
 
-    def so_far(self) -> Timeline:
-        """Return what was recorded up to now, while recording goes on."""
+    def peek(self) -> Timeline:
+        """Return what has been recorded so far; recording goes on."""
         gpus = {one.sampler.uuid: gpu_timeline(one.sampler.uuid, one.sampler.recording) for one in self._threads}
         return self._made(gpus, self.clock.now_ns())
 

@@ -41,9 +41,11 @@ class NoMeter:
         """Return nothing."""
         return {}
 
-    def so_far(self) -> Timeline:
+    def peek(self) -> Timeline:
         """Return a timeline without GPUs."""
-        return Timeline(meter="none", start_ns=self._start_ns or 0, end_ns=self._clock.now_ns(), reason=self._reason)
+        now_ns = self._clock.now_ns()
+        start_ns = now_ns if self._start_ns is None else self._start_ns
+        return Timeline(meter=self._name, start_ns=start_ns, end_ns=now_ns, reason=self._reason)
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Return a timeline without GPUs, at once.

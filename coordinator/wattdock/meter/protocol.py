@@ -58,8 +58,8 @@ class Meter(Protocol):
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
         ...
 
-    def so_far(self) -> Timeline:
-        """Return what was recorded up to now, while recording goes on."""
+    def peek(self) -> Timeline:
+        """Return what has been recorded so far; recording goes on."""
         ...
 
     def stop(self, after_ns: int | None = None) -> Timeline:

@@ -119,7 +119,7 @@ class RaplRecorder(threading.Thread):
             self._sample()
         self._sample()
 
-    def so_far(self) -> HostTimeline:
+    def peek(self) -> HostTimeline:
         """Return what was seen, up to now."""
         series = {one.name: unwrapped(list(self._rows[one.name]), one.range_uj) for one in self._domains}
         return HostTimeline(series, tuple(self._events.values()))
@@ -129,7 +129,7 @@ class RaplRecorder(threading.Thread):
         self._enough.set()
         if self.is_alive():
             self.join(JOIN_S)
-        return self.so_far()
+        return self.peek()
 
     def _sample(self) -> None:
         for one in self._domains:
@@ -177,9 +177,9 @@ class WithRapl:
         """Return the other meter's: of GPUs."""
         return self._meter.watts()
 
-    def so_far(self) -> Timeline:
+    def peek(self) -> Timeline:
         """Return the other meter's timeline up to now, with these series in it."""
-        return replace(self._meter.so_far(), host=self._recorder.so_far())
+        return replace(self._meter.peek(), host=self._recorder.peek())
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Return the other meter's timeline with these series in it.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from wattdock.energy import LagModel
+
 EnergySource = Literal["counter", "integrated_power"]
 
 
@@ -85,6 +87,8 @@ class GpuTimeline:
         series: By name with unit: power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
         period_s: Median interval between counter changes; None with fewer than three.
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
+        lag: How far its counter trails, where that was measured on this very GPU.
+        card: When that was; None where the lag is the assumed one.
     """
 
     uuid: str
@@ -95,6 +99,8 @@ class GpuTimeline:
     events: tuple[MeterEvent, ...] = ()
     period_s: float | None = None
     busy_fraction: float | None = None
+    lag: LagModel | None = None
+    card: str | None = None
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,9 @@ class ZeusMeter(GpuMeter):
                 end_ns, end_failed = self._called(lambda: energy_j.update(self._zeus.end(key)) if not failed else None)
                 self._windows.append(Window(key, start_ns, end_ns, "zeus", energy_j, failed or end_failed))
 
-    def so_far(self) -> Timeline:
+    def peek(self) -> Timeline:
         """Return what was recorded up to now, with the windows that are over."""
-        return replace(super().so_far(), windows=tuple(self._windows))
+        return replace(super().peek(), windows=tuple(self._windows))
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Return the timeline, as every meter does, with the windows.

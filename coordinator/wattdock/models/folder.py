@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import PreflightError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 ModelKind = Literal["embedded", "hub", "path", "shape"]
@@ -36,6 +37,7 @@ class ModelFolder:
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
         size_bytes: All files in the folder together.
+        config: Its config.json.
     """
 
     path: Path
@@ -45,12 +47,12 @@ class ModelFolder:
     has_tokenizer: bool
     random_weights: bool
     size_bytes: int
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def vocab_size(self) -> int | None:
         """Number of token ids, from config.json; None where it does not tell."""
-        config = read_config(self.path)
-        size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
+        size = self.config.get("vocab_size", (self.config.get("text_config") or {}).get("vocab_size"))
         return size if isinstance(size, int) else None
 
 
@@ -64,6 +66,7 @@ def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | N
         has_tokenizer=any((path / tokenizer).is_file() for tokenizer in TOKENIZER_FILES),
         random_weights=kind == "shape",
         size_bytes=sum(file.stat().st_size for file in path.iterdir() if file.is_file()),
+        config=read_config(path),
     )
 
 

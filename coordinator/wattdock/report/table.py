@@ -65,6 +65,11 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _energy_rows(result)
     if result.energy:
         yield from _host_rows(result.energy)
+    yield from _compute_rows(result)
+    if result.statistics and result.statistics.ci95 and result.statistics.ci95_relative is not None:
+        seen = result.statistics
+        restarts = f"{len(seen.per_restart)} restarts"
+        yield "95 % interval", f"{seen.mean:.4g} ± {seen.ci95_relative:.2%} ({seen.quantity}, {restarts})"
     if result.audit:
         verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
         yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
@@ -120,6 +125,11 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"  {uuid[:12]}…", f"{joules:,.1f} J" if joules is not None else NOTHING
     if energy.energy_per_output_token_j is not None:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
+    if energy.net_j is not None:
+        yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
+    if energy.windows and energy.windows.relative_spread is not None:
+        known = [f"{name} {value:.4g}" for name, value in energy.windows.energy_per_output_token_j.items() if value]
+        yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
     if energy.cross_check:
@@ -137,6 +147,14 @@ def _cross_check(check: CrossCheck) -> str:
         return f"{check.source}: unknown: {next((one.reason for one in check.windows if one.reason), 'no figure')}"
     worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
     return f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
+
+
+def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (done := result.compute) is None or done.flops_per_s is None:
+        return
+    per_joule = "" if done.flops_per_j is None else f", {done.flops_per_j / 1e9:,.3g} GFLOP/J"
+    share = f"{done.peak_flops_share:.1%} of peak" if done.peak_flops_share is not None else done.peak_reason
+    yield "arithmetic", f"{done.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
 
 
 def _passes(result: ExperimentResult) -> str:

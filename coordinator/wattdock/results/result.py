@@ -9,9 +9,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattdock.results.conditions import GpuConditions, Phases
+from wattdock.results.derived import Compute, Statistics
 from wattdock.results.environment import EnvironmentSnapshot
+from wattdock.results.procedure import IdleBaseline, Procedure
+from wattdock.results.windows import WindowSummary
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
 BOUNDARY_STATEMENT = (
     "GPU boards as their energy counters see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
@@ -21,6 +25,10 @@ BOUNDARY_STATEMENT = (
 HOST_STATEMENT = (
     "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
     "total_j nor of any joules per token, whose boundary is the GPU boards."
+)
+# Gross is the primary figure.
+NET_MEANING = (
+    "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
 
 
@@ -65,7 +73,8 @@ class Uncertainty(_Stored):
 
     Attributes:
         timing_j: Standard uncertainty from tick brackets, interpolation and lag, given the lag below.
-        counter_lag_s, counter_lag_std_s: How far the counter was taken to trail its load; measured on H200 only.
+        counter_lag_s, counter_lag_std_s: How far a counter without a card of its own was taken to trail its load;
+            measured on H200 only. What was taken for each GPU stands in `meter`.
         statistical_j: From restarts; null with fewer than two.
         sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
     """
@@ -187,7 +196,12 @@ class GpuProcessSeen(_Stored):
 
 
 class MeterFact(_Stored):
-    """How well one GPU was read; `process_lists` is how often its processes were listed."""
+    """How well one GPU was read.
+
+    Attributes:
+        process_lists: How often its processes were listed.
+        counter_lag_s, counter_lag_std_s: As taken for this GPU; measured on it where `card` says when, else assumed.
+    """
 
     source: str | None
     counter_period_s: float | None
@@ -195,6 +209,9 @@ class MeterFact(_Stored):
     ticks: int
     process_lists: int = 0
     events: list[str]
+    counter_lag_s: float | None = None
+    counter_lag_std_s: float | None = None
+    card: str | None = None
 
 
 class EnergyResult(_Stored):
@@ -208,6 +225,8 @@ class EnergyResult(_Stored):
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory, by domain ("package-0", "package-0-dram"), of the whole host; beside and never
             in the figures here. Empty where they cannot be read, which `host` then is null for.
+        net_j: Total less what the same GPUs draw idle with the model loaded, the mean of before and after the passes;
+            `net_uncertainty_j` is half the difference between these two.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
@@ -226,10 +245,16 @@ class EnergyResult(_Stored):
     energy_per_request_j: float | None = None
     mean_power_w: float | None = None
     passes: list[PassEnergy] = Field(default_factory=list)
-    idle_baselines: dict[str, Any] | None = None
+    windows: WindowSummary | None = None
+    idle_baselines: list[IdleBaseline] | None = None
     net_j: float | None = None
+    net_uncertainty_j: float | None = None
+    net_reason: str | None = None
+    net_meaning: str = NET_MEANING
     prefill_j: float | None = None
     decode_j: float | None = None
+    phases: Phases | None = None
+    conditions: dict[str, GpuConditions] = Field(default_factory=dict)
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
     host: HostEnergy | None = None
@@ -259,6 +284,9 @@ class Performance(_Stored):
             much longer the last quarter of its requests took than the first, whichever is more, over the pass's
             duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
             one request at a time ends at 0.2. None where arrivals follow no schedule.
+        arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
+        backlog_slope: Seconds by which a schedule's delay grows per second, in the worst pass: 0 for an engine that
+            keeps up, 0.25 for one that serves 80 % of what is offered.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
             arrival where there was one, else from submission.
     """
@@ -272,39 +300,11 @@ class Performance(_Stored):
     requests_per_s: float
     offered_rate_per_s: float | None = None
     schedule_lag_share: float | None = None
+    arrivals_min: int | None = None
+    backlog_slope: float | None = None
     ttft: Quantiles | None
     tpot: Quantiles | None
     e2e: Quantiles | None
-
-
-class Compute(_Stored):
-    """Arithmetic done, summed over the GPUs used; null with the reason until it is known."""
-
-    flops_total: float | None = None
-    method: str | None = None
-    flops_per_s: float | None = None
-    flops_per_j: float | None = None
-    reason: str | None = None
-
-
-class Statistics(_Stored):
-    """Spread of joules per output token, or of tokens per second where there is no energy.
-
-    Attributes:
-        quantity: Which figure is described.
-        per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
-        standard_deviation_between_passes: Includes what differs between their prompts.
-        ci95: From restart means, R−1 degrees of freedom; null with the reason.
-    """
-
-    quantity: str
-    per_pass: list[float]
-    per_restart: list[float]
-    mean: float
-    standard_deviation_between_restarts: float | None
-    standard_deviation_between_passes: float | None
-    ci95: tuple[float, float] | None = None
-    reason: str | None = None
 
 
 class MultiGPUMetrics(_Stored):
@@ -330,11 +330,13 @@ class MultiGPUMetrics(_Stored):
 
 
 class Check(_Stored):
-    """One audit check: its outcome and the figure behind it. Unknown never passes."""
+    """One audit check: its outcome, the figure behind it, the limit and where that comes from. Unknown never passes."""
 
     name: str
     status: Literal["pass", "info", "warn", "fail", "unknown"]
     figure: str
+    threshold: str | None = None
+    source: str | None = None
 
 
 class Audit(_Stored):
@@ -374,4 +376,5 @@ class ExperimentResult(_Stored):
     statistics: Statistics | None
     multi_gpu: MultiGPUMetrics | None
     audit: Audit | None
+    procedure: Procedure | None = None
     spans: list[StoredSpan]

@@ -18,8 +18,13 @@ def _from_1(document: Document) -> Document:
     return document | {"study": None}
 
 
+def _from_2(document: Document) -> Document:
+    """Version 3 says how its figures were come by, and what the GPUs went through; nobody recorded that before."""
+    return document | {"procedure": None}
+
+
 # Version → what makes the next one of it.
-UPGRADES: dict[int, Callable[[Document], Document]] = {1: _from_1}
+UPGRADES: dict[int, Callable[[Document], Document]] = {1: _from_1, 2: _from_2}
 
 
 def upgraded(document: Document) -> Document:

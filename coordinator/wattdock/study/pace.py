@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from wattdock.records import Span
     from wattdock.results.result import StoredSpan
 
-PASS, WARM_UP, OPENING = "pass", "warm-up", ("launch", "load")
+PASS, OPENING = "pass", ("idle-empty", "launch", "load")
+# What a restart needs beside its measured passes.
+AROUND = ("idle-loaded-before", "warm-up", "one-token", "idle-loaded-after")
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class Cost:
     """Mean seconds of an experiment's parts; None where none was seen.
 
     Attributes:
-        opening_s: Launching a runner and loading the model.
-        warm_up_s: All warm-up passes of a restart together.
+        opening_s: Idle before a runner starts, launching it and loading the model.
+        around_s: All warm-up and one-token passes of a restart, and its idle spans, together.
         pass_s: One measured pass.
     """
 
     opening_s: float | None
-    warm_up_s: float | None
+    around_s: float | None
     pass_s: float | None
 
 
@@ -73,7 +75,7 @@ def cost_of(spans: Iterable[Span] | Iterable[StoredSpan]) -> Cost:
     restarts = max((len(seconds.get(name, ())) for name in OPENING), default=0)
     return Cost(
         opening_s=sum(opening) if opening else None,
-        warm_up_s=sum(seconds.get(WARM_UP, ())) / max(restarts, 1),
+        around_s=sum(sum(seconds.get(name, ())) for name in AROUND) / max(restarts, 1),
         pass_s=mean(seconds[PASS]) if PASS in seconds else None,
     )
 
@@ -99,7 +101,7 @@ def duration(work: Sequence[Work], groups: Groups) -> Duration:
 def _serving(one: Work) -> Duration:
     left = sum(one.passes_left)
     if one.cost and one.cost.pass_s is not None:
-        return Duration(left * one.cost.pass_s + len(one.passes_left) * (one.cost.warm_up_s or 0.0), whole=True)
+        return Duration(left * one.cost.pass_s + len(one.passes_left) * (one.cost.around_s or 0.0), whole=True)
     return Duration(left * (one.config.workload.min_duration_s or 0.0), whole=not left)
 
 

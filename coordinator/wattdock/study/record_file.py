@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from wattdock import records
+from wattdock.energy import LagModel
 from wattdock.errors import StoreError
 from wattdock.meter import timeline
 from wattdock.models.folder import ModelFolder  # noqa: TC001  (read at run time, see `_hints`)
@@ -37,6 +38,7 @@ NAMES = {
     **vars(environment),
     **vars(timeline),
     **vars(records),
+    "LagModel": LagModel,
     "Mapping": collections.abc.Mapping,
     "NDArray": NDArray,
     "np": np,

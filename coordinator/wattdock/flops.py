@@ -1,0 +1,151 @@
+"""Arithmetic of a decoder-only model: from its config.json and token counts to floating-point operations.
+
+Pure; knows no engine and no hardware. A multiplication and an addition count as two operations. Matrix products and
+attention are counted; norms, activations, rotary embeddings and softmax are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+METHOD = (
+    "2 × block weights × positions computed + 2 × lm_head × output tokens + 4 × layers × heads × head size × "
+    "(query, key) pairs; causal: a query meets itself and what came before it"
+)
+# Decoders of one form: grouped-query attention and a gated MLP of three matrices, dense or routed to experts.
+MODEL_TYPES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+MLP_MATRICES = 3
+
+
+class UnknownArchitectureError(Exception):
+    """This architecture's arithmetic is not known here; the message is the reason a result gives."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What decides a decoder's arithmetic.
+
+    Attributes:
+        layers, heads, kv_heads, head_size: Of attention.
+        active_block_weights: Weights of all layers' matrices that one token meets; of experts, those it is routed to.
+        total_block_weights: Weights of all layers' matrices.
+        head_weights: Of the output projection; counted where it is tied to the embedding too, for it is computed.
+        embedding_weights: Of the input embedding: looked up, not computed; 0 where tied.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    active_block_weights: int
+    total_block_weights: int
+    head_weights: int
+    embedding_weights: int
+
+    @property
+    def active_weights(self) -> int:
+        """Matrix weights that one output token meets, the output projection included."""
+        return self.active_block_weights + self.head_weights
+
+    @property
+    def total_weights(self) -> int:
+        """All matrix weights, the input embedding included; norms and biases are not."""
+        return self.total_block_weights + self.head_weights + self.embedding_weights
+
+
+def decoder(config: Mapping[str, Any]) -> Decoder:
+    """Return the decoder that a config.json describes.
+
+    Raises:
+        UnknownArchitectureError: It is of another kind, attends to a window only, or leaves out a figure.
+
+    Source: keys and defaults as in transformers' configuration classes for `MODEL_TYPES`.
+    """
+    if (kind := config.get("model_type")) not in MODEL_TYPES:
+        raise UnknownArchitectureError(f"model_type {kind!r} is not among {', '.join(MODEL_TYPES)}")
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        raise UnknownArchitectureError(f"attention to a window of {config['sliding_window']} tokens is not counted")
+    try:
+        return _decoder(config)
+    except KeyError as error:
+        raise UnknownArchitectureError(f"config.json does not tell {error.args[0]}") from error
+
+
+def _decoder(config: Mapping[str, Any]) -> Decoder:
+    hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_size = config.get("head_dim") or hidden // heads
+    attention = 2 * hidden * head_size * (heads + kv_heads)
+    mlps = [_mlp_weights(config, layer) for layer in range(layers)]
+    head = hidden * config["vocab_size"]
+    return Decoder(
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        active_block_weights=layers * attention + sum(active for active, _ in mlps),
+        total_block_weights=layers * attention + sum(total for _, total in mlps),
+        head_weights=head,
+        embedding_weights=0 if config.get("tie_word_embeddings") else head,
+    )
+
+
+def _mlp_weights(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
+    """Weights of one layer's MLP that a token meets, and all of them; a router is met by every token."""
+    hidden = config["hidden_size"]
+    experts = config.get("num_local_experts") or config.get("num_experts") or 0
+    step = config.get("decoder_sparse_step", 1)
+    if not experts or layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step:
+        dense = MLP_MATRICES * hidden * config["intermediate_size"]
+        return dense, dense
+    one = MLP_MATRICES * hidden * (config.get("moe_intermediate_size") or config["intermediate_size"])
+    router = hidden * experts
+    return router + config["num_experts_per_tok"] * one, router + experts * one
+
+
+def request_flops(
+    model: Decoder, *, prompt_tokens: int, output_tokens: int, cached_prompt_tokens: int = 0, causal: bool = True
+) -> int:
+    """Return the operations that one request needs, over all GPUs together.
+
+    The last output token is never fed back; the output projection is computed once per output token, not for the
+    prompt's other positions; what a cache held is not computed.
+
+    Args:
+        prompt_tokens: Ids of the prompt, without padding.
+        output_tokens: Ids generated, at least 1 (0 gives 0).
+        cached_prompt_tokens: Of the prompt, served from a cache; at least one position is always computed.
+        causal: Count (query, key) pairs that attention needs; False counts prefill's whole square, as torch's
+            FlopCounterMode does.
+
+    Source: Kaplan et al., arXiv 2001.08361, section 2.1 (2 × weights per token), with attention counted exactly.
+    """
+    if output_tokens < 1:
+        return 0
+    cached = min(cached_prompt_tokens, prompt_tokens - 1)
+    positions = prompt_tokens - cached + output_tokens - 1
+    pairs = _pairs(prompt_tokens, output_tokens, cached, causal=causal)
+    attention = 4 * model.layers * model.heads * model.head_size * pairs
+    return 2 * model.active_block_weights * positions + 2 * model.head_weights * output_tokens + attention
+
+
+def _pairs(prompt_tokens: int, output_tokens: int, cached: int, *, causal: bool) -> int:
+    """(query, key) pairs of the positions `cached` … the last but one."""
+    last = prompt_tokens + output_tokens - 1
+    decode = (last * (last + 1) - prompt_tokens * (prompt_tokens + 1)) // 2
+    if not causal:
+        return (prompt_tokens - cached) * prompt_tokens + decode
+    return (prompt_tokens * (prompt_tokens + 1) - cached * (cached + 1)) // 2 + decode
+
+
+def kv_bytes_read(model: Decoder, *, prompt_tokens: int, output_tokens: int, bytes_per_value: float) -> float:
+    """Return the bytes of keys and values that one request's decode steps must read, at least; over all GPUs.
+
+    Each output token after the first reads keys and values of every position before it once, in every layer.
+    """
+    context = (output_tokens - 1) * prompt_tokens + (output_tokens - 1) * output_tokens / 2
+    return max(0.0, context) * 2 * model.layers * model.kv_heads * model.head_size * bytes_per_value

@@ -1,0 +1,102 @@
+"""State of the GPUs during the measured passes, from their timelines. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.energy import POWER_LAG
+from wattdock.records import NS_PER_S, Span
+from wattdock.results.conditions import GpuConditions
+from wattdock.steadiness import series_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wattdock.merge.energy import SpanJoules
+    from wattdock.meter.timeline import GpuTimeline, Series
+    from wattdock.records import RestartRecord
+
+VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
+# Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently.
+MARGIN_NS = NS_PER_S
+MIN_STATIONARY_NS = 5 * NS_PER_S
+
+Part = tuple["GpuTimeline", "Span"]
+
+
+def gpu_conditions(
+    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules
+) -> dict[str, GpuConditions]:
+    """Return, per GPU of the host, its state over all measured passes of all restarts."""
+    parts: dict[str, list[Part]] = {}
+    for restart in restarts:
+        for measured in restart.passes:
+            for uuid, gpu in (restart.timeline.gpus if restart.timeline else {}).items():
+                parts.setdefault(uuid, []).append((gpu, measured.generated.span))
+    return {uuid: _conditions(uuid, of_gpu, joules_in, is_used=uuid in used) for uuid, of_gpu in parts.items()}
+
+
+def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used: bool) -> GpuConditions:
+    shares = {reason: _throttled_share(parts, reason) for reason in VIOLATIONS}
+    known = {reason: share for reason, share in shares.items() if share is not None}
+    joules = [joules_in.of_gpu(gpu, span).energy_j for gpu, span in parts]
+    known_j = [value for value in joules if value is not None]
+    seconds = sum(span.duration_s for _, span in parts)
+    return GpuConditions(
+        gpu_uuid=uuid,
+        used=is_used,
+        throttled_share=known or None,
+        mean_sm_clock_mhz=_over(parts, "sm_clock_mhz", np.mean),
+        mean_memory_clock_mhz=_over(parts, "memory_clock_mhz", np.mean),
+        max_temperature_c=_over(parts, "temperature_c", np.max),
+        max_memory_temperature_c=_over(parts, "memory_temperature_c", np.max),
+        mean_power_w=sum(known_j) / seconds if len(known_j) == len(joules) and seconds else None,
+        power_over_counter=_power_over_counter(parts, joules_in),
+    )
+
+
+def _over(parts: list[Part], name: str, summary: Callable[..., float]) -> float | None:
+    values = np.concatenate([series_values(gpu, name, span.start_ns, span.end_ns) for gpu, span in parts])
+    return float(summary(values)) if len(values) else None
+
+
+def _throttled_share(parts: list[Part], reason: str) -> float | None:
+    """Growth of a cumulative counter (ns) between the samples around each pass, over the time between them."""
+    violated_ns = elapsed_ns = 0.0
+    for gpu, span in parts:
+        series = gpu.series.get(f"violation_{reason}_ns")
+        around = _around(series, span) if series else None
+        if series is None or around is None:
+            return None
+        first, last = around
+        violated_ns += float(series.value[last] - series.value[first])
+        elapsed_ns += float(series.at_ns[last] - series.at_ns[first])
+    return violated_ns / elapsed_ns if elapsed_ns else None
+
+
+def _around(series: Series, span: Span) -> tuple[int, int] | None:
+    """The last sample before a span and the first after it, the outermost inside where there is none beyond."""
+    first = max(int(np.searchsorted(series.at_ns, span.start_ns, side="right")) - 1, 0)
+    last = min(int(np.searchsorted(series.at_ns, span.end_ns)), len(series.at_ns) - 1)
+    return (first, last) if last > first else None
+
+
+def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
+    """Mean instant power over mean power by the counter, minus one, over all passes that are long enough."""
+    by_power_j = by_counter_j = 0.0
+    for gpu, span in parts:
+        start_ns, end_ns = span.start_ns + MARGIN_NS, span.end_ns - MARGIN_NS
+        power = gpu.series.get("power_w")
+        long_enough = end_ns - start_ns >= MIN_STATIONARY_NS
+        counted_j = joules_in.of_gpu(gpu, Span("stationary", start_ns, end_ns)).energy_j if long_enough else None
+        if power is None or gpu.energy_source != "counter" or counted_j is None:
+            continue
+        lag_ns = round(POWER_LAG.mean_s * NS_PER_S)
+        inside = (power.at_ns > start_ns + lag_ns) & (power.at_ns < end_ns + lag_ns)
+        if not inside.any():
+            continue
+        by_power_j += float(np.mean(power.value[inside])) * (end_ns - start_ns) / NS_PER_S
+        by_counter_j += counted_j
+    return by_power_j / by_counter_j - 1 if by_counter_j else None

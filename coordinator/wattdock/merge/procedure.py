@@ -1,0 +1,112 @@
+"""What was seen of the warm-ups, and whether the passes drifted. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.merge.energy import SpanJoules
+from wattdock.records import Span
+from wattdock.results.procedure import Drift, Procedure, WarmUpSeen
+from wattdock.steadiness import warm_up_steadiness
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.config.experiment import WarmUpSpec
+    from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord
+
+# A batch boundary further from a pass's middle than this share of it does not make halves.
+MAX_OFF_MIDDLE = 0.2
+
+
+def procedure(
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    limits: WarmUpSpec,
+    joules_in: SpanJoules | None = None,
+) -> Procedure:
+    """Return what was seen around and within the passes of every restart."""
+    joules_in = joules_in or SpanJoules()
+    return Procedure(
+        warm_up=[_warm_up(one, used, limits) for one in restarts],
+        drift=[_drift(one, measured, used, joules_in) for one in restarts for measured in one.passes],
+    )
+
+
+def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
+    samples, looked = restart.warm_up, limits.profile == "steady"
+    watched = restart.timeline.gpus.keys() & set(used) if restart.timeline else ()
+    seen = warm_up_steadiness(samples, limits, metered=bool(watched))
+    spans_s = sum(one.duration_s for one in restart.spans if one.name == "warm-up")
+    return WarmUpSeen(
+        restart=restart.restart,
+        profile=limits.profile,
+        duration_s=seen.duration_s if looked else spans_s,
+        converged=not seen.drifting if looked else None,
+        drifting=list(seen.drifting) if looked else [],
+        tokens_slope_per_min=seen.tokens_slope_per_min,
+        energy_slope_per_min=seen.energy_slope_per_min,
+        temperature_range_c=seen.temperature_range_c,
+        output_tokens_per_s=[one.output_tokens / one.span.duration_s for one in samples],
+        energy_per_output_token_j=[
+            None if one.energy_j is None or not one.output_tokens else one.energy_j / one.output_tokens
+            for one in samples
+        ],
+    )
+
+
+def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules) -> Drift:
+    done = measured.generated
+    quantity = "energy_per_output_token_j" if used else "output_tokens_per_s"
+    cut_ns = half_ns(done)
+    if cut_ns is None:
+        return _no_drift(restart, measured, quantity, "no instant near its middle at which every request had finished")
+    values = []
+    for start_ns, end_ns in ((done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)):
+        half = Span("half", start_ns, end_ns)
+        tokens = tokens_between(done, start_ns, end_ns)
+        joules = joules_in.of(restart.timeline, half, used)
+        if not tokens or (used and joules.total_j is None):
+            return _no_drift(restart, measured, quantity, joules.reason if used else "no token in one of its halves")
+        values.append((joules.total_j or 0.0) / tokens if used else tokens / half.duration_s)
+    relative = values[1] / values[0] - 1
+    return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=relative)
+
+
+def _no_drift(restart: RestartRecord, measured: MeasuredPass, quantity: str, reason: str | None) -> Drift:
+    return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=None, reason=reason)
+
+
+def half_ns(done: GeneratedPass) -> int | None:
+    """Return where a pass can be cut into two comparable halves.
+
+    Where all requests so far have finished and the next ones are about to be submitted, next to the middle: so each
+    half has whole requests, prefill and decode alike. Requests that overlap throughout (a closed loop) are cut in the
+    middle, provided that many take their turns within a half; one round of requests cannot be cut.
+    """
+    requests = sorted(done.requests, key=lambda one: one.submitted_ns)
+    finished_ns = [one.finished_ns for one in requests]
+    if len(requests) < 2 or None in finished_ns:
+        return None
+    latest_ns = np.maximum.accumulate([at_ns or 0 for at_ns in finished_ns])
+    cuts = [
+        one.submitted_ns
+        for one, before_ns in zip(requests[1:], latest_ns, strict=False)
+        if one.submitted_ns >= before_ns
+    ]
+    middle_ns = (done.span.start_ns + done.span.end_ns) // 2
+    length_ns = done.span.end_ns - done.span.start_ns
+    if cuts:
+        nearest_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
+        return nearest_ns if abs(nearest_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns else None
+    mean_lifetime_ns = np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests])
+    return middle_ns if length_ns >= 10 * mean_lifetime_ns else None
+
+
+def tokens_between(done: GeneratedPass, start_ns: int, end_ns: int) -> int:
+    """Return the output tokens that a pass's cumulative series gained in (start, end]."""
+    before, after = np.searchsorted(done.tokens.at_ns, [start_ns, end_ns], side="right")
+    counts = np.concatenate(([0], done.tokens.output_tokens))
+    return int(counts[after] - counts[before])

@@ -1,0 +1,46 @@
+"""Cards of energy counters, for a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from wattdock.report.table import console
+
+if TYPE_CHECKING:
+    from wattdock.results.metrology import MeterCard
+
+
+def show_card(card: MeterCard, *, as_json: bool) -> None:
+    """Print what was found out about one GPU's counter; as JSON, one line."""
+    if as_json:
+        sys.stdout.write(card.model_dump_json() + "\n")
+        return
+    table = Table(show_header=False, box=None, pad_edge=False, title=f"{card.gpu_name} {card.gpu_uuid}")
+    for name, value in _rows(card):
+        table.add_row(name, value)
+    console().print(table)
+
+
+def _rows(card: MeterCard) -> list[tuple[str, str]]:
+    lag = "unknown" if card.lag_s is None else f"{_ms(card.lag_s)} ± {_ms(card.lag_std_s or 0.0)}"
+    rows = [
+        ("period", f"{_ms(card.period_s)}, standard deviation {_ms(card.period_std_s)}"),
+        ("one read", f"{_ms(card.read_median_s)} median, {_ms(card.read_p99_s)} at the 99th percentile"),
+        ("lag", f"{lag} from {card.pulses} pulses"),
+    ]
+    for step in card.steps:
+        left_out = " (power overshoot: left out)" if step.overshoot else ""
+        spread = f"standard deviation {_ms(step.standard_deviation_s)}, {step.steps} steps{left_out}"
+        rows.append((f"  {step.kind}", f"{_ms(step.mean_s)}, {spread}"))
+    if card.smoothing_periods is not None:
+        rows.append(("smoothing", f"{card.smoothing_periods:.2f} periods after a step's own"))
+    if card.additivity is not None:
+        rows.append(("additivity", f"{card.additivity:+.3%}"))
+    return rows
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1e3:.1f} ms"

@@ -1,0 +1,182 @@
+"""Audit checks on the GPUs: what throttled them, whether their readings agree, whether the figure is possible. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.results.result import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.results.conditions import GpuConditions
+    from wattdock.results.derived import Compute
+    from wattdock.results.environment import EnvironmentSnapshot
+    from wattdock.results.result import EnergyResult
+
+# The software power cap is how a GPU at its default limit is meant to work; the others are not.
+FAULTS = ("thermal", "board_limit", "reliability")
+MAX_FAULT_SHARE = 0.001
+# Eight GPU-passes of 20 s on H200s agreed within 0.9 %: power is sampled every 50 ms, and passes hold bursts.
+MAX_POWER_DISAGREEMENT = 0.03
+MAX_ROOFLINE_SHARE = 0.9
+# A CUDA context draws 41 W on an H200.
+MAX_STRAY_W = 20.0
+# A driver holds 0.64 GB of an idle H200; the smallest context adds about as much.
+MAX_EMPTY_BYTES, MAX_EMPTY_PERCENT = 1.0e9, 1.0
+LOST = ("counter_reset", "gpu_lost", "counter_frozen")
+
+
+def gpu_checks(
+    environment: EnvironmentSnapshot,
+    energy: EnergyResult,
+    compute: Compute | None,
+    *,
+    declared_power_limit_w: float | None,
+) -> list[Check]:
+    """Return every check on the GPUs; one that cannot be made is unknown.
+
+    Args:
+        declared_power_limit_w: The limit that was set on purpose; None for the default one.
+    """
+    used = [one for one in energy.conditions.values() if one.used]
+    return [
+        _throttling(used),
+        _power_cap(used),
+        _power_limit(environment, declared_power_limit_w),
+        _consistency(used),
+        _events(environment, energy),
+        _roofline(compute),
+        _strays(energy),
+        _empty(energy),
+    ]
+
+
+def _throttling(used: Sequence[GpuConditions]) -> Check:
+    shares = [
+        (share, f"{reason} on {one.gpu_uuid}")
+        for one in used
+        for reason, share in (one.throttled_share or {}).items()
+        if reason in FAULTS
+    ]
+    known = bool(used) and all(one.throttled_share and set(FAULTS) & one.throttled_share.keys() for one in used)
+    worst, where = max(shares, default=(0.0, ""))
+    return Check(
+        name="throttling",
+        status="unknown" if not known else "pass" if worst <= MAX_FAULT_SHARE else "fail",
+        figure=f"{worst:.2%} of the time ({where})" if worst else "none" if known else "no violation counters",
+        threshold=f"thermal, board limit or reliability at most {MAX_FAULT_SHARE:.1%} of the time",
+        source="NVML's cumulative violation counters",
+    )
+
+
+def _power_cap(used: Sequence[GpuConditions]) -> Check:
+    """How long the software power cap held clocks down, and what they were: information at the default limit."""
+    shares = [one.throttled_share["power"] for one in used if one.throttled_share and "power" in one.throttled_share]
+    clocks = [one.mean_sm_clock_mhz for one in used if one.mean_sm_clock_mhz is not None]
+    at = f", mean SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz" if clocks else ""
+    return Check(
+        name="software power cap",
+        status="info" if shares else "unknown" if used else "info",
+        figure=f"up to {max(shares):.1%} of the time{at}" if shares else "not known" if used else "no GPU was used",
+        source="NVML's cumulative violation counters; expected at the default power limit",
+    )
+
+
+def _power_limit(environment: EnvironmentSnapshot, declared_w: float | None) -> Check:
+    used = [gpu for gpu in environment.host_gpus if gpu.used]
+    wanted = {gpu.uuid: gpu.power_limit_default_w if declared_w is None else declared_w for gpu in used}
+    odd = [gpu for gpu in used if gpu.power_limit_w != wanted[gpu.uuid]]
+    known = bool(used) and all(gpu.power_limit_w is not None and wanted[gpu.uuid] is not None for gpu in used)
+    seen = sorted({gpu.power_limit_w for gpu in used if gpu.power_limit_w is not None})
+    return Check(
+        name="power limit at its default or declared",
+        status="unknown" if not known else "fail" if odd else "pass",
+        figure=", ".join(f"{limit:g} W" for limit in seen) or "not known",
+        threshold=f"{declared_w:g} W as declared" if declared_w is not None else "the default limit, or power_limit_w",
+        source="NVML",
+    )
+
+
+def _consistency(used: Sequence[GpuConditions]) -> Check:
+    known = [(abs(one.power_over_counter), one) for one in used if one.power_over_counter is not None]
+    worst = max((size for size, _ in known), default=0.0)
+    status = "unknown" if not known or len(known) < len(used) else "pass" if worst <= MAX_POWER_DISAGREEMENT else "fail"
+    figures = ", ".join(f"{one.power_over_counter:+.2%}" for _, one in known)
+    return Check(
+        name="counter and instant power consistent",
+        status=status,
+        figure=figures or "no counter and instant power over a stationary window of 5 s",
+        threshold=f"within {MAX_POWER_DISAGREEMENT:.0%}; consistency of two readings, not accuracy",
+        source="instant power integrated over the passes, less a second at each end",
+    )
+
+
+def _events(environment: EnvironmentSnapshot, energy: EnergyResult) -> Check:
+    events = [event for uuid, fact in energy.meter.items() if uuid in environment.gpu_uuids for event in fact.events]
+    bad = [event for event in events if event.startswith(LOST)]
+    gaps = sum(event.startswith("gap") for event in events)
+    return Check(
+        name="meter without loss",
+        status="unknown" if not environment.gpu_uuids else "fail" if bad else "pass",
+        figure="; ".join(bad) or f"{gaps} gaps between counter changes",
+        threshold="no reset, standstill or lost GPU",
+        source="the meter's own findings",
+    )
+
+
+def _roofline(compute: Compute | None) -> Check:
+    """A figure that needs nearly all arithmetic and all bandwidth at once is too good to be true."""
+    shares = (compute.peak_flops_share, compute.peak_memory_share_least) if compute else (None, None)
+    if compute is None or shares[0] is None or shares[1] is None:
+        why = (compute.reason or compute.peak_reason or "the weights' size is not known") if compute else "not computed"
+        return Check(name="roofline", status="unknown", figure=why, threshold=f"{MAX_ROOFLINE_SHARE:.0%}")
+    total = shares[0] + shares[1]
+    return Check(
+        name="roofline",
+        status="pass" if total <= MAX_ROOFLINE_SHARE else "fail",
+        figure=f"{shares[0]:.1%} of peak arithmetic + at least {shares[1]:.1%} of peak bandwidth = {total:.1%}",
+        threshold=f"at most {MAX_ROOFLINE_SHARE:.0%} together",
+        source=f"FLOPs from token counts; {compute.peak_source}",
+    )
+
+
+def _strays(energy: EnergyResult) -> Check:
+    """An unused GPU that draws more in the passes than when everything was idle holds somebody's context."""
+    others = [one for one in energy.conditions.values() if not one.used]
+    empty_w = {one.gpu_uuid: one.mean_power_w for one in energy.idle_baselines or () if one.state == "empty"}
+    above = [
+        (one.gpu_uuid, one.mean_power_w - idle_w)
+        for one in others
+        if one.mean_power_w is not None and (idle_w := empty_w.get(one.gpu_uuid)) is not None
+    ]
+    worst = max((watts for _, watts in above), default=0.0)
+    status = "pass" if worst <= MAX_STRAY_W else "fail"
+    figures = ", ".join(f"{uuid} {watts:+.0f} W" for uuid, watts in above)
+    return Check(
+        name="unused GPUs idle",
+        status=status if len(above) == len(others) else "unknown",
+        figure=figures or ("no other GPU" if not others else "no idle baseline to compare with; set idle.duration_s"),
+        threshold=f"at most {MAX_STRAY_W:g} W above idle",
+        source="energy counter in the passes and before the runner started",
+    )
+
+
+def _empty(energy: EnergyResult) -> Check:
+    """Memory or work that nobody of ours explains: a witness beside the process lists, which can be empty or late."""
+    empty = [one for one in energy.idle_baselines or () if one.used and one.state == "empty"]
+    known = [
+        (one.memory_used_bytes, one.utilization_percent)
+        for one in empty
+        if one.memory_used_bytes is not None and one.utilization_percent is not None
+    ]
+    most_bytes = max((held for held, _ in known), default=0.0)
+    busiest = max((percent for _, percent in known), default=0.0)
+    passed = most_bytes <= MAX_EMPTY_BYTES and busiest <= MAX_EMPTY_PERCENT
+    return Check(
+        name="GPUs empty before the runner",
+        status="unknown" if not known or len(known) < len(empty) else "pass" if passed else "fail",
+        figure=f"{most_bytes / 1e9:.2f} GB in use, {busiest:.1f} % busy" if known else "no empty idle span",
+        threshold=f"{MAX_EMPTY_BYTES / 1e9:g} GB, {MAX_EMPTY_PERCENT:g} %",
+        source="memory and utilisation in the idle spans before the runner started",
+    )

@@ -1,0 +1,61 @@
+"""What state the GPUs were in while passes were measured, and phases of the passes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GpuConditions(_Stored):
+    """One GPU of the host over all measured passes; null where its driver does not tell.
+
+    Attributes:
+        throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
+            (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
+        power_over_counter: Instant power integrated over the passes, less a second at each end, ÷ the counter's energy
+            there − 1. Agreement is consistency of two readings of one sensor, not accuracy.
+        mean_power_w: By the energy counter.
+    """
+
+    gpu_uuid: str
+    used: bool
+    throttled_share: dict[str, float] | None
+    mean_sm_clock_mhz: float | None
+    mean_memory_clock_mhz: float | None
+    max_temperature_c: float | None
+    max_memory_temperature_c: float | None
+    mean_power_w: float | None
+    power_over_counter: float | None
+
+
+class Phases(_Stored):
+    """Prefill and decode energy of the measured passes, where it can be defended; null with the reason.
+
+    Prefill is from a round's submission to the last first token in it, decode from there to its last token; boundaries
+    are instants that the runner recorded, without any synchronisation added.
+
+    Attributes:
+        prefill_s, decode_s: Time of each over all rounds.
+        prefill_timing_j, decode_timing_j: Standard uncertainty from timing.
+        decode_tokens_in_prefill: Share of decode's tokens that were emitted while others' prompts were still computed.
+        one_token_j_per_prompt_token: What passes of one output token per request cost, which are all prefill.
+        one_token_closure: The split's prefill ÷ what those passes make of its prompt tokens − 1.
+        closure: (Prefill + decode) ÷ the passes' total − 1: what lies between rounds and at the ends.
+    """
+
+    prefill_j: float | None = None
+    decode_j: float | None = None
+    prefill_timing_j: float | None = None
+    decode_timing_j: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    prefill_j_per_prompt_token: float | None = None
+    decode_j_per_output_token: float | None = None
+    decode_tokens_in_prefill: float | None = None
+    one_token_j_per_prompt_token: float | None = None
+    one_token_closure: float | None = None
+    closure: float | None = None
+    reason: str | None = None

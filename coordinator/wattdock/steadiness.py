@@ -1,0 +1,138 @@
+"""Decide whether something that is watched has stopped changing. Pure.
+
+Knows no hardware and no runner: it is given what was seen so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.energy import span_energy
+from wattdock.records import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.config.experiment import IdleSpec, WarmUpSpec
+    from wattdock.meter.timeline import GpuTimeline, Timeline
+    from wattdock.records import Span, WarmUpSample
+
+S_PER_MIN = 60.0
+# A slope needs a few points, or noise passes for a trend and a trend for noise.
+MIN_SAMPLES = 3
+TEMPERATURES = ("temperature_c", "memory_temperature_c")
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """What a warm-up looked like over its last window.
+
+    Attributes:
+        duration_s: Of the warm-up so far.
+        tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
+            None with too few samples, or without energy.
+        temperature_range_c: Largest change of any sensor; None where none was read.
+        drifting: What is not steady yet, with its figure; empty when the warm-up is over.
+    """
+
+    duration_s: float
+    tokens_slope_per_min: float | None
+    energy_slope_per_min: float | None
+    temperature_range_c: float | None
+    drifting: tuple[str, ...]
+
+
+def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, *, metered: bool) -> Steadiness:
+    """Judge a warm-up by the passes of its last window.
+
+    Args:
+        metered: There are GPUs whose energy and temperature can be read, so that not knowing them is not steady.
+    """
+    if not samples:
+        return Steadiness(0.0, None, None, None, ("not begun",))
+    end_ns = samples[-1].span.end_ns
+    duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
+    # The window holds whole passes, as many as reach back over its length, and enough to show a slope.
+    reach_ns = end_ns - round(limits.window_s * NS_PER_S)
+    first = max((i for i, one in enumerate(samples) if one.span.start_ns <= reach_ns), default=0)
+    window = samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
+    tokens = _slope_per_min(window, [one.output_tokens / one.span.duration_s for one in window])
+    joules = [one.energy_j / one.output_tokens for one in window if one.energy_j is not None and one.output_tokens]
+    energy = _slope_per_min(window, joules) if len(joules) == len(window) else None
+    temperature_c = _temperature_range_c(window)
+    drifting = []
+    if duration_s < limits.min_s:
+        drifting.append(f"{duration_s:.0f} s of {limits.min_s:g} s")
+    for name, slope in (("tokens/s", tokens), *([("J/token", energy)] if metered else [])):
+        if slope is None or abs(slope) > limits.slope_per_min:
+            seen = "unknown" if slope is None else f"{slope:+.2%}/min"
+            drifting.append(f"{name} {seen} (limit {limits.slope_per_min:.2%}/min)")
+    if metered and (temperature_c is None or temperature_c > limits.temperature_c):
+        seen = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
+        drifting.append(f"temperature {seen} (limit {limits.temperature_c:g} °C)")
+    return Steadiness(duration_s, tokens, energy, temperature_c, tuple(drifting))
+
+
+def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> float | None:
+    """Slope of a least-squares line through the passes' middles, relative to the mean; None with too few."""
+    mean = float(np.mean(values)) if len(values) >= MIN_SAMPLES else 0.0
+    if not mean:
+        return None
+    origin_ns = samples[0].span.start_ns
+    middles_s = [((one.span.start_ns + one.span.end_ns) / 2 - origin_ns) / NS_PER_S for one in samples]
+    return float(np.polyfit(middles_s, values, 1)[0]) * S_PER_MIN / mean
+
+
+def _temperature_range_c(samples: Sequence[WarmUpSample]) -> float | None:
+    sensors = set().union(*(one.temperature_c for one in samples))
+    ranges = []
+    for sensor in sensors:
+        seen = [one.temperature_c[sensor] for one in samples if sensor in one.temperature_c]
+        ranges.append(max(seen) - min(seen))
+    return max(ranges, default=None)
+
+
+def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
+    """Return each sensor's mean over the second half of a span, by "<GPU UUID> <sensor>"."""
+    middle_ns = (span.start_ns + span.end_ns) // 2
+    means: dict[str, float] = {}
+    for uuid in uuids:
+        for name in TEMPERATURES:
+            values = series_values(timeline.gpus.get(uuid), name, middle_ns, span.end_ns)
+            if len(values):
+                means[f"{uuid} {name}"] = float(np.mean(values))
+    return means
+
+
+def idle_unsettled(
+    gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str], limits: IdleSpec
+) -> tuple[str, ...]:
+    """Return which of the GPUs were not at rest in a span without work, and why; empty when all were."""
+    middle_ns = (span.start_ns + span.end_ns) // 2
+    found = []
+    for uuid in uuids:
+        if (gpu := gpus.get(uuid)) is None:
+            found.append(f"{uuid}: the meter did not see it")
+            continue
+        first = span_energy(gpu, span.start_ns, middle_ns).mean_power_w
+        second = span_energy(gpu, middle_ns, span.end_ns).mean_power_w
+        if not first or second is None:
+            found.append(f"{uuid}: power unknown")
+        elif abs(second / first - 1) > limits.settled:
+            found.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
+        temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
+        if len(temperatures) and np.ptp(temperatures) > limits.temperature_c:
+            found.append(f"{uuid}: {temperatures[0]:g} °C, then {temperatures[-1]:g} °C")
+    return tuple(found)
+
+
+def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:
+    """Return the samples of one series inside a span, shape (n,); none where the GPU does not tell."""
+    if gpu is None or (series := gpu.series.get(name)) is None:
+        return np.zeros(0)
+    return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]

@@ -1,0 +1,225 @@
+"""A sound experiment on a simulated H200, in virtual time, and what can be wrong with it.
+
+The real meter watches; what a runner would have reported is made up to match.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fake_nvml
+import numpy as np
+from fake_nvml import FakeGpu, FakeProcess, constant
+
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.host.gpus import GpuInfo, GpuInventory
+from wattdock.host.machine import Machine
+from wattdock.merge.result import merge
+from wattdock.meter.choice import MeterChoice
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.models.folder import ModelFolder
+from wattdock.models.shapes import shape_config
+from wattdock.preflight import LauncherChoice, Ready
+from wattdock.records import (
+    NS_PER_S,
+    ClockCheck,
+    GeneratedPass,
+    Loaded,
+    MeasuredPass,
+    RequestRecord,
+    RestartRecord,
+    Span,
+    TokenSeries,
+    WarmUpSample,
+)
+from wattdock.results.environment import RunnerEnvironment, RunnerGpu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wattdock.meter.timeline import Timeline
+    from wattdock.results.result import ExperimentResult
+
+USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
+RUNNER = FakeProcess(pid=4242)
+IN_FLIGHT, ROUNDS, ROUND_S, PREFILL_S, PROMPT_TOKENS = 8, 5, 5.0, 0.6, 512
+# Seconds: empty idle, loaded idle, passes, loaded idle again.
+EMPTY, BEFORE, PASSES, AFTER = (3, 33), (40, 70), ((80, 105), (107, 132)), (140, 170)
+POWER = (
+    constant(80, 36),
+    constant(118, 44),
+    constant(500, 25),
+    constant(118, 2),
+    constant(500, 25),
+    constant(118),
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """What is simulated; the defaults are without fault.
+
+    Attributes:
+        gpu: Fields of the used GPU that differ; `other`, those of the other one.
+        restarts: Fresh runners.
+        round_s: Length of a round of requests; a pass has five.
+        output_tokens: Per request.
+        one_token: Take a pass for one of one token per request.
+        warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
+        config: Settings that differ.
+    """
+
+    gpu: Mapping[str, Any] = field(default_factory=dict)
+    other: Mapping[str, Any] = field(default_factory=dict)
+    restarts: int = 3
+    round_s: float = ROUND_S
+    output_tokens: int = 100
+    cached_prompt_tokens: int = 0
+    second_half_tokens: float = 1.0
+    one_token: bool = False
+    warm_up_slope: float = 0.0
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def result_of(world: World, library: Path) -> ExperimentResult:
+    """Return what merging everything gives."""
+    gpus = [
+        FakeGpu(**{"uuid": USED, "profile": POWER, "processes": (RUNNER,), **world.gpu}),
+        FakeGpu(**{"uuid": OTHER, **world.other}),
+    ]
+    config = ExperimentConfig.model_validate(
+        {
+            "workload": {"batch_size": IN_FLIGHT, "max_output_tokens": world.output_tokens},
+            "warmup": {"profile": "steady"},
+            "idle": {"duration_s": 30},
+            **world.config,
+        }
+    )
+    restarts = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]
+    ready = Ready(
+        config=config,
+        runner_dir=Path(),
+        machine=Machine("CPU", 8, 1, "Linux"),
+        inventory=GpuInventory(tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))),
+        gpus=(gpu_info(0, gpus[0]),),
+        python=None,
+        launch=LauncherChoice("process", "test", "none"),
+        cache=Path(),
+        meter=MeterChoice("nvml", "test"),
+    )
+    model = ModelFolder(
+        path=Path(),
+        kind="hub",
+        name="model",
+        revision="0123abcd",
+        has_tokenizer=True,
+        random_weights=False,
+        size_bytes=1,
+        config=shape_config("llama-3.1-8b"),
+    )
+    return merge(config, restarts, ready, model, started_utc=datetime.now(UTC))
+
+
+@functools.cache
+def _timeline(used: FakeGpu, other: FakeGpu, library: Path, number: int) -> Timeline:
+    seeded = [dataclasses.replace(gpu, seed=10 * number + index) for index, gpu in enumerate((used, other), start=1)]
+    with fake_nvml.loaded(library, gpus=seeded) as fake:
+        meter = NvmlMeter(fake)
+        meter.start()
+        return meter.stop(_ns(175))
+
+
+def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
+    environment = RunnerEnvironment(
+        visible_gpus=[RunnerGpu(uuid=USED, name="NVIDIA H200")],
+        used_gpu_uuids=[USED],
+        framework="vllm",
+        python_version="3.12",
+        weight_bytes=16_060_000_000,
+    )
+    idle = [("idle-empty", EMPTY), ("idle-loaded-before", BEFORE), ("idle-loaded-after", AFTER)]
+    return RestartRecord(
+        number,
+        spans=tuple(Span(name, _ns(start), _ns(end), drained=True) for name, (start, end) in idle),
+        passes=tuple(_pass(world, index, start) for index, (start, _) in enumerate(PASSES)),
+        loaded=Loaded(environment, ()),
+        clock_checks=(ClockCheck("boot", 1000),),
+        timeline=timeline,
+        one_token=(_pass(world, 0, 80).generated,) if world.one_token else (),
+        warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
+        own_pids=frozenset({RUNNER.pid}),
+    )
+
+
+def _warm_up_pass(world: World, index: int) -> WarmUpSample:
+    tokens = round(100_000 * (1 + world.warm_up_slope * index / 4))
+    span = Span("warm-up", 15 * index * NS_PER_S, 15 * (index + 1) * NS_PER_S, drained=True)
+    return WarmUpSample(span, tokens, 0.1 * tokens, {"sensor": 50.0})
+
+
+def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
+    requests: list[RequestRecord] = []
+    series: list[tuple[int, int]] = []
+    total = 0
+    for number in range(ROUNDS):
+        at_s = start_s + number * world.round_s
+        tokens = round(world.output_tokens * (world.second_half_tokens if number >= ROUNDS / 2 else 1))
+        requests += [_request(world, len(requests) + slot, at_s, tokens) for slot in range(IN_FLIGHT)]
+        for step in range(tokens):
+            total += IN_FLIGHT
+            first_s, last_s = at_s + PREFILL_S, at_s + world.round_s
+            series.append((_ns(first_s + (last_s - first_s) * step / max(1, tokens - 1)), total))
+    at_ns, counts = np.array(series, dtype=np.int64).T
+    generated = GeneratedPass(
+        span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s), drained=True),
+        requests=tuple(requests),
+        tokens=TokenSeries(at_ns, counts),
+        output_tokens=total,
+        prompt_tokens=PROMPT_TOKENS * len(requests),
+        cached_prompt_tokens=world.cached_prompt_tokens * len(requests),
+        prompt_repeats=0,
+    )
+    return MeasuredPass(index, generated, 0.5, "f" * 64, prompts_reused=False)
+
+
+def _request(world: World, index: int, at_s: float, tokens: int) -> RequestRecord:
+    return RequestRecord(
+        index=index,
+        submitted_ns=_ns(at_s),
+        first_token_ns=_ns(at_s + PREFILL_S),
+        finished_ns=_ns(at_s + world.round_s),
+        prompt_tokens=PROMPT_TOKENS,
+        cached_prompt_tokens=world.cached_prompt_tokens,
+        output_tokens=tokens,
+        finish_reason="length",
+    )
+
+
+def gpu_info(index: int, gpu: FakeGpu) -> GpuInfo:
+    return GpuInfo(
+        index=index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        vram_total_bytes=gpu.memory_total_bytes,
+        vram_used_bytes=0,
+        power_limit_w=gpu.power_limit_w,
+        power_limit_default_w=gpu.power_limit_default_w,
+        sm_clock_max_mhz=1980,
+        memory_clock_max_mhz=3201,
+        ecc=True,
+        mig=False,
+        persistence=True,
+        pci_bus_id=None,
+        compute_capability="9.0",
+        driver_version="580",
+        cuda_driver_version="13.0",
+    )
+
+
+def _ns(at_s: float) -> int:
+    return fake_nvml.VIRTUAL_ORIGIN_NS + round(at_s * NS_PER_S)

@@ -1,0 +1,136 @@
+"""The audit finds what is wrong with an experiment, and nothing wrong with a sound one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import fake_nvml
+import pytest
+from audit_world import OTHER, RUNNER, USED, World, result_of
+from fake_nvml import FakeProcess, constant
+
+from wattdock.results.audit import NOT_CHECKED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.results.result import Check, ExperimentResult
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+@pytest.fixture(scope="module")
+def sound(library: Path) -> ExperimentResult:
+    return result_of(World(), library)
+
+
+def failed(result: ExperimentResult) -> dict[str, Check]:
+    """Return the checks that keep a result from being published, less those that are never made."""
+    assert result.audit is not None
+    return {
+        check.name: check
+        for check in result.audit.checks
+        if check.status in ("fail", "unknown") and check.name not in NOT_CHECKED
+    }
+
+
+def test_a_sound_experiment_has_nothing_wrong_but_what_is_not_checked(sound: ExperimentResult) -> None:
+    """Without this, a check that always fails would pass every test below."""
+    assert failed(sound) == {}
+    assert sound.audit is not None
+    assert sound.audit.publishable is False
+    assert [reason.split(":")[0] for reason in sound.audit.reasons] == list(NOT_CHECKED)
+
+
+def test_merged_energy_is_within_two_thousandths_of_the_truth_over_twenty_seconds(sound: ExperimentResult) -> None:
+    """500 W for 25 s, six times; of it 382 W above idle with the model loaded."""
+    assert sound.energy is not None
+    for one in sound.energy.passes:
+        assert one.total_j == pytest.approx(12_500, rel=0.002)
+    assert sound.energy.net_j == pytest.approx(6 * 25 * (500 - 118), rel=0.003)
+    assert sound.energy.net_uncertainty_j == pytest.approx(0, abs=25)
+
+
+def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) -> None:
+    """0.6 of every 5 s are prefill at the same 500 W; nothing lies between rounds."""
+    assert sound.energy is not None
+    phases = sound.energy.phases
+    assert phases is not None
+    assert phases.reason is None
+    assert phases.prefill_j == pytest.approx(6 * 5 * 0.6 * 500, rel=0.01)
+    assert phases.decode_j == pytest.approx(6 * 5 * 4.4 * 500, rel=0.01)
+    assert phases.closure == pytest.approx(0, abs=1e-3)
+
+
+ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
+UNREAD_PEAK = {"name": "NVIDIA H200 NVL"}
+
+
+def test_the_split_is_held_against_passes_that_are_all_prefill(library: Path) -> None:
+    """A whole pass taken for prefill costs 5 ÷ 0.6 of what the split calls prefill: the closure says so."""
+    result = result_of(World(restarts=1, one_token=True), library)
+    assert result.energy is not None
+    assert result.energy.phases is not None
+    assert result.energy.phases.one_token_closure == pytest.approx(0.6 / 5 - 1, abs=1e-3)
+
+
+LOSS = ("energy measured", "meter without loss")
+# One restart is enough to see what is wrong with a GPU.
+CAUGHT = [
+    (("throttling",), World(restarts=1, gpu={"thermal_above_w": 400.0})),
+    (("counter and instant power consistent",), World(restarts=1, gpu={"power_reading_factor": 1.05})),
+    (LOSS, World(restarts=1, gpu={"reset_at_s": 90.0})),
+    (LOSS, World(restarts=1, gpu={"lost_at_s": 90.0})),
+    (LOSS, World(restarts=1, gpu={"frozen_at_s": 90.0})),
+    (("counter, not integrated power", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
+    (("unused GPUs idle",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
+    (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
+    (("exclusive GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),
+    (("exclusive GPUs",), World(restarts=1, gpu={"processes": ()})),
+    (("idle baselines",), World(restarts=1, gpu={"profile": (constant(80, 18), constant(120, 62), constant(500))})),
+    (("power limit at its default or declared", "roofline"), World(restarts=1, gpu=ODD)),
+    (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
+    (("repeats enough", "interval narrow enough"), World(restarts=1)),
+    (("repeats enough",), World(restarts=2)),
+    (("window long enough",), World(round_s=3.0)),
+    (("warm-up converged",), World(warm_up_slope=0.01)),
+    (("warm-up converged",), World(config={"warmup": {"profile": "quick"}})),
+    (("no drift within passes",), World(second_half_tokens=0.95)),
+    (("cached prompt tokens declared",), World(cached_prompt_tokens=500)),
+    (("roofline",), World(output_tokens=2000)),
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "world"), CAUGHT, ids=lambda value: "+".join(value) if isinstance(value, tuple) else ""
+)
+def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
+    names: tuple[str, ...], world: World, library: Path
+) -> None:
+    """And the figure that it saw stands beside it."""
+    found = failed(result_of(world, library))
+    assert set(names) <= found.keys()
+    assert all(found[name].figure for name in names)
+
+
+def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:
+    """A declared power limit passes."""
+    world = World(restarts=1, gpu={"power_limit_w": 500.0}, config={"power_limit_w": 500})
+    assert "power limit at its default or declared" not in failed(result_of(world, library))
+
+
+def test_the_software_power_cap_is_information_with_its_share_and_clock(library: Path) -> None:
+    """At its default limit a GPU is meant to run into it."""
+    result = result_of(World(restarts=1, gpu={"throttle_above_w": 400.0}), library)
+    assert result.audit is not None
+    [check] = [check for check in result.audit.checks if check.name == "software power cap"]
+    assert check.status == "info"
+    assert "1,980 MHz" in check.figure
+    assert result.energy is not None
+    shares = result.energy.conditions[USED].throttled_share
+    assert shares is not None
+    assert shares["power"] > 0.9
+    assert result.energy.conditions[OTHER].used is False

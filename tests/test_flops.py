@@ -1,0 +1,131 @@
+"""Arithmetic counted from token counts, beside what torch counts operation by operation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, runner_environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.flops import UnknownArchitectureError, decoder, kv_bytes_read, request_flops
+from wattdock.models.shapes import shape_config
+from wattdock.peaks import peak_of, why_no_peak
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "vocab_size": 128,
+}
+EXPERTS = {"num_experts_per_tok": 2, "num_key_value_heads": 2}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "dense": {**SMALL, "model_type": "llama"},
+    "grouped queries": {**SMALL, "model_type": "llama", "num_key_value_heads": 1},
+    "tied embeddings": {**SMALL, "model_type": "llama", "tie_word_embeddings": True},
+    "wide heads": {**SMALL, "model_type": "qwen3", "head_dim": 32},
+    "experts": {**SMALL, **EXPERTS, "model_type": "mixtral", "num_local_experts": 4, "sliding_window": None},
+    "experts in every other layer": {
+        **SMALL,
+        **EXPERTS,
+        "model_type": "qwen3_moe",
+        "num_experts": 4,
+        "moe_intermediate_size": 48,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [],
+    },
+    "eight billion": shape_config("llama-3.1-8b"),
+}
+
+
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_every_form_of_decoder_is_counted_exactly_as_torch_counts_it() -> None:
+    """torch multiplies the whole square of a prompt's attention, so that convention is compared."""
+    lengths = [(7, 5), (1, 1), (40, 3)]
+    cases = [(name, prompt, output) for name in CONFIGS for prompt, output in lengths]
+    given_to_torch = [{"config": CONFIGS[name], "prompt_tokens": s, "output_tokens": t} for name, s, t in cases]
+    script = Path(__file__).with_name("flop_counter.py")
+    counted = subprocess.run(
+        [str(PYTORCH_PYTHON), str(script), json.dumps(given_to_torch)],
+        env=runner_environment(PYTORCH_FOLDER, ""),
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    ours = [
+        request_flops(decoder(CONFIGS[name]), prompt_tokens=s, output_tokens=t, causal=False) for name, s, t in cases
+    ]
+    assert dict(zip(cases, ours, strict=True)) == dict(zip(cases, json.loads(counted), strict=True))
+
+
+def test_the_causal_convention_leaves_out_what_a_prompt_s_tokens_cannot_see() -> None:
+    """Half of the prompt's square, without its diagonal, in every layer and head."""
+    model = decoder(CONFIGS["dense"])
+    whole = request_flops(model, prompt_tokens=100, output_tokens=9, causal=False)
+    assert whole - request_flops(model, prompt_tokens=100, output_tokens=9) == 4 * 3 * 4 * 16 * (100 * 99 // 2)
+
+
+@given(prompt=st.integers(2, 300), output=st.integers(1, 50), cached=st.integers(0, 299))
+def test_a_cached_prompt_costs_what_is_left_of_it(prompt: int, output: int, cached: int) -> None:
+    """A request with a cached beginning and the request that filled the cache add up to the whole."""
+    model = decoder(CONFIGS["grouped queries"])
+    cached = min(cached, prompt - 1)
+    whole = request_flops(model, prompt_tokens=prompt, output_tokens=output)
+    rest = request_flops(model, prompt_tokens=prompt, output_tokens=output, cached_prompt_tokens=cached)
+    beginning = request_flops(model, prompt_tokens=cached, output_tokens=1) - 2 * model.head_weights if cached else 0
+    assert whole == rest + beginning
+
+
+def test_experts_that_a_token_is_not_routed_to_are_weights_and_not_work() -> None:
+    """Four experts, two of them met: the total has two more per layer."""
+    model = decoder(CONFIGS["experts"])
+    assert model.total_block_weights - model.active_block_weights == 3 * 2 * 3 * 64 * 96
+
+
+def test_a_tied_embedding_is_computed_and_held_once() -> None:
+    """The output projection is work; a table looked up is not."""
+    tied, own = decoder(CONFIGS["tied embeddings"]), decoder(CONFIGS["dense"])
+    assert tied.active_weights == own.active_weights
+    assert own.total_weights - tied.total_weights == 64 * 128
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "mamba"}, "'mamba' is not among"),
+        ({**CONFIGS["dense"], "sliding_window": 4096}, "window of 4096"),
+        ({"model_type": "llama", "num_hidden_layers": 2}, "does not tell hidden_size"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_the_reason(config: dict[str, Any], reason: str) -> None:
+    """A guess would look like a figure."""
+    with pytest.raises(UnknownArchitectureError, match=reason):
+        decoder(config)
+
+
+def test_keys_and_values_are_read_once_per_later_token() -> None:
+    """Three tokens after a prompt of ten: the second reads 11 positions, the third 12; 2 × 4 heads × 16 × 3 layers."""
+    model = decoder(CONFIGS["dense"])
+    assert kv_bytes_read(model, prompt_tokens=10, output_tokens=3, bytes_per_value=2) == 23 * 2 * 4 * 16 * 3 * 2
+
+
+def test_peaks_of_several_gpus_add_up_and_one_unknown_makes_them_unknown() -> None:
+    """Half a peak would double the share."""
+    two = peak_of(["NVIDIA H200", "NVIDIA H200"])
+    assert two is not None
+    assert two.memory_bytes_per_s == pytest.approx(9.6e12)
+    assert peak_of(["NVIDIA H200", "NVIDIA GeForce"]) is None
+    assert peak_of([]) is None
+
+
+def test_a_peak_that_nobody_has_read_in_a_source_is_none() -> None:
+    """A figure from memory must not make a check pass, and says why it does not."""
+    assert peak_of(["NVIDIA H200", "NVIDIA H200 NVL"]) is None
+    assert why_no_peak(["NVIDIA H200", "NVIDIA H200 NVL"]) == "the peak of NVIDIA H200 NVL in gpus.yaml is not verified"
+    assert why_no_peak(["NVIDIA H200"]) is None

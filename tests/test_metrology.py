@@ -1,0 +1,75 @@
+"""What load pulses show of an energy counter whose faults are known, because it is simulated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import fake_nvml
+import numpy as np
+import pytest
+from audit_world import gpu_info
+from fake_nvml import FakeGpu, Segment, square
+
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.metrology import Pulse, meter_card
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.results.metrology import MeterCard
+
+PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+def card_of(library: Path, gpu: FakeGpu) -> MeterCard:
+    """Let the real meter watch pulses whose distance is no multiple of the counter's period, and judge it by them."""
+    with fake_nvml.loaded(library, gpus=[gpu]) as fake:
+        meter = NvmlMeter(fake)
+        meter.start()
+        end_ns = fake_nvml.VIRTUAL_ORIGIN_NS + int((PULSES + 3) * PERIOD_S * 1e9)
+        [timeline] = meter.stop(end_ns).gpus.values()
+    starts_s = PERIOD_S * np.arange(2, PULSES + 2)
+    pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s]
+    return meter_card(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
+
+
+def _ns(at_s: float) -> int:
+    return fake_nvml.VIRTUAL_ORIGIN_NS + round(at_s * 1e9)
+
+
+def loaded(lag_s: float = 0.0, profile: tuple[Segment, ...] = (square(100, 600, PERIOD_S, DUTY),)) -> FakeGpu:
+    return FakeGpu(profile=profile, lag_s=lag_s)
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 0.012, 0.03])
+def test_the_lag_that_was_built_in_is_found_within_its_uncertainty(library: Path, lag_s: float) -> None:
+    """Sixty pulses at any phase, both edges."""
+    card = card_of(library, loaded(lag_s))
+    assert card.lag_s is not None
+    assert card.lag_std_s is not None
+    assert card.lag_s == pytest.approx(lag_s, abs=max(0.003, 3 * card.lag_std_s))
+    assert card.lag_std_s < 0.004
+    assert [one.kind for one in card.steps] == ["square on", "square off"]
+
+
+def test_period_reads_smoothing_and_additivity_are_those_of_the_simulated_counter(library: Path) -> None:
+    """100 ms with some jitter, 3.2 ms a read, steps shown at once, nothing lost between pulses."""
+    card = card_of(library, loaded())
+    assert card.period_s == pytest.approx(0.1, rel=0.02)
+    assert 0 < card.period_std_s < 0.03
+    assert card.read_median_s == pytest.approx(0.0032, rel=0.3)
+    assert card.read_p99_s > card.read_median_s
+    assert card.smoothing_periods == pytest.approx(0, abs=0.3)
+    assert card.additivity == pytest.approx(0, abs=2e-3)
+    assert card.pulses == PULSES
+
+
+def test_without_a_step_there_is_no_lag(library: Path) -> None:
+    """A GPU that did not take the load must not get a figure."""
+    card = card_of(library, loaded(profile=(square(100, 110, PERIOD_S, DUTY),)))
+    assert (card.lag_s, card.steps) == (None, [])

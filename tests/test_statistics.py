@@ -1,0 +1,112 @@
+"""Intervals and comparisons, against their definitions and on recorded repeats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wattdock.comparison import difference
+from wattdock.merge.statistics import deviation_interval, mean_interval, statistics
+from wattdock.results.result import PassEnergy
+
+RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
+TRIALS = 4000
+
+
+def energy_pass(restart: int, index: int, joules: float, tokens: int = 100) -> PassEnergy:
+    return PassEnergy(
+        restart=restart,
+        pass_index=index,
+        duration_s=20,
+        output_tokens=tokens,
+        total_j=joules,
+        timing_j=0.1,
+        per_gpu_j={},
+        energy_per_output_token_j=joules / tokens,
+        reason=None,
+        prompt_repeats=0,
+        prompts_reused=False,
+    )
+
+
+def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() -> None:
+    """1.0, 1.1 and 1.2 J/token: 1.1 ± 4.303 × 0.1 ÷ √3, however many passes each restart had."""
+    passes = [energy_pass(restart, index, 100 + 10 * restart) for restart in range(3) for index in range(4)]
+    seen = statistics(passes)
+    assert seen is not None
+    assert list(seen.ci95 or ()) == pytest.approx([1.1 - 0.2484, 1.1 + 0.2484], abs=1e-4)
+    assert seen.ci95_relative == pytest.approx(0.2484 / 1.1, abs=1e-4)
+    assert seen.standard_deviation_within_restarts == 0
+    assert seen.covers is not None
+    assert "not other GPUs" in seen.covers
+
+
+def test_spread_within_restarts_is_pooled_and_both_spreads_have_intervals() -> None:
+    """± 1 J in each of two restarts of two passes: √2 J per 100 tokens, two degrees of freedom."""
+    passes = [energy_pass(restart, index, 100 + 2 * index + restart) for restart in range(2) for index in range(2)]
+    seen = statistics(passes)
+    assert seen is not None
+    assert seen.standard_deviation_within_restarts == pytest.approx(0.01414, abs=1e-5)
+    # Chi-square quantiles of 2 degrees of freedom: 0.0506 and 7.378.
+    wanted = [0.01414 * (2 / 7.378) ** 0.5, 0.01414 * (2 / 0.05064) ** 0.5]
+    assert list(seen.interval_within_restarts or ()) == pytest.approx(wanted, rel=1e-3)
+    assert seen.interval_between_restarts is not None
+
+
+def test_an_outlier_is_shown_and_still_counts() -> None:
+    """Leaving it out would be choosing the answer."""
+    passes = [energy_pass(0, index, joules) for index, joules in enumerate((100, 101, 99, 100.5, 130))]
+    seen = statistics(passes)
+    assert seen is not None
+    assert seen.outliers == ["restart 0 pass 4: 1.3"]
+    assert seen.per_restart == [pytest.approx(530.5 / 500)]
+
+
+def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:
+    """Two passes of one runner share all that a restart changes."""
+    seen = statistics([energy_pass(0, 0, 100), energy_pass(0, 1, 101)])
+    assert seen is not None
+    assert (seen.ci95, seen.reason) == (None, "no interval from 1 restart(s); set repeats.restarts")
+    assert deviation_interval(None, 0) is None
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_repeats_compared_with_themselves_differ_at_the_nominal_rate(name: str) -> None:
+    """A/A: of random splits of one run's rounds, five against five, one in twenty may seem to differ."""
+    rounds = np.array(RECORDED[name])
+    generator = np.random.default_rng(1)
+    found = 0
+    for _ in range(TRIALS):
+        drawn = generator.permutation(rounds)[:10]
+        found += difference(drawn[:5].tolist(), drawn[5:].tolist()).differs
+    # Three standard errors of a rate of 5 % are 1 %; Welch's test is known to be a little careful with so few.
+    assert 0.025 <= found / TRIALS <= 0.06
+
+
+def test_intervals_of_few_recorded_repeats_hold_the_mean_of_all() -> None:
+    """Five rounds drawn with replacement from each run's: 95 % of the intervals, give or take the tails' shape."""
+    generator = np.random.default_rng(2)
+    held = []
+    for rounds in RECORDED.values():
+        for _ in range(TRIALS // 4):
+            interval = mean_interval(generator.choice(rounds, size=5).tolist())
+            assert interval is not None
+            held.append(interval[0] <= np.mean(rounds) <= interval[1])
+    assert 0.88 <= np.mean(held) <= 0.98
+
+
+def test_runs_that_do_differ_are_told_apart() -> None:
+    """TP=2 against PP=2 at batch 8: 15 % more energy per token, seen from five rounds of each."""
+    found = difference(RECORDED["TP=2 batch 8"][:5], RECORDED["PP=2 batch 8"][:5])
+    assert found.differs
+    assert found.p_value < 1e-4
+    assert 0.13 < found.low < found.relative < found.high < 0.17
+
+
+def test_a_comparison_needs_two_repeats_of_each() -> None:
+    """One value has no spread."""
+    with pytest.raises(ValueError, match="not 1 and 3"):
+        difference([1.0], [1.0, 1.1, 1.2])

@@ -1,0 +1,151 @@
+"""When a warm-up is over, when a GPU is at rest, and what is left above idle."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from merge_samples import constant_power, measured, request, timeline
+
+from wattdock.config.experiment import IdleSpec, WarmUpSpec
+from wattdock.energy import span_energy
+from wattdock.merge.idle import idle_baselines, idle_energy_j
+from wattdock.merge.procedure import half_ns, procedure
+from wattdock.meter.timeline import Series
+from wattdock.records import NS_PER_S, RestartRecord, Span, WarmUpSample
+from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GPU = "GPU-a"
+LIMITS = WarmUpSpec(profile="steady")
+
+
+def warm_up(
+    seconds: int,
+    *,
+    tokens_per_s: Callable[[float], float] = lambda at_s: 1000.0,
+    joules_per_token: Callable[[float], float] = lambda at_s: 0.1,
+    temperature_c: Callable[[float], float] = lambda at_s: 50.0,
+) -> list[WarmUpSample]:
+    """Return passes of 15 s, back to back, whose figures follow their middle's instant."""
+    samples = []
+    for start_s in range(0, seconds, 15):
+        at_s = start_s + 7.5
+        tokens = round(15 * tokens_per_s(at_s))
+        span = Span("warm-up", start_s * NS_PER_S, (start_s + 15) * NS_PER_S, drained=True)
+        samples.append(
+            WarmUpSample(span, tokens, tokens * joules_per_token(at_s), {f"{GPU} temperature_c": temperature_c(at_s)})
+        )
+    return samples
+
+
+def test_a_warm_up_ends_when_it_was_long_enough_and_nothing_drifts() -> None:
+    """120 s, and not one pass earlier."""
+    assert warm_up_steadiness(warm_up(105), LIMITS, metered=True).drifting == ("105 s of 120 s",)
+    assert warm_up_steadiness(warm_up(120), LIMITS, metered=True).drifting == ()
+
+
+@pytest.mark.parametrize(
+    ("samples", "drifting"),
+    [
+        (warm_up(240, tokens_per_s=lambda s: 1000 * (1 + 0.004 * s / 60)), "tokens/s +0.39%"),
+        (warm_up(240, joules_per_token=lambda s: 0.1 * (1 - 0.004 * s / 60)), "J/token -0.41%"),
+        (warm_up(240, temperature_c=lambda s: 50 + s / 30), "temperature changed by 1.5 °C"),
+    ],
+)
+def test_a_warm_up_goes_on_while_anything_drifts(samples: list[WarmUpSample], drifting: str) -> None:
+    """Each of the three alone keeps it going, with its figure."""
+    [found] = warm_up_steadiness(samples, LIMITS, metered=True).drifting
+    assert found.startswith(drifting)
+
+
+def test_only_the_last_window_counts() -> None:
+    """A clock that fell in the first minute is what a warm-up is for."""
+    fell = warm_up(180, tokens_per_s=lambda s: 1200 if s < 60 else 1000)
+    assert warm_up_steadiness(fell, LIMITS, metered=True).drifting == ()
+
+
+def test_unknown_energy_or_temperature_of_a_gpu_is_not_steady() -> None:
+    """Without GPUs there is none to know, and speed alone decides."""
+    blind = [dataclasses.replace(one, energy_j=None, temperature_c={}) for one in warm_up(180)]
+    assert [found.split(" (")[0] for found in warm_up_steadiness(blind, LIMITS, metered=True).drifting] == [
+        "J/token unknown",
+        "temperature unknown",
+    ]
+    assert warm_up_steadiness(blind, LIMITS, metered=False).drifting == ()
+
+
+def test_two_passes_show_no_slope() -> None:
+    """A line through two noisy points says nothing."""
+    limits = WarmUpSpec(profile="steady", min_s=30, window_s=30)
+    assert "tokens/s unknown" in warm_up_steadiness(warm_up(30), limits, metered=False).drifting[0]
+
+
+def test_a_temperature_is_that_of_a_span_s_second_half() -> None:
+    """A chip cools within a second between passes; the first half is its way back."""
+    seconds = np.arange(0, 20, dtype=np.int64)
+    gpu = constant_power(GPU, 300, start_s=0, end_s=20)
+    gpu = dataclasses.replace(
+        gpu, series={"temperature_c": Series(seconds * NS_PER_S, np.where(seconds < 10, 40.0, 60.0))}
+    )
+    assert late_temperatures_c(timeline(gpu), Span("warm-up", 0, 20 * NS_PER_S), [GPU]) == {f"{GPU} temperature_c": 60}
+
+
+def test_a_gpu_whose_power_still_falls_is_not_at_rest() -> None:
+    """80 W throughout is; 100 W and then 80 W is not."""
+    limits, span = IdleSpec(duration_s=10), Span("idle-empty", 5 * NS_PER_S, 15 * NS_PER_S)
+    calm = constant_power(GPU, 80, start_s=0, end_s=20)
+    at_s = calm.ticks.after_start_ns / NS_PER_S
+    falling_mj = np.round((at_s * 80 + np.minimum(at_s, 10) * 20) * 1e3).astype(np.int64)
+    falling = dataclasses.replace(calm, ticks=dataclasses.replace(calm.ticks, energy_mj=falling_mj))
+    assert idle_unsettled({GPU: calm}, span, [GPU], limits) == ()
+    [found] = idle_unsettled({GPU: falling}, span, [GPU], limits)
+    assert found.startswith("GPU-a: 100.0 W, then 80.0 W")
+    assert idle_unsettled({}, span, [GPU], limits) == ("GPU-a: the meter did not see it",)
+
+
+def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference_as_uncertainty() -> None:
+    """120 W before, 110 W after, a pass of 20 s: 2,300 J idle, give or take 100 J."""
+    gpu = constant_power(GPU, 120, start_s=0, end_s=80)
+    at_s = gpu.ticks.after_start_ns / NS_PER_S
+    energy_j = np.where(at_s < 20, 120 * at_s, np.where(at_s < 40, 2400 + 600 * (at_s - 20), 14400 + 110 * (at_s - 40)))
+    gpu = dataclasses.replace(
+        gpu, ticks=dataclasses.replace(gpu.ticks, energy_mj=np.round(energy_j * 1e3).astype(np.int64))
+    )
+    spans = (
+        Span("idle-loaded-before", 5 * NS_PER_S, 15 * NS_PER_S),
+        Span("idle-loaded-after", 50 * NS_PER_S, 60 * NS_PER_S),
+    )
+    done = measured(0, 20, 40, (request(0, 20, 21, 40, 100),))
+    restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
+    baselines = idle_baselines([restart], [GPU], IdleSpec(duration_s=10))
+    assert [one.state for one in baselines] == ["loaded_before", "loaded_after"]
+    idle = idle_energy_j([restart], baselines, [GPU])
+    assert idle is not None
+    assert idle[0] == pytest.approx(2300, rel=1e-3)
+    assert idle[1] == pytest.approx(100, rel=1e-2)
+    assert span_energy(gpu, 20 * NS_PER_S, 40 * NS_PER_S).energy_j == pytest.approx(12_000, rel=1e-3)
+    assert idle_energy_j([restart], baselines[:1], [GPU]) is None
+    # Its coordinator was killed after the pass; another runner went on with the restart.
+    assert idle_energy_j([restart, restart], [*baselines, baselines[0]], [GPU]) is None
+    assert idle_energy_j([restart, restart], [*baselines, *baselines], [GPU]) == pytest.approx(
+        (2 * idle[0], 2 * idle[1])
+    )
+
+
+def test_a_pass_is_cut_where_one_batch_has_ended_and_the_next_not_begun() -> None:
+    """So that both halves have their share of prefill; a pass of one batch has no halves."""
+    four = tuple(request(i, 10 * (i // 2), 10 * (i // 2) + 1, 10 * (i // 2) + 10, 5) for i in range(4))
+    assert half_ns(measured(0, 0, 20, four).generated) == 10 * NS_PER_S
+    assert half_ns(measured(0, 0, 10, four[:2]).generated) is None
+
+
+def test_a_quick_warm_up_says_that_nobody_looked() -> None:
+    """Neither converged nor not."""
+    restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
+    [seen] = procedure([restart], [], WarmUpSpec()).warm_up
+    assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)

@@ -1,0 +1,133 @@
+"""Which part of a pass counts: definitions on made-up passes whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from merge_samples import constant_power, measured, request, timeline
+
+from wattdock.config.experiment import WorkloadSpec
+from wattdock.merge.windows import WINDOWS, windows
+from wattdock.prompts import PromptSet, varied
+from wattdock.records import NS_PER_S, MeasuredPass, RequestRecord, RestartRecord, TokenSeries
+
+if TYPE_CHECKING:
+    from wattdock.results.windows import WindowFigure
+
+GPU = "GPU-a"
+
+
+def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: bool) -> MeasuredPass:
+    """Slots that take a new request as soon as one ends, 10 tokens each; the pass begins at 10 s."""
+    requests: list[RequestRecord] = []
+    for slot in range(slots):
+        at_s = 10.0
+        length_s = lifetime_s * (slot + 1) / slots if staggered else lifetime_s
+        while at_s < 10 + seconds:
+            end_s = at_s + length_s
+            requests.append(request(len(requests), at_s, at_s + 0.1, end_s, 10))
+            at_s, length_s = end_s, lifetime_s
+    end_s = max((one.finished_ns or 0) / NS_PER_S for one in requests)
+    done = measured(0, 10, end_s, tuple(requests))
+    at_ns = np.sort([one.finished_ns or 0 for one in requests])
+    tokens = TokenSeries(at_ns, 10 * np.arange(1, len(requests) + 1))
+    return dataclasses.replace(done, generated=dataclasses.replace(done.generated, tokens=tokens))
+
+
+def figure(done: MeasuredPass, name: str, *, in_flight: int) -> WindowFigure:
+    gpu = constant_power(GPU, 500, start_s=0, end_s=120)
+    summary = windows([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], in_flight=in_flight)
+    return next(one for one in summary.passes if one.window == name)
+
+
+def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that_came() -> None:
+    """Eight slots of 4 s each: two requests a second, 20 tokens/s, 500 W: 25 J/token, whatever the ends do."""
+    done = closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=True)
+    steady = figure(done, "steady_state", in_flight=8)
+    assert steady.reason is None
+    assert steady.start_ns == pytest.approx(10.1 * NS_PER_S)
+    assert steady.end_ns is not None
+    assert 69 * NS_PER_S < steady.end_ns < 71 * NS_PER_S
+    assert steady.energy_per_output_token_j == pytest.approx(25, rel=0.01)
+    assert steady.block_spread == pytest.approx(0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("done", "in_flight", "reason"),
+    [
+        (closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True), 8, "s of 20.0 s"),
+        (closed_loop(slots=8, seconds=30, lifetime_s=8, staggered=True), 8, "five lifetimes"),
+        (closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=False), 8, "lock-step: 8 of 8"),
+        (closed_loop(slots=7, seconds=60, lifetime_s=4, staggered=True), 8, "7 of 8 requests in flight"),
+        (closed_loop(slots=8, seconds=1, lifetime_s=4, staggered=True), 64, "never leave 64 in flight"),
+    ],
+)
+def test_a_pass_without_a_steady_state_has_none_and_the_reason(done: MeasuredPass, in_flight: int, reason: str) -> None:
+    """Too short, in lock-step, not full: no figure is better than one of something else."""
+    steady = figure(done, "steady_state", in_flight=in_flight)
+    assert steady.energy_per_output_token_j is None
+    assert reason in (steady.reason or "")
+
+
+def test_ml_energy_leaves_out_the_ramps_at_both_ends() -> None:
+    """From the eighth first token to the last but eight of the finished."""
+    done = closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=True)
+    window = figure(done, "ml-energy", in_flight=8)
+    finished = sorted(one.finished_ns or 0 for one in done.generated.requests)
+    assert (window.start_ns, window.end_ns) == (int(10.1 * NS_PER_S), finished[-10])
+
+
+def test_plain_readings_at_the_ends_are_off_by_up_to_a_step_of_the_counter() -> None:
+    """The same interval by interpolation is not; both stand side by side."""
+    done = measured(0, 10.05, 12.02, (request(0, 10.05, 11, 12.02, 100),))
+    plain, whole = (figure(done, name, in_flight=1) for name in ("begin-end", "drained"))
+    assert plain.total_j == pytest.approx(1000, abs=51)
+    assert whole.total_j == pytest.approx(985, abs=1)
+    assert plain.timing_j is None
+
+
+def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent() -> None:
+    """Their spread is over those that have a figure."""
+    short = closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True)
+    gpu = constant_power(GPU, 500, start_s=0, end_s=120)
+    summary = windows([RestartRecord(0, passes=(short,), timeline=timeline(gpu))], [GPU], in_flight=8)
+    assert list(summary.energy_per_output_token_j) == list(WINDOWS)
+    assert summary.energy_per_output_token_j["steady_state"] is None
+    known = [value for value in summary.energy_per_output_token_j.values() if value is not None]
+    whole = summary.energy_per_output_token_j["drained"]
+    assert whole is not None
+    assert summary.relative_spread == pytest.approx((max(known) - min(known)) / whole)
+
+
+def prompts(count: int) -> PromptSet:
+    return PromptSet(("a",) * count, (None,) * count, "f" * 64, "bundled", reused=False)
+
+
+def test_output_limits_are_drawn_around_the_workload_s_and_equal_for_equal_seeds() -> None:
+    """Half to one and a half times 100, with a mean near 100; another pass gets others."""
+    spec = WorkloadSpec(max_output_tokens=100, output_spread=0.5)
+    drawn = varied(prompts(400), spec, pass_index=3).max_output_tokens
+    assert drawn == varied(prompts(400), spec, pass_index=3).max_output_tokens
+    assert drawn != varied(prompts(400), spec, pass_index=4).max_output_tokens
+    limits = [limit or 0 for limit in drawn]
+    assert 50 <= min(limits) < 60
+    assert 140 < max(limits) <= 150
+    assert np.mean(limits) == pytest.approx(100, abs=5)
+
+
+def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_it() -> None:
+    """Eight slots end after one to eight eighths of the full length."""
+    spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
+    limits = varied(prompts(20), spec, pass_index=0).max_output_tokens
+    assert sorted(limit or 0 for limit in limits[:8]) == [10, 20, 30, 40, 50, 60, 70, 80]
+    assert limits[8:] == (80,) * 12
+
+
+def test_a_prompt_file_s_own_limits_stay() -> None:
+    """Whoever wrote them meant them."""
+    given = dataclasses.replace(prompts(3), max_output_tokens=(7, None, 7))
+    assert varied(given, WorkloadSpec(output_spread=0.9), pass_index=0).max_output_tokens[::2] == (7, 7)
+    assert varied(given, WorkloadSpec(), pass_index=0) is given
