@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -94,6 +95,19 @@ def test_a_row_that_a_later_one_of_its_study_stands_for_is_left_out(tmp_path: Pa
     assert [name[-1] for name in names(tmp_path)] == ["d", "c", "b"]
     assert len(names(tmp_path, superseded=True)) == 4
     assert wattdock.load_results(tmp_path).num_rows == 3
+
+
+def test_each_view_holds_only_rows_that_count_and_its_all_view_the_others_too(tmp_path: Path) -> None:
+    """A pass that a resumed study took over from its interrupted row must not be averaged twice."""
+    put(tmp_path, "20260101T000000-a", study={"study_id": "s", "attempt": 1}, status="interrupted")
+    put(tmp_path, "20260101T000000-b", study={"study_id": "s", "attempt": 2})
+    for letter in "ab":
+        for name in ("requests", "timeline"):
+            pq.write_table(pa.table({"at": [letter]}), tmp_path / f"20260101T000000-{letter}" / f"{name}.parquet")
+    for view in ("results", "passes", "requests", "timeline"):
+        for prefix, letters in (("", "b"), ("all_", "ab")):
+            found = query(tmp_path, f"SELECT DISTINCT folder FROM {prefix}{view} ORDER BY 1")["folder"].to_pylist()
+            assert [one[-1] for one in found] == list(letters), prefix + view
 
 
 def test_a_folder_being_written_or_spoiled_costs_no_other_row(tmp_path: Path) -> None:
