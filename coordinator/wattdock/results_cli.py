@@ -59,7 +59,7 @@ def list_(
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(help="A SELECT over results, passes, requests, timeline, or all_results … (DuckDB's SQL).")],
+    sql: Annotated[str, typer.Argument(help="A SELECT over results, passes, requests, timeline (DuckDB's SQL).")],
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:

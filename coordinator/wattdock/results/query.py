@@ -1,7 +1,7 @@
 """Stored results as tables to query: DuckDB over the files themselves, no copy that could drift.
 
-Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the Parquet files), each
-without what a later row of the same study stands for; `all_results`, `all_passes`, … hold that too.
+Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the Parquet files),
+each without what a later row of the same study stands for; `all_results`, `all_passes`, … hold that too.
 """
 
 from __future__ import annotations
