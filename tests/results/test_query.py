@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,23 @@ def test_an_export_holds_every_column_of_every_row(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "x.parquet").equals(table)
     with pytest.raises(StoreError, match="cannot write"):
         write_csv(table, tmp_path / "none" / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--status", "foo"), "--status foo: write one of ok, failed, interrupted"),
+        (("--backend", "vlm"), "--backend vlm: unknown; there are gone, pytorch, tensorrt, vllm"),
+    ],
+)
+@pytest.mark.parametrize("command", [("list",), ("export", "--csv", "/dev/null")])
+def test_a_status_or_backend_that_nothing_can_have_is_refused(
+    tmp_path: Path, command: tuple[str, ...], flags: tuple[str, ...], said: str
+) -> None:
+    """An empty list would look like an answer; a backend that only old results have is known."""
+    put(tmp_path, "20260101T000000-a", config__backend="gone")
+    wattdock_results = [sys.executable, "-m", "wattdock", "results", *command, "--output-dir", str(tmp_path)]
+    refused = subprocess.run([*wattdock_results, *flags], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr.strip()) == (2, f"wattdock: {said}")
+    for known in ("gone", "vllm"):
+        subprocess.run([*wattdock_results, "--backend", known], capture_output=True, check=True)

@@ -207,6 +207,17 @@ def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",
         raise StoreError(f"the results cannot be read: {' '.join(str(error).split())}") from error
 
 
+def stored_backends(output_dir: Path) -> list[str]:
+    """Return the backends that results in `output_dir` are of.
+
+    Raises:
+        StoreError: There are no results.
+    """
+    found = query(output_dir, "SELECT DISTINCT backend FROM all_results WHERE backend IS NOT NULL ORDER BY 1")
+    names: list[str] = found["backend"].to_pylist()
+    return names
+
+
 def write_csv(table: pa.Table, file: Path) -> None:
     """Write rows to a CSV file; replaces what is there.
 
