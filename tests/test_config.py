@@ -33,6 +33,11 @@ def test_every_example_is_one_that_can_be_run_as_it_stands(file: Path) -> None:
     [
         ("backend: pytorch\nworkload:\n  batch_size: 0\n", r"x\.yaml:3: workload\.batch_size: .*not 0"),
         ("workload:\n\n  batch_sise: 2\n", r"x\.yaml:3: .*'batch_sise'; did you mean 'batch_size'\?"),
+        ("batch_size: 3\n", r"x\.yaml:1: .*'batch_size'; did you mean 'workload\.batch_size'\?"),
+        ("workload:\n  max_outputtokens: 2\n", r"'max_outputtokens'; did you mean 'max_output_tokens'\?"),
+        ("workload: {Batch_size: 2}\n", r"'Batch_size'; did you mean 'batch_size'\?"),
+        ("workload: {restart: 2}\n", r"'restart'; did you mean 'repeats\.restarts'\?"),
+        ("workload: {prompts: {input_token: 2}}\n", r"'input_token'; did you mean 'input_tokens'\?"),
         ("pytorch:\n  dtype: float17\n", r"x\.yaml:2: pytorch\.dtype: .*not 'float17'"),
         ("a: [1\nb", r"x\.yaml:2: .*fix the YAML"),
         ("- 1\n", r"holds \[1\] where settings were expected"),

@@ -4,7 +4,7 @@ import functools
 import inspect
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
@@ -151,8 +151,8 @@ def run(
         typer.echo(f"wattdock: {error.stage}: {error.message}", err=True)
     if errors:
         raise typer.Exit(errors[0].exit_code)
-    if require_publishable and not all(one.audit and one.audit.publishable for one in results):
-        raise typer.Exit(ExitCode.NOT_PUBLISHABLE)
+    if require_publishable:
+        _require_publishable(results)
 
 
 @app.command()
@@ -182,6 +182,14 @@ def plan(
     for one in checked:
         if not isinstance(one, Ready):
             raise one
+
+
+def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
+    reasons = [[*one.audit.reasons] if one.audit else ["no audit"] for one in results]
+    if unfit := [one for one in reasons if one]:
+        which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
+        many = f"{len(unfit[0])} reason{'s' if len(unfit[0]) > 1 else ''}"
+        _fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
 def _print_version(wanted: bool) -> None:
@@ -234,7 +242,7 @@ def show(
     if as_json:
         typer.echo(result.model_dump_json(indent=2, by_alias=True))
     else:
-        print_result(result, path if path.is_dir() else path.parent)
+        print_result(result, path if path.is_dir() else path.parent, every_reason=True)
 
 
 @app.command()

@@ -236,7 +236,7 @@ def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoic
     except NoContainersError as error:
         if config.launcher == "docker":
             raise PreflightError(f"launcher: docker: {error}") from error
-        return LauncherChoice("process", error.reason, f"--launcher docker; before that: {error.remedy}")
+        return LauncherChoice("process", error.reason, f"--launcher docker; first: {error.remedy}")
     if config.runner_python:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
     engine, image = containers.engine, containers.image

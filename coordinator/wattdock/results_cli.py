@@ -1,7 +1,7 @@
 """Arguments of `wattdock results …`, nothing else."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -50,6 +50,7 @@ def list_(
     from wattdock.results.query import select
 
     wanted = _filters(model, backend, gpu, since, until, verdict, status, study, superseded)
+    _require_known(wanted, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN))
     if as_json:
         print_json(found.slice(0, limit))
@@ -59,7 +60,7 @@ def list_(
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(help="A SELECT over results, passes, requests and timeline (DuckDB's SQL).")],
+    sql: Annotated[str, typer.Argument(help="A SELECT over results, passes, requests, timeline (DuckDB's SQL).")],
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +91,9 @@ def export(
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    found = select(output_dir, _filters(model, backend, gpu, since, until, verdict, status, study, superseded))
+    wanted = _filters(model, backend, gpu, since, until, verdict, status, study, superseded)
+    _require_known(wanted, output_dir)
+    found = select(output_dir, wanted)
     if csv:
         write_csv(found, csv)
     elif parquet:
@@ -115,3 +118,19 @@ def _filters(
         raise ConfigError(f"--verdict {verdict}: write publishable or unpublishable")
     publishable = None if verdict is None else VERDICTS[verdict]
     return Filters(model, backend, gpu, since, until, status, publishable, study, superseded)
+
+
+def _require_known(wanted: "Filters", output_dir: Path) -> None:
+    """Refuse a status or a backend that no result can have: an empty list would pass for an answer."""
+    from wattdock.launch.runners import backends
+    from wattdock.results.query import stored_backends
+    from wattdock.results.result import ExperimentResult
+
+    statuses = get_args(ExperimentResult.model_fields["status"].annotation)
+    if wanted.status not in (None, *statuses):
+        raise ConfigError(f"--status {wanted.status}: write one of {', '.join(statuses)}")
+    # A result may be of a backend that is not here any more.
+    if wanted.backend not in (None, *backends()):
+        known = sorted({*backends(), *stored_backends(output_dir)})
+        if wanted.backend not in known:
+            raise ConfigError(f"--backend {wanted.backend}: unknown; there are {', '.join(known)}")

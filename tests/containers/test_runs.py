@@ -75,7 +75,7 @@ def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InCon
     plan = in_containers("plan", *SMALL, *absent)
     assert plan.stdout.startswith(
         "launcher: process (image wattdock-absent is not there; change with --launcher docker; "
-        "before that: make it with: make image-fake)"
+        "first: make it with: make image-fake)"
     )
 
 

@@ -90,4 +90,8 @@ def test_what_may_not_be_published_has_an_exit_code_of_its_own_where_that_was_re
     env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)))
     done = wattdock("run", *SMALL, "--require-publishable", env=env)
     assert done.returncode == 8, done.stderr
-    assert wattdock.results()[0]["status"] == "ok"
+    [row] = wattdock.results()
+    assert row["status"] == "ok"
+    reasons = row["audit"]["reasons"]
+    said = f"wattdock: not publishable: {len(reasons)} reasons, the first: {reasons[0]}"
+    assert done.stderr.splitlines()[-1] == said

@@ -41,7 +41,10 @@ def test_a_run_stores_one_whole_row_and_shows_it(wattdock: Command) -> None:
     assert pq.read_table(folder / "requests.parquet")["output_tokens"].to_pylist() == [7] * 4
     tokens = pq.read_table(folder / "timeline.parquet", filters=[("series", "=", "output_tokens")])
     assert tokens["value"].to_pylist()[-1] == 28
-    assert wattdock("show", folder).stdout.count("output tokens/s") == 1
+    shown = wattdock("show", folder).stdout
+    assert shown.count("output tokens/s") == 1
+    assert all(reason in shown for reason in result["audit"]["reasons"])
+    assert "counter, not integrated power: no source" in shown
 
 
 def test_json_on_standard_output_is_the_stored_result_and_nothing_else(wattdock: Command) -> None:

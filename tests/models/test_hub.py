@@ -108,7 +108,7 @@ def test_code_comes_along_where_it_is_trusted(hub: Hub, tmp_path: Path) -> None:
     ("model", "env", "message"),
     [
         ({"id": MODEL, "revision": "v9"}, {}, "has no revision 'v9'"),
-        ({"id": "owner/absent"}, {}, "model owner/absent is not on http://127.0.0.1"),
+        ({"id": "owner/absent"}, {}, "owner/absent is not on http://127.0.0.1"),
         ({"id": "owner/gated"}, {}, "owner/gated is gated; accept its terms on its page and set HF_TOKEN"),
         ({"id": "owner/gated"}, {"HF_TOKEN": "hf_other"}, "owner/gated is gated"),
         ({"id": "owner/bin"}, {}, "has no *.safetensors files"),
@@ -168,3 +168,16 @@ def test_an_impossible_id_is_refused_before_anyone_is_asked(model_id: str) -> No
     """Needs no network, so it comes first."""
     with pytest.raises(ConfigError, match="is no model id; write OWNER/NAME"):
         check_model(ModelSpec(id=model_id))
+
+
+@pytest.mark.parametrize("model_id", ["smollm2-135m-instuct", "SmolLM2-135M-Instruct"])
+def test_a_misspelt_embedded_model_is_named_before_a_hub_is_asked_for_it(model_id: str) -> None:
+    """A hub would say that it does not answer, or that there is no such model."""
+    with pytest.raises(ConfigError, match="did you mean 'smollm2-135m-instruct'\\? A hub's ids look like OWNER/NAME"):
+        check_model(ModelSpec(id=model_id))
+
+
+@pytest.mark.parametrize("model_id", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct"])
+def test_an_id_unlike_the_embedded_models_is_left_to_the_hub(model_id: str) -> None:
+    """Some hub models have no owner."""
+    check_model(ModelSpec(id=model_id))

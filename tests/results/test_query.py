@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -96,6 +99,19 @@ def test_a_row_that_a_later_one_of_its_study_stands_for_is_left_out(tmp_path: Pa
     assert wattdock.load_results(tmp_path).num_rows == 3
 
 
+def test_each_view_holds_only_rows_that_count_and_its_all_view_the_others_too(tmp_path: Path) -> None:
+    """A pass that a resumed study took over from its interrupted row must not be averaged twice."""
+    put(tmp_path, "20260101T000000-a", study={"study_id": "s", "attempt": 1}, status="interrupted")
+    put(tmp_path, "20260101T000000-b", study={"study_id": "s", "attempt": 2})
+    for letter in "ab":
+        for name in ("requests", "timeline"):
+            pq.write_table(pa.table({"at": [letter]}), tmp_path / f"20260101T000000-{letter}" / f"{name}.parquet")
+    for view in ("results", "passes", "requests", "timeline"):
+        for prefix, letters in (("", "b"), ("all_", "ab")):
+            found = query(tmp_path, f"SELECT DISTINCT folder FROM {prefix}{view} ORDER BY 1")["folder"].to_pylist()
+            assert [one[-1] for one in found] == list(letters), prefix + view
+
+
 def test_a_folder_being_written_or_spoiled_costs_no_other_row(tmp_path: Path) -> None:
     """Hidden folders are not finished; what is no JSON is no result."""
     put(tmp_path, "20260101T000000-a")
@@ -146,3 +162,23 @@ def test_an_export_holds_every_column_of_every_row(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "x.parquet").equals(table)
     with pytest.raises(StoreError, match="cannot write"):
         write_csv(table, tmp_path / "none" / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--status", "foo"), "--status foo: write one of ok, failed, interrupted"),
+        (("--backend", "vlm"), "--backend vlm: unknown; there are gone, pytorch, tensorrt, vllm"),
+    ],
+)
+@pytest.mark.parametrize("command", [("list",), ("export", "--csv", "/dev/null")])
+def test_a_status_or_backend_that_nothing_can_have_is_refused(
+    tmp_path: Path, command: tuple[str, ...], flags: tuple[str, ...], said: str
+) -> None:
+    """An empty list would look like an answer; a backend that only old results have is known."""
+    put(tmp_path, "20260101T000000-a", config__backend="gone")
+    wattdock_results = [sys.executable, "-m", "wattdock", "results", *command, "--output-dir", str(tmp_path)]
+    refused = subprocess.run([*wattdock_results, *flags], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr.strip()) == (2, f"wattdock: {said}")
+    for known in ("gone", "vllm"):
+        subprocess.run([*wattdock_results, "--backend", known], capture_output=True, check=True)

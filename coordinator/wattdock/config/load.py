@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from wattdock.config import experiment as settings
 from wattdock.config.expand import Study, expand
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.layers import Settings, laid_over, nested
@@ -22,7 +21,7 @@ from wattdock.config.sweep import SweepError
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
@@ -131,7 +130,7 @@ def _config_error(
     location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     name = ".".join(map(str, location)) or "settings"
-    return ConfigError(f"{places.of(location, prefixes)}: {name}: {_message(first)}{more}")
+    return ConfigError(f"{places.of(location, prefixes)}: {name}: {_message(first, location)}{more}")
 
 
 def _names_a_branch(part: str | int) -> bool:
@@ -139,11 +138,12 @@ def _names_a_branch(part: str | int) -> bool:
     return isinstance(part, str) and (not part.isidentifier() or not part.islower())
 
 
-def _message(error: ErrorDetails) -> str:
+def _message(error: ErrorDetails, location: Location) -> str:
     if error["type"] == "extra_forbidden":
         wrong = str(error["loc"][-1])
-        near = difflib.get_close_matches(wrong, _all_names(), n=1)
-        return f"unknown key {wrong!r}; " + (f"did you mean {near[0]!r}?" if near else "see `wattdock plan --help`")
+        near = _nearest(wrong, location[:-1] if location[-1:] == (wrong,) else location)
+        hint = f"did you mean {near!r}?" if near else "see `wattdock plan --help`"
+        return f"unknown key {wrong!r}; {hint}"
     if error["type"] == "model_type":
         return f"holds settings of its own, `key: value`, not {_seen(error['input'])}"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
@@ -158,6 +158,20 @@ def _seen(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _all_names() -> list[str]:
-    models = [one for one in vars(settings).values() if isinstance(one, type) and issubclass(one, BaseModel)]
-    return sorted({name for model in models for name in model.model_fields} | StudyFile.model_fields.keys())
+def _nearest(wrong: str, parents: Location) -> str | None:
+    """Return the key that is most like `wrong`, written from the top unless it belongs under `parents`."""
+    known = [tuple(path.split(".")) for path in _paths(ExperimentConfig)]
+    near = difflib.get_close_matches(wrong, sorted({one[-1] for one in known}), n=1)
+    meant = [one for one in known if one[-1] in near]
+    if any(one[:-1] == parents for one in meant):
+        return near[0]
+    return ".".join(meant[0]) if meant else None
+
+
+def _paths(model: type[BaseModel]) -> Iterator[str]:
+    """Yield the dotted name of every setting."""
+    for name, field in model.model_fields.items():
+        yield name
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from (f"{name}.{path}" for path in _paths(inner))

@@ -97,7 +97,7 @@ def find_containers(image: str, *, backend: str, needs_gpu: bool = False) -> Con
 
     address = os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
     require_socket(address)
-    silent = NoContainersError(f"no Docker engine answers at {address}", "start one")
+    silent = NoContainersError(f"no Docker engine answers at {address}", "start an engine")
     try:
         with connect(address, timeout_s=PROBE_TIMEOUT_S) as client:
             engine = engine_from(address, client.version(), client.info())
@@ -153,7 +153,7 @@ def require_socket(address: str) -> None:
                 f"join its group (as root: usermod -aG {group} NAME, then log in again; it is as good as root)",
             ) from error
         except OSError as error:
-            raise NoContainersError(f"no Docker engine answers at {address}", "start one") from error
+            raise NoContainersError(f"no Docker engine answers at {address}", "start an engine") from error
 
 
 def group_of(path: Path) -> str:

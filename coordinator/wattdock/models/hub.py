@@ -146,4 +146,4 @@ def _explained(error: BaseException, model_id: str, revision: str, cache: Path) 
                 f"cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
                 "check the network, set `revision` to a commit that is cached, or give a folder as `path`"
             )
-    return PreflightError(f"model {model_id} {why}")
+    return PreflightError(f"{model_id} {why}")

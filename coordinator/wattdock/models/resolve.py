@@ -5,6 +5,7 @@ Decides who resolves a spec; does no work itself.
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 from wattdock.config.experiment import EMBEDDED_MODEL
@@ -24,7 +25,7 @@ def check_model(spec: ModelSpec) -> None:
     """Raise what can be known to be wrong without network and without writing.
 
     Raises:
-        ConfigError: Unknown shape, impossible id, or a revision of something that has none.
+        ConfigError: Unknown shape, impossible id, nearly the embedded model's, or a revision of what has none.
         PreflightError: A local folder is missing, or its config or weights are.
     """
     if spec.revision is not None and (spec.id is None or spec.id == EMBEDDED_MODEL):
@@ -38,6 +39,7 @@ def check_model(spec: ModelSpec) -> None:
         from wattdock.models.hub import check_id
 
         check_id(spec.id)
+        _require_no_near_miss(spec.id)
 
 
 def known_weight_bytes(spec: ModelSpec) -> int | None:
@@ -77,3 +79,11 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
 
     with_code = spec.trust_remote_code
     return resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
+
+
+def _require_no_near_miss(model_id: str) -> None:
+    """Raise for a misspelt embedded model, which a hub would only be asked for in vain."""
+    if "/" not in model_id and difflib.get_close_matches(model_id.lower(), [EMBEDDED_MODEL], n=1):
+        raise ConfigError(
+            f"{model_id!r} is no model known here; did you mean {EMBEDDED_MODEL!r}? A hub's ids look like OWNER/NAME"
+        )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.results.result import CrossCheck, EnergyResult, ExperimentResult, Quantiles
+    from wattdock.results.result import Audit, CrossCheck, EnergyResult, ExperimentResult, Quantiles
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
@@ -21,13 +21,17 @@ TIMING_COVERAGE = 1.96
 NOTHING = "–"
 
 
-def print_result(result: ExperimentResult, folder: Path) -> None:
-    """Print one result: what ran, how fast, at what cost, and whether it may be published."""
+def print_result(result: ExperimentResult, folder: Path, *, every_reason: bool = False) -> None:
+    """Print one result: what ran, how fast, at what cost, and whether it may be published.
+
+    Args:
+        every_reason: Print all that keeps it from being published, not the first only.
+    """
     out = console()
     table = Table(show_header=False, box=None, pad_edge=False, title=_title(result), title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for name, value in _rows(result):
+    for name, value in (*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)):
         table.add_row(name, Text(value))
     out.print(table)
     for text in _sample_texts(folder):
@@ -70,9 +74,19 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         seen = result.statistics
         restarts = f"{len(seen.per_restart)} restarts"
         yield "95 % interval", f"{seen.mean:.4g} ± {seen.ci95_relative:.2%} ({seen.quantity}, {restarts})"
-    if result.audit:
-        verdict = "yes" if result.audit.publishable else f"no: {len(result.audit.reasons)} reasons, the first: "
-        yield "publishable", verdict + ("" if result.audit.publishable else result.audit.reasons[0])
+
+
+def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
+    if audit is None:
+        return
+    many = f"{len(audit.reasons)} reason{'' if len(audit.reasons) == 1 else 's'}"
+    if audit.publishable:
+        yield "publishable", "yes"
+    elif every_reason:
+        yield "publishable", f"no: {many}"
+        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.reasons, 1))
+    else:
+        yield "publishable", f"no: {many}, the first: {audit.reasons[0]}"
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

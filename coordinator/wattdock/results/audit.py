@@ -63,10 +63,11 @@ def audit(
     """
     energy = measured.energy
     counts = "; ".join(token_disagreements) or f"{sum(one.output_tokens for one in energy.passes)} output tokens"
+    source = f"source {energy.source}" if energy.source else "no source"
     checks = [
         _check("finished", failure is None, failure.message if failure else "no failure"),
-        _check("energy measured", energy.total_j is not None, energy.reason or f"source {energy.source}"),
-        _check("counter, not integrated power", energy.source == "counter", f"source {energy.source}"),
+        _check("energy measured", energy.total_j is not None, energy.reason or source),
+        _check("counter, not integrated power", energy.source == "counter", source),
         *_environment_checks(measured.environment),
         _window_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),

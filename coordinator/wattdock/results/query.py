@@ -1,6 +1,7 @@
 """Stored results as tables to query: DuckDB over the files themselves, no copy that could drift.
 
-Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the Parquet files).
+Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the Parquet files),
+each without what a later row of the same study stands for; `all_results`, `all_passes`, … hold that too.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ PASS_FIELDS = {
 }
 RESULT = "result.json"
 PARQUET = ("requests", "timeline")
+COUNTS = "folder IN (SELECT folder FROM results)"
 
 _PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
 _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind, _)) in enumerate(FIELDS.items(), 1))
@@ -99,10 +101,12 @@ VIEWS = f"""
     FROM read_text({{files}}) WHERE json_valid(content);
     CREATE VIEW fields AS SELECT folder, {_CASTS}
     FROM (SELECT folder, json_extract_string(document, [{_PATHS}]) AS f FROM documents);
-    CREATE VIEW results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields;
-    CREATE VIEW passes AS SELECT folder, document->>'$.experiment_id' AS experiment_id,
+    CREATE VIEW all_results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields;
+    CREATE VIEW results AS FROM all_results WHERE NOT superseded;
+    CREATE VIEW all_passes AS SELECT folder, document->>'$.experiment_id' AS experiment_id,
         unnest(from_json(document->'$.energy.passes', '{_PASS}'), recursive := true)
     FROM documents;
+    CREATE VIEW passes AS FROM all_passes WHERE {COUNTS};
 """
 
 
@@ -121,7 +125,7 @@ class Filters:
     superseded: bool = False
 
     def where(self) -> tuple[str, dict[str, Any]]:
-        """Return an SQL condition on `results` and its parameters."""
+        """Return an SQL condition on `all_results` and its parameters."""
         found = [(condition, name, value) for condition, name, value in self._conditions() if value is not None]
         conditions = [condition for condition, _, _ in found] + ([] if self.superseded else ["NOT superseded"])
         return " AND ".join(conditions) or "true", {name: value for _, name, value in found}
@@ -157,9 +161,10 @@ def open_results(output_dir: Path, sql: str = "") -> duckdb.DuckDBPyConnection:
         if name in sql.lower():
             files = _quoted(f"{pattern}/{name}.parquet")
             connection.execute(
-                f"CREATE VIEW {name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
+                f"CREATE VIEW all_{name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
                 f"FROM read_parquet({files}, filename = true, union_by_name = true)"
             )
+            connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
 
 
@@ -182,7 +187,7 @@ def query(output_dir: Path, sql: str) -> pa.Table:
 
 
 def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",)) -> pa.Table:
-    """Return the rows of `results` that `filters` let through, the latest first.
+    """Return the rows of `all_results` that `filters` let through, the latest first.
 
     Raises:
         ConfigError: A date makes no sense.
@@ -191,7 +196,7 @@ def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",
     import duckdb
 
     where, parameters = filters.where()
-    sql = f"SELECT {', '.join(columns)} FROM results WHERE {where} ORDER BY started_utc DESC, folder DESC"
+    sql = f"SELECT {', '.join(columns)} FROM all_results WHERE {where} ORDER BY started_utc DESC, folder DESC"
     try:
         with open_results(output_dir) as connection:
             return connection.sql(sql, params=parameters).to_arrow_table()
@@ -200,6 +205,17 @@ def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",
         raise ConfigError(f"{date!r} is no date; write 2026-01-31 or 2026-01-31T12:00") from error
     except duckdb.Error as error:
         raise StoreError(f"the results cannot be read: {' '.join(str(error).split())}") from error
+
+
+def stored_backends(output_dir: Path) -> list[str]:
+    """Return the backends that results in `output_dir` are of.
+
+    Raises:
+        StoreError: There are no results.
+    """
+    found = query(output_dir, "SELECT DISTINCT backend FROM all_results WHERE backend IS NOT NULL ORDER BY 1")
+    names: list[str] = found["backend"].to_pylist()
+    return names
 
 
 def write_csv(table: pa.Table, file: Path) -> None:
