@@ -32,10 +32,12 @@ ENGINE = Path(__file__).with_name("engine.sh")
 PROXY = Path(__file__).with_name("proxy.py")
 DISK_MB = 48
 TWO = """
+order: written
 defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}, meter: none}
 experiments: [{name: a, accelerator: cuda}, {name: b, accelerator: cpu}]
 """
 SHORT = """
+order: written
 defaults:
   {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}, workload: {batch_size: 2, max_output_tokens: 20}}
 experiments: [{name: one, fake: {step_s: 0.05}}, {name: two}]

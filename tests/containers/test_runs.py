@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Long enough to be interrupted in; each step of the fake engine takes this long.
 SLOW = ("--set", "fake.step_s=0.05", "--max-output-tokens", "400")
 TWO = """
+order: written
 defaults:
   backend: fake
   model: 'shape:tiny-llama'
@@ -52,7 +53,7 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: In
     assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
     # Built here and in no registry, so nobody else could get it by a digest.
     assert seen["image_digest"] is None
-    [folder] = (in_containers.folder / "results").iterdir()
+    [folder] = (in_containers.folder / "results").glob("2*")
     assert "serving fake on /run/wattdock/r.sock (pid 1)" in (folder / "runner.log").read_text()
     assert in_containers.containers() == []
 
@@ -259,5 +260,5 @@ def test_no_secret_of_the_user_reaches_a_container_or_its_row(in_containers: InC
     assert "NCCL_DEBUG=WARN" in described
     in_containers.interrupt()
     assert running.wait(60) == 130
-    [folder] = (in_containers.folder / "results").iterdir()
+    [folder] = (in_containers.folder / "results").glob("2*")
     assert not any(b"s3cret" in file.read_bytes() for file in folder.iterdir())
