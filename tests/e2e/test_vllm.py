@@ -72,7 +72,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
     vllm = Command(home, folder, VLLM_PYTHON)("run", "vllm.yaml", timeout=240)
     assert vllm.returncode == RUNNER, vllm.stderr
     rows = {row.result["config"]["name"]: row for row in map(Row, (folder / "results").glob("2*"))}
-    [row] = (folder / "pytorch").iterdir()
+    [row] = (folder / "pytorch").glob("2*")
     return {**rows, "pytorch": Row(row)}
 
 
