@@ -252,12 +252,14 @@ class ContainerSpec(_Written):
 
     Attributes:
         image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
+        locked: Start the image in `docker/images.lock` and no other, by content; refused where it is not that.
         memory_gb: Most memory, in 10^9 bytes and without swap; None is no limit.
         cpus: Most CPU time per time; None is no limit.
         shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes.
     """
 
     image: str | None = None
+    locked: bool = False
     memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     shm_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
