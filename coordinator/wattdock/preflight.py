@@ -230,14 +230,7 @@ def require_still_free(experiments: Sequence[Ready]) -> None:
 
 
 def _locked_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
-    """Return the launcher with the locked image; whatever else was asked for would not be that image."""
-    others = {
-        "launcher: process": config.launcher == "process",
-        "runner_python": config.runner_python is not None,
-        "container.image": config.container.image is not None,
-    }
-    if other := next((name for name, given in others.items() if given), None):
-        raise ConfigError(f"container.locked (--locked) and {other} exclude each other; leave one of them out")
+    """Return the launcher with the locked image."""
     containers, pin = find_locked(config.backend, needs_gpu=on_gpu)
     return LauncherChoice("docker", f"locked image {containers.image.name}", "no --locked", containers, pin)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from command import WATTDOCK, Command
 from containers.engines import BASE, build_on, engine_address, tagged
+from containers.registry import serving
 from docker.errors import APIError
 from unprivileged import give_to_user, user_home
 
@@ -45,6 +46,14 @@ def fake_image() -> Iterator[Containers]:
         path = ":".join(f"/opt/wattdock/{folder}" for folder in ("proto", "runners/common", "runners/fake", "packages"))
         files = {"/opt/wattdock/runners/fake": TESTS / "runners/fake"}
         yield build_on("wattdock-pytorch", name, files, f"ENV PYTHONPATH={path}")
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry of this session's own; its address."""
+    engine_address()
+    with serving(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @dataclass(frozen=True, kw_only=True)

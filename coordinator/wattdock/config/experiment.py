@@ -327,6 +327,17 @@ class ExperimentConfig(_Written):
             config._section = section_class(own).model_validate({} if section is None else section)
         return config
 
+    @model_validator(mode="after")
+    def _locked_means_that_image(self) -> Self:
+        others = {
+            "launcher: process": self.launcher == "process",
+            "runner_python": self.runner_python is not None,
+            "container.image": self.container.image is not None,
+        }
+        if self.container.locked and (other := next((name for name, given in others.items() if given), None)):
+            raise ValueError(f"container.locked (--locked) and {other} exclude each other; leave one of them out")
+        return self
+
     @model_serializer(mode="wrap")
     def _with_section(self, dump: Any) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
