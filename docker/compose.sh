@@ -24,6 +24,9 @@ uid=$(id -u) gid=$(id -g) group=$(stat -c %g "$socket")
 if docker info --format '{{.SecurityOptions}}' 2>/dev/null | grep -q name=rootless; then uid=0 gid=0 group=0; fi
 
 own=$home/users/$uid
+# The longest path of a runner's socket; the kernel's own limit is 107.
+longest=$own/run/wattdock/00000000/r.sock
+[ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
 mkdir -p -m 1777 "$home/users" "$home/leases" || refuse "cannot make folders in $home; as root: chmod 1777 $home"
 mkdir -p -m 700 "$own" "$own/run" "$own/tmp" || refuse "$own belongs to somebody else"
 cp "$here/images.lock" "$own/images.lock"
