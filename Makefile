@@ -13,12 +13,12 @@ PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
 
-# Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python; LOCKED=1 fetches locked wheels.
+# Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python; WHEELS=locked fetches those in the lock.
 DOCKER ?= docker
 VARIANT ?= cuda
 BASE ?=
 PIP_CONF ?=
-LOCKED ?=
+WHEELS ?=
 
 .PHONY: help setup install run study schema test lint format proto images compose-run compose-up compose-down bench clean
 
@@ -106,7 +106,7 @@ compose-down: ## End that, and whatever else compose runs for you
 
 wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
 	@$(BIN)/python docker/fetch_wheels.py \
-	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(LOCKED),$*)
+	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
 
 bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
 	@$(BIN)/python -m wattdock.launch pytorch vllm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,10 @@ def fake_image() -> Iterator[Containers]:
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry of this session's own; its address."""
     engine_address()
-    with serving(tmp_path_factory.mktemp("registry")) as address:
+    folder = tmp_path_factory.mktemp("registry")
+    with serving(folder) as address:
         yield address
+    shutil.rmtree(folder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def locked_wheels(name: str) -> tuple[Package, ...]:
         file.removeprefix(folder): sha256 for file, sha256 in (entry.inputs if entry else {}).items() if folder in file
     }
     if not wheels:
-        raise ConfigError(f"{path} holds no wheels for {name}; without LOCKED=1, pip chooses them")
+        raise ConfigError(f"{path} holds no wheels for {name}; without WHEELS=locked, pip chooses them")
     parsed = ((parse_wheel_filename(file)[:2], sha256) for file, sha256 in sorted(wheels.items()))
     return tuple(Package(package, str(version), "", sha256) for (package, version), sha256 in parsed)
 
