@@ -11,7 +11,7 @@ import pytest
 RUN = Path(__file__).parents[1] / ".ci" / "run"
 # Each notes its call, and fails where FAIL is among the words.
 CALLS = 'echo "$(basename "$0") $*" >>"$CALLS"; case " $(basename "$0") $* " in *" $FAIL "*) exit 9;; esac\n'
-ON_PATH = ("make", "id", "apt-get", "unshare", "dockerd", "docker-registry")
+ON_PATH = ("make", "id", "apt-get", "unshare", "dockerd", "docker-registry", "docker-compose")
 IN_TREE = ("tests/containers/engine.sh", "tests/containers/make-base.sh")
 
 

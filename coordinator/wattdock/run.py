@@ -106,7 +106,7 @@ class Run:
             progress.say(line)
         for name in self._reaped:
             progress.say(f"removed container {name}: the coordinator that started it is gone")
-        facts = _machine_facts(self.ready[0])
+        facts = _machine_facts(self.ready)
         with scratch_folder() as scratch, Interrupts(progress.say) as interrupts, ExitStack() as leases:
             with interrupts.allowed():
                 lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
@@ -285,12 +285,14 @@ def wanted_leases(ready: Sequence[Ready]) -> Wanted:
     )
 
 
-def _machine_facts(ready: Ready) -> dict[str, Any]:
+def _machine_facts(ready: Sequence[Ready]) -> dict[str, Any]:
     """Return what must not change within a study, or its figures would not be of one thing."""
-    gpus = ready.inventory.gpus
+    gpus = ready[0].inventory.gpus
+    images = {f"{one.config.backend}'s image": one.launch.containers.image.id for one in ready if one.launch.containers}
     return {
+        **images,
         "wattdock_version": __version__,
-        "cpu_model": ready.machine.cpu_model,
+        "cpu_model": ready[0].machine.cpu_model,
         "gpu_uuids": [gpu.uuid for gpu in gpus],
         "driver_version": gpus[0].driver_version if gpus else None,
     }

@@ -262,3 +262,18 @@ def test_no_secret_of_the_user_reaches_a_container_or_its_row(in_containers: InC
     assert running.wait(60) == 130
     [folder] = (in_containers.folder / "results").glob("2*")
     assert not any(b"s3cret" in file.read_bytes() for file in folder.iterdir())
+
+
+def test_a_study_does_not_go_on_in_another_image(in_containers: InContainers) -> None:
+    """One name, other bits: half of its figures would be of one thing and half of another."""
+    fake = in_containers.containers_image
+    with tagged("moving") as name:
+        moving = dataclasses.replace(
+            in_containers, containers_image=build_on(fake.image.name, name, {}, labels={"build": "1"})
+        )
+        assert moving("run", *SMALL).returncode == 0
+        assert moving("run", *SMALL, "--resume").returncode == 0
+        build_on(fake.image.name, name, {}, labels={"build": "2"})
+        refused = moving("run", *SMALL, "--resume")
+    assert refused.returncode == 3
+    assert f"fake's image {moving.containers_image.image.id} → sha256:" in refused.stderr

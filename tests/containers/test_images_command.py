@@ -1,0 +1,102 @@
+"""`wattdock images` from outside: what it refuses, in one line with a documented exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from containers.engines import BASE, engine_address, image_there, tagged
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+REPO = Path(__file__).resolve().parents[2]
+WATTDOCK = Path(sys.executable).with_name("wattdock")
+
+
+def images(*words: str, lock: Path | None = None, engine: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "DOCKER_HOST": engine or engine_address()}
+    if lock:
+        env["WATTDOCK_IMAGES_LOCK"] = str(lock)
+    return subprocess.run(
+        [WATTDOCK, "images", *words], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("build", "nosuch"), 2, "unknown image 'nosuch'; there are coordinator, pytorch, tensorrt, vllm"),
+        (
+            ("build", "pytorch", "--base", "absent"),
+            3,
+            "image absent is not there; get it with: wattdock images pull pytorch",
+        ),
+        (
+            ("build", "pytorch", "--base", BASE, "--variant", "cpu", "--client", "absent"),
+            3,
+            "cannot run absent: No such ",
+        ),
+        (("pull", "vllm"), 3, "cannot pull vllm: not built yet: wattdock images build, then push, then lock"),
+        (("pull",), 2, "the lock holds no image that a registry has; see: wattdock images list"),
+        (("pull", "vllm", "--bases", "--base", "127.0.0.1:1/absent"), 3, "cannot pull 127.0.0.1:1/absent: "),
+        (
+            ("push", "tensorrt", "--to", "127.0.0.1:1/x"),
+            3,
+            "wattdock-tensorrt is not there; build it with: wattdock images ",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done_is_one_line_with_what_to_do(words: tuple[str, ...], code: int, said: str) -> None:
+    """On the lock that is shipped; nothing is pulled but by `pull`."""
+    image_there(BASE)
+    done = images(*words)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_an_engine_nothing_is_written(tmp_path: Path) -> None:
+    """A lock full of what could not be asked would be worse than none."""
+    lock = tmp_path / "images.lock"
+    done = images("lock", lock=lock, engine=f"unix://{tmp_path}/absent.sock")
+    assert done.returncode == 3
+    assert f"no Docker engine answers at unix://{tmp_path}/absent.sock; start an engine\n" in done.stderr
+    assert not lock.exists()
+
+
+def test_a_lock_written_where_no_registry_answers_says_what_it_lacks(tmp_path: Path) -> None:
+    """And `verify` does not pass it."""
+    lock = tmp_path / "images.lock"
+    done = images("lock", "tensorrt", lock=lock)
+    assert done.returncode == 0, done.stderr
+    [entry] = yaml.safe_load(lock.read_text())["images"].values()
+    assert entry["base"].startswith("nvcr.io/nvidia/tensorrt-llm/release:")
+    assert entry["unresolved"].keys() >= {"repo_digest", "image_id", "inputs_sha256"}
+    assert (entry["base_digest"] is None) == ("base_digest" in entry["unresolved"])
+    verified = images("verify", "tensorrt", lock=lock)
+    assert verified.returncode == 3
+    assert "tensorrt: repo_digest is open: not built yet" in verified.stdout
+
+
+def test_an_image_that_does_not_say_what_it_was_made_from_cannot_be_locked(
+    client: DockerClient, tmp_path: Path
+) -> None:
+    """Built by hand, or by something else."""
+    image_there(BASE)
+    with tagged("unlabelled") as name:
+        client.images.get(BASE).tag(name)
+        # The one backend whose image no test builds.
+        client.images.get(BASE).tag("wattdock-tensorrt")
+        try:
+            done = images("lock", "tensorrt", lock=tmp_path / "images.lock")
+        finally:
+            client.images.remove("wattdock-tensorrt")
+    assert done.returncode == 3
+    assert "wattdock-tensorrt does not say what it was made from; build it with: wattdock images build" in done.stderr
