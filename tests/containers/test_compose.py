@@ -17,6 +17,10 @@ import pytest
 from containers.engines import image_there
 from unprivileged import UID, popen_as_user
 
+from wattdock.images.labels import recipe_of
+from wattdock.images.lock import write_lock
+from wattdock.images.locking import from_image
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -121,6 +125,15 @@ def ours(client: DockerClient) -> list[Container]:
     return [container for some in found for container in some]
 
 
+def lock_by_id(file: Path) -> None:
+    """Lock the PyTorch runner's image as this engine has it."""
+    found = image_there("wattdock-pytorch")
+    recipe = recipe_of(found.image.labels)
+    assert recipe is not None
+    entry = from_image("pytorch", found, recipe, registry=None)
+    write_lock(file, {"pytorch": entry})
+
+
 def runners(client: DockerClient) -> list[Container]:
     return [*client.containers.list(filters={"label": "wattdock.alive"}, ignore_removed=True)]
 
@@ -141,7 +154,8 @@ def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
     """Up, a run by each, down: the leases of one hold for the other, although each is in a container of its own."""
     one, other = users
     one("up")
-    both = [user.start("run", *SMALL.split()) for user in users]
+    lock_by_id(other.home / "docker/images.lock")
+    both = [one.start("run", *SMALL.split()), other.start("run", *SMALL.split(), "--locked")]
     ends = [(*process.communicate(timeout=4 * PATIENCE_S), process.returncode) for process in both]
     assert [code for _, _, code in ends] == [0, 0], ends
     assert any("waiting" in errors for _, errors, _ in ends), ends
@@ -149,6 +163,9 @@ def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
         [row] = user.rows()
         assert (row["status"], row["environment"]["launcher"]) == ("ok", "docker")
         assert {path.stat().st_uid for path in (user.own, *user.own.rglob("*"))} == {user.uid}
+    inside = [user.rows()[0]["environment"]["container"] for user in users]
+    assert [seen["locked"] for seen in inside] == [False, True]
+    assert inside[0]["image_id"] == inside[1]["image_id"]
     passes = [next(span for span in user.rows()[0]["spans"] if span["name"] == "pass") for user in users]
     first, second = sorted(passes, key=lambda span: int(span["start_ns"]))
     assert first["end_ns"] < second["start_ns"]

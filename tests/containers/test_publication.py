@@ -40,7 +40,7 @@ experiments: [{name: published}]
 # The suite's image was built with these; pip finds them in place of fetching them again.
 WHEELS = REPO / "build/wheels/pytorch"
 LEND_WHEELS = ("mkdir -p build/wheels/pytorch", f"cp {WHEELS}/*.whl build/wheels/pytorch")
-TIMEOUT_S = 560
+TIMEOUT_S = 900
 
 
 def commands(machine: str) -> list[str]:

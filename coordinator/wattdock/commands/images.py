@@ -55,26 +55,26 @@ def build(
     build_options: BuildOptions = "",
 ) -> None:
     """Build one image from this checkout; pulls nothing."""
-    from wattdock.images.bases import base_reference, find_base
+    from wattdock.images.bases import base_name, find_base
     from wattdock.images.build import Builder
     from wattdock.images.build import build as build_image
 
-    on = find_base(name, base_reference(name, variant=variant, given=base, locked=_entries()))
+    on = find_base(name, base_name(name, variant=variant, given=base), _entries())
     build_image(name, variant=variant, base=on, builder=Builder(client, pip_conf, build_options))
 
 
 @app.command()
 def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", base: Base = None) -> None:
     """Get locked images from their registries, by digest, and see that they are the locked ones."""
-    from wattdock.images.bases import base_reference, pull_base
+    from wattdock.images.bases import base_name, pull_base
     from wattdock.images.locked import pull_locked
 
     entries = _entries()
     for name in _chosen(names) if bases or names else _pushed(entries):
         if bases:
-            reference = base_reference(name, variant=variant, given=base, locked=entries)
-            done = "pulled" if pull_base(name, reference) else "is here"
-            typer.echo(f"{name}: base {reference} {done}", err=True)
+            wanted = base_name(name, variant=variant, given=base)
+            done = "pulled" if pull_base(name, wanted, entries) else "is here"
+            typer.echo(f"{name}: base {wanted} {done}", err=True)
             continue
         typer.echo(f"{name}: {pull_locked(name)}")
 

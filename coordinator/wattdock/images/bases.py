@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.images.inputs import default_base
@@ -9,42 +10,86 @@ from wattdock.images.registry import find_image, pull
 from wattdock.launch.engine import NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from wattdock.images.lock import LockedImage
-    from wattdock.launch.engine import Image
+
+# What engines leave out of names.
+IMPLIED = ("docker.io/library/", "docker.io/")
 
 
-def base_reference(name: str, *, variant: str, given: str | None, locked: Mapping[str, LockedImage]) -> str:
-    """Return the base for a build, by digest where the lock has one for it."""
-    from docker.utils import parse_repository_tag
+@dataclass(frozen=True)
+class Base:
+    """A base that is on the engine.
 
-    base = given or default_base(name, variant)
+    Attributes:
+        name: As it was named, with its tag.
+        id: The engine's.
+        digest: "sha256:…" by which the registry in its name has it; None where it was made here.
+    """
+
+    name: str
+    id: str
+    digest: str | None
+
+    @property
+    def argument(self) -> str:
+        """As a Dockerfile's FROM takes it: by digest where there is one, the tag beside it for people."""
+        return self.name if self.digest is None or "@" in self.name else f"{self.name}@{self.digest}"
+
+
+def base_name(name: str, *, variant: str, given: str | None) -> str:
+    """Return the base for a build: the one given, else the default."""
+    return given or default_base(name, variant)
+
+
+def base_reference(name: str, base: str, locked: Mapping[str, LockedImage]) -> str:
+    """Return by what to look for a base: its digest where the lock has one for it, else its name."""
     entry = locked.get(name)
     if entry is None or entry.base != base or entry.base_digest is None:
         return base
-    return f"{parse_repository_tag(base)[0]}@{entry.base_digest}"
+    return f"{repository_of(base)}@{entry.base_digest}"
 
 
-def find_base(name: str, reference: str) -> Image:
+def find_base(name: str, base: str, locked: Mapping[str, LockedImage]) -> Base:
     """Return a base that is here.
 
     Raises:
-        NoContainersError: It is not, or no engine answers.
+        NoImageError: It is not, or not as it is locked.
+        NoContainersError: No engine answers.
     """
     how = f"get it with: wattdock images pull {name} --bases (same --variant and --base)"
-    return find_image(reference, how, name=name).image
+    found = find_image(base_reference(name, base, locked), how, name=name).image
+    return Base(base, found.id, own_digest(base, found.digests))
 
 
-def pull_base(name: str, reference: str) -> bool:
+def pull_base(name: str, base: str, locked: Mapping[str, LockedImage]) -> bool:
     """Get a base that is not here; return whether it was gotten. One that is here is left as it is.
 
     Raises:
         PreflightError: The engine or the registry would not.
     """
     try:
-        find_base(name, reference)
+        find_base(name, base, locked)
     except NoImageError:
-        pull(reference)
+        pull(base_reference(name, base, locked))
         return True
     return False
+
+
+def own_digest(base: str, digests: Sequence[str]) -> str | None:
+    """Return the digest by which the registry in an image's own name has it; others' are left aside. Pure."""
+    own = _familiar(repository_of(base))
+    pairs = (one.partition("@") for one in digests)
+    return next((digest for repository, _, digest in pairs if _familiar(repository) == own), None)
+
+
+def repository_of(reference: str) -> str:
+    """Return a reference without its tag or digest. Pure."""
+    from docker.utils import parse_repository_tag
+
+    return str(parse_repository_tag(reference)[0])
+
+
+def _familiar(repository: str) -> str:
+    return next((repository.removeprefix(one) for one in IMPLIED if repository.startswith(one)), repository)

@@ -26,7 +26,7 @@ from wattdock.launch.runners import REPO
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.launch.engine import Image
+    from wattdock.images.bases import Base
 
 SOURCE_DATE_EPOCH = "SOURCE_DATE_EPOCH"
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
@@ -47,7 +47,7 @@ class Builder:
     options: str = ""
 
 
-def build(name: str, *, variant: str, base: Image, builder: Builder) -> None:
+def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
     """Build `wattdock-<name>` on a base that is on the engine.
 
     Raises:
@@ -68,15 +68,13 @@ def build(name: str, *, variant: str, base: Image, builder: Builder) -> None:
         raise PreflightError(f"{builder.client} build of wattdock-{name} failed with code {code}; see its output above")
 
 
-def new_recipe(name: str, *, variant: str, base: Image) -> tuple[Recipe, int]:
+def new_recipe(name: str, *, variant: str, base: Base) -> tuple[Recipe, int]:
     """Return what an image would be made from now, and its sources' time in seconds since 1970."""
     source_date_s = source_date()
-    arguments = {"BASE": base.digest or base.name, "VARIANT": variant, "VERSION": __version__, "REVISION": revision()}
-    digest = base.digest.partition("@")[2] if base.digest else None
     recipe = Recipe(
-        inputs=read_inputs(name, variant=variant, base=digest or base.id),
-        build_args=arguments,
-        base_digest=digest,
+        inputs=read_inputs(name, variant=variant, base=base.digest or base.id),
+        build_args={"BASE": base.argument, "VARIANT": variant, "VERSION": __version__, "REVISION": revision()},
+        base_digest=base.digest,
         source_date=datetime.fromtimestamp(source_date_s, UTC).isoformat(),
     )
     return recipe, source_date_s
