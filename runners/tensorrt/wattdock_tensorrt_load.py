@@ -35,6 +35,7 @@ from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_set
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
+from wattdock_runner.room import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +109,8 @@ def load_model(
     if not gpus:
         raise WrongState("TensorRT-LLM runs on NVIDIA GPUs only, and none was asked for; set gpus")
     settings = engine_settings(order, checkpoint.dtype)
-    _require_room(checkpoint, settings, gpus)
+    sizes = {"tp_size": int(settings["tensor_parallel_size"]), "pp_size": int(settings["pipeline_parallel_size"])}
+    require_room(_weight_bytes(order, checkpoint), sizes, gpus, "TensorRT-LLM")
     spans: list[Span] = []
     with _weights(order, checkpoint, report) as folder:
         llm = _start(order, settings | {"model": str(folder)}, gpus, report, spans)
@@ -169,20 +171,11 @@ def engine_settings(order: LoadOrder, dtype: str) -> dict[str, Any]:
     }
 
 
-def _require_room(checkpoint: _Checkpoint, settings: dict[str, Any], gpus: tuple[Gpu, ...]) -> None:
-    """Refuse a model that cannot fit; in a worker's process this would end as an unnamed failure."""
-    split = int(settings["tensor_parallel_size"]) * int(settings["pipeline_parallel_size"])
-    if split > len(gpus):
-        raise InvalidRequest(f"tp_size × pp_size is {split}, and TensorRT-LLM sees {len(gpus)} GPUs")
-    if settings.get("quant_config") or getattr(checkpoint.config, "quantization_config", None):
-        return
-    needed_bytes = checkpoint.parameters * getattr(torch, checkpoint.dtype).itemsize / split
-    least_bytes = min(gpu.vram_total_bytes or 0 for gpu in gpus)
-    if needed_bytes > least_bytes:
-        raise OutOfMemory(
-            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
-            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
-        )
+def _weight_bytes(order: LoadOrder, checkpoint: _Checkpoint) -> int | None:
+    """Return what the weights of all GPUs together take; None where they are quantised."""
+    if order.engine_args.get("quant_config") or getattr(checkpoint.config, "quantization_config", None):
+        return None
+    return checkpoint.parameters * int(getattr(torch, checkpoint.dtype).itemsize)
 
 
 @contextmanager
@@ -288,9 +281,6 @@ def _describe(
 ) -> LoadedModel:
     args = model.llm.args
     used = gpus[: args.tensor_parallel_size * args.pipeline_parallel_size]
-    is_quantised = bool(
-        order.engine_args.get("quant_config") or getattr(checkpoint.config, "quantization_config", None)
-    )
     effective = effective_engine_args(args) | {
         "backend": order.engine_args.get("backend", "pytorch"),
         "dtype": checkpoint.dtype,
@@ -303,7 +293,7 @@ def _describe(
         effective_engine_args=effective,
         parallelism=parallelism(args, used, checkpoint.config.get_text_config().num_hidden_layers),
         parameter_count=checkpoint.parameters,
-        weight_bytes=None if is_quantised else checkpoint.parameters * getattr(torch, checkpoint.dtype).itemsize,
+        weight_bytes=_weight_bytes(order, checkpoint),
         driver_version=driver_version(),
         cuda_version=torch.version.cuda,
         nccl_version=".".join(map(str, torch.cuda.nccl.version())),
