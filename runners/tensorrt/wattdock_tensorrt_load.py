@@ -30,11 +30,11 @@ from wattdock_tensorrt_loop import EngineLoop
 from wattdock_tensorrt_weights import meta_model, write_checkpoint
 from wattdock_tensorrt_workers import Process, descendants, is_alive, kill, workers_below
 
-from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.backend import LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
-from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
+from wattdock_runner.gpus import driver_version, require_gpus, torch_gpus
 from wattdock_runner.room import require_room
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from wattdock_tensorrt_api import Llm, SavableLlm
 
-    from wattdock_runner.backend import LoadOrder
+    from wattdock_runner.backend import Gpu, LoadOrder
 
 # TensorRT-LLM has no exception class for these, and they come from another process as text.
 MEMORY_WORDS = ("out of memory", "OutOfMemory", "insufficient memory", "Insufficient memory", "not enough memory")
@@ -104,7 +104,7 @@ def load_model(
         OutOfMemory: The weights, the engine or the KV cache do not fit.
     """
     checkpoint = _read_checkpoint(order)
-    gpus = visible_gpus()
+    gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:
         raise WrongState("TensorRT-LLM runs on NVIDIA GPUs only, and none was asked for; set gpus")
@@ -122,14 +122,6 @@ def load_model(
     except BaseException:
         stop_engine(model)
         raise
-
-
-def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that torch sees, in its order, with UUIDs in NVML's form."""
-    if not torch.cuda.is_available():
-        return ()
-    all_properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
 
 
 def _read_checkpoint(order: LoadOrder) -> _Checkpoint:
