@@ -15,7 +15,7 @@ from wattdock_pytorch_steps import StepClock, output_length
 
 from wattdock_runner.clock import now_ns
 from wattdock_runner.supply import PromptSupply
-from wattdock_runner.text import encode_prompts, require_servable
+from wattdock_runner.text import decode, encode_prompts, require_servable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,13 +166,9 @@ def _record(
         recorder.finished(
             index,
             "stop" if ids[length - 1] in eos_ids else "length",
-            text=_text(loaded, ids[:length]) if workload.return_text else None,
+            text=decode(loaded.tokenizer, ids[:length]) if workload.return_text else None,
             output_ids=ids[:length] if workload.return_token_ids else None,
         )
-
-
-def _text(loaded: PyTorchModel, ids: list[int]) -> str | None:
-    return None if loaded.tokenizer is None else str(loaded.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def _drain(loaded: PyTorchModel) -> None:
