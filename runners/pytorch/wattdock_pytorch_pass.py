@@ -87,7 +87,7 @@ def _run_batches(
     loaded: PyTorchModel, workload: Workload, requests: list[_Request], recorder: PassRecorder, clock: StepClock
 ) -> list[_Batch]:
     """Open the span, run, drain, close it."""
-    _drain(loaded)
+    drain(loaded)
     clock.open()
     supply = PromptSupply(workload, requests, recorder.open())
     batches: list[_Batch] = []
@@ -95,7 +95,7 @@ def _run_batches(
         while chosen := supply.take(workload.in_flight):
             batches.append(_run_batch(loaded, workload, chosen, clock))
             recorder.progress(output_tokens=recorder.tokens_so_far, requests_finished=supply.taken)
-    _drain(loaded)
+    drain(loaded)
     recorder.close(drained=True)
     return batches
 
@@ -171,7 +171,8 @@ def _record(
         )
 
 
-def _drain(loaded: PyTorchModel) -> None:
+def drain(loaded: PyTorchModel) -> None:
+    """Return when every device has done all its work."""
     for device in loaded.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
