@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import MJ_PER_J, NS_PER_S, EnergyCurve, LagModel
+from wattdock.energy import MJ_PER_J, EnergyCurve, LagModel
 from wattdock.meter.instants import tick_instants
+from wattdock.records import NS_PER_S
 from wattdock.results.metrology import MeterCard, StepLag
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import MAX_GAP_S, MJ_PER_J, NS_PER_S
-from wattdock.records import Span
+from wattdock.energy import MAX_GAP_S, MJ_PER_J
+from wattdock.records import NS_PER_S, Span
 from wattdock.results.result import CrossCheck, HostEnergy, WindowCheck
 
 if TYPE_CHECKING:
