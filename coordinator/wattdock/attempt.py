@@ -170,10 +170,8 @@ class Attempt:
             return
         self._opening.stage = "idle-empty"
         self._progress.say(f"idle-empty: {limits.duration_s:g} s before the runner starts")
-        span, unsettled = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check)
+        span = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check, say=self._progress.say)
         self._opening.spans.append(span)
-        for finding in unsettled:
-            self._progress.say(f"idle-empty: not at rest after {limits.cap_s:g} s: {finding}")
         self._opening.stage = "launch"
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
