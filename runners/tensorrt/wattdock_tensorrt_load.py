@@ -243,7 +243,11 @@ def _start_built(
         spans.append(Span("build", start_ns, now_ns()))
 
     capabilities = [torch.cuda.get_device_capability(index) for index in range(len(gpus))]
-    folder, _ = kept_engine(engine_key(order, settings, gpus, capabilities), build)
+    folder, _ = kept_engine(
+        engine_key(order, settings, gpus, capabilities),
+        build,
+        waits=lambda: report("waiting for another runner, which builds this engine", None),
+    )
     report("starting the engine", None)
     # The same way whether it was just built or not, so that what is measured is the same.
     engine: Llm = _tensorrt_engine.LLM(**runtime_settings(settings, folder))
