@@ -143,6 +143,11 @@ class _Pass:
             while self._admit(admission):
                 await self._wait(admission)
                 self._check()
+        except OSError:
+            # Its pipe breaks a moment before a worker counts as ended.
+            await asyncio.sleep(WATCH_S)
+            require_alive(self._model.workers)
+            raise
         finally:
             await self._leave_nothing()
         await drain(self._model.llm, self._model.workers)
