@@ -20,7 +20,7 @@ from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, Watt
 from wattdock.host.folders import SCRATCH_LOCK
 from wattdock.launch.log import log_tail
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
-from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.protocol import STOPPED, LaunchSpec
 from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.timeline import Timeline
 from wattdock.meter_cards import with_cards
@@ -133,6 +133,8 @@ class Attempt:
                 client.unload()
         finally:
             runner.stop(self._ready.config.timeouts.stop_s)
+            if (how := runner.exit_reason()) != STOPPED:
+                self._progress.say(f"the runner {how}")
 
     def _measure_next(self, session: Session) -> None:
         row = self._pending[0]
