@@ -76,7 +76,7 @@ def test_without_a_step_there_is_no_lag(library: Path) -> None:
 
 
 def test_a_step_that_begins_with_an_overshoot_is_left_out(library: Path) -> None:
-    """A tenth of a second a quarter above what follows, and 8 ms of lag: the beginning looks 17 ms early, as on an H200."""
+    """A tenth of a second above what follows makes the beginning look early in spite of the lag, as on an H200."""
     burst = (constant(700, 0.1), constant(600, DUTY * PERIOD_S - 0.1), constant(120, (1 - DUTY) * PERIOD_S))
     card = card_of(library, loaded(0.008, profile=burst * (PULSES + 4)))
     by_kind = {one.kind: one for one in card.steps}
