@@ -7,6 +7,7 @@ import typer
 
 from wattdock.commands.ending import fail, ignore_interrupts
 from wattdock.commands.experiments import plan, run
+from wattdock.commands.images import app as images_app
 from wattdock.commands.machine import doctor, gpus, reap
 from wattdock.commands.results import app as results_app
 from wattdock.commands.show import show
@@ -27,6 +28,7 @@ app = typer.Typer(
 for command in (run, plan, show, gpus, doctor, reap):
     app.command()(command)
 app.add_typer(results_app, name="results")
+app.add_typer(images_app, name="images")
 
 
 def _print_version(wanted: bool) -> None:
