@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from wattdock.config.placement import Split
 from wattdock.config.sections.base import BackendSection
 
 
@@ -19,3 +20,7 @@ class Section(BackendSection):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: Literal["auto"] | None = None
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
+
+    def split(self, gpus: int) -> Split:
+        """Return the layers' spread over all GPUs where accelerate places them."""
+        return Split(pipeline=gpus, by_device_map=True) if self.device_map and gpus > 1 else Split()
