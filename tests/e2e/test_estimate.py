@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import fake_nvml
 import numpy as np
 import pytest
+from command import on_gpus
+from fake_nvml import FakeGpu
 from models import tiny
 from models.hub_server import serve
 from safetensors.numpy import save
@@ -60,6 +63,24 @@ def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files(wattdock:
         seen = told(wattdock, "owner/tiny", "--gpu", "L4", HF_ENDPOINT=hub.url, no_proxy="127.0.0.1")
     assert seen["weights_bytes"] == 4_999_424
     assert seen["parameters"] == 4_999_424
+
+
+def test_a_plan_refuses_what_cannot_fit_and_says_how_much_the_rest_takes(wattdock: Command) -> None:
+    """On simulated GPUs of 85.5 GB; a sweep's larger batches are judged by themselves."""
+    h100 = FakeGpu(uuid=fake_nvml.uuid_of(1), name="NVIDIA H100 80GB HBM3", memory_total_bytes=81559 << 20)
+    env = on_gpus(wattdock, h100)
+    refused = wattdock("plan", "--backend", "vllm", "--model", "shape:llama-3.1-70b", env=env)
+    assert refused.returncode == 3, refused.stderr
+    assert "shape:llama-3.1-70b cannot fit on one GPU: 141.1 GB of weights make 141.1 GB" in refused.stderr
+    study = {
+        "defaults": {"backend": "vllm", "model": "shape:llama-3.1-8b", "gpus": [0]},
+        "sweep": {"workload.batch_size": [1, 1000]},
+    }
+    (wattdock.folder / "study.yaml").write_text(json.dumps(study))
+    planned = wattdock("plan", "study.yaml", env=env)
+    assert planned.returncode == 3
+    assert "memory of shape:llama-3.1-8b, one GPU: fits: about " in planned.stdout
+    assert "8b cannot fit on one GPU: 16.1 GB of weights and keys and values of 1000 requests" in planned.stdout
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,11 @@ def _compared(folder: Path) -> "Comparison":
         raise ConfigError(f"{folder}: the result does not say what ran; name one of a runner that loaded its model")
     config = ExperimentConfig.model_validate(result.config)
     figures = known_figures(config.model) or figures_of(config.model.label, home=wattdock_home())
-    name = f"{figures.name} {folder.name}"
+    name, engine = f"{figures.name} {folder.name}", config.section.memory()
+    if engine is None:
+        raise ConfigError(f"{folder}: backend {config.backend} does not tell how it uses memory")
     try:
-        return compare(name, figures, config.section.memory(), environment.engine_args, environment.parallelism)
+        return compare(name, figures, engine, environment.engine_args, environment.parallelism)
     except UnknownArchitectureError as error:
         raise ConfigError(f"{folder}: cannot be estimated: {error}") from error
 
@@ -107,7 +109,9 @@ def _engine(backend: str) -> "EngineMemory":
     from wattdock.launch.runners import find_runner
 
     find_runner(backend)
-    return section_class(backend)().memory()
+    if (engine := section_class(backend)().memory()) is None:
+        raise ConfigError(f"--backend {backend} does not tell how it uses memory; take pytorch, vllm or tensorrt")
+    return engine
 
 
 def _gpus(names: "Sequence[str]") -> "list[Gpu]":

@@ -50,6 +50,7 @@ class EngineMemory:
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
         overhead_bytes: CUDA context, kernels' workspaces and captured graphs; assumed.
         overhead_split_bytes: What communicators add on each GPU of a split model; assumed.
+        queues: Whether requests that the cache has no room for may wait, rather than fail.
         estimable: False where settings move weights or caches off the GPU, or quantise while loading.
     """
 
@@ -62,4 +63,5 @@ class EngineMemory:
     repeats_kv_heads: bool = False
     overhead_bytes: int = 600_000_000
     overhead_split_bytes: int = 500_000_000
+    queues: bool = False
     estimable: bool = True

@@ -30,9 +30,9 @@ class BackendSection(BaseModel):
         """Return how these settings spread a model over a number of GPUs."""
         return Split()
 
-    def memory(self) -> EngineMemory:
-        """Return how these settings have the engine use a GPU's memory."""
-        return EngineMemory(estimable=not self.moves_memory)
+    def memory(self) -> EngineMemory | None:
+        """Return how these settings have the engine use a GPU's memory; None where the section does not tell."""
+        return None
 
     @property
     def moves_memory(self) -> bool:

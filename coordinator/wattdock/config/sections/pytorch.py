@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wattdock.config.placement import Split
+from wattdock.config.placement import EngineMemory, Split
 from wattdock.config.sections.base import BackendSection
+
+# Per request and vocabulary entry: 16-bit logits, their float32 copy, and what processing them makes.
+# Source: transformers, GenerationMixin._sample.
+LOGIT_BYTES = 2 + 4 + 4
 
 
 class Section(BackendSection):
@@ -24,3 +28,7 @@ class Section(BackendSection):
     def split(self, gpus: int) -> Split:
         """Return the layers' spread over all GPUs where accelerate places them."""
         return Split(pipeline=gpus, by_device_map=True) if self.device_map and gpus > 1 else Split()
+
+    def memory(self) -> EngineMemory:
+        """Return transformers' way: all prompts of a batch in one step, then a cache that grows with the answers."""
+        return EngineMemory(logit_bytes=LOGIT_BYTES, estimable=not self.moves_memory)

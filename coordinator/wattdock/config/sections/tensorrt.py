@@ -94,5 +94,6 @@ class Section(BackendSection):
             logits_rows=self.max_batch_size,
             kv_dtype=self.kv_cache_config.dtype or "auto",
             repeats_kv_heads=True,
+            queues=True,
             estimable=not moves,
         )
