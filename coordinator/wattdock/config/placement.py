@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SplitKind = Literal["none", "tensor", "pipeline", "tensor+pipeline", "device_map", "data"]
+# Ways to spread a model, of which each is a curve of its own.
+SplitKind = Literal["one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,17 @@ class Split:
     def gpus(self) -> int:
         """GPUs that it takes."""
         return self.tensor * self.pipeline * self.replicas
+
+    @property
+    def kind(self) -> SplitKind:
+        """Which way the model is spread."""
+        if self.replicas > 1:
+            return "data" if self.tensor == self.pipeline == 1 else "data × split"
+        if self.pipeline > 1 and self.tensor > 1:
+            return "tensor × pipeline"
+        if self.pipeline > 1:
+            return "device_map" if self.by_device_map else "pipeline"
+        return "tensor" if self.tensor > 1 else "one GPU"
 
     @property
     def label(self) -> str:
