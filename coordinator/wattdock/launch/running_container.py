@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import LaunchError
 from wattdock.launch.container import MODEL_FOLDER
+from wattdock.launch.log import TAIL_LINES, log_tail
 from wattdock.launch.protocol import STOP_GRACE_S
 from wattdock.launch.socket_folder import SOCKET_NAME
 
@@ -89,16 +90,14 @@ class RunnerContainer:
             self._finish(self._how_it_ended(state))
         return self._exit_reason
 
-    def log_tail(self, lines: int = 20) -> str:
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
         """Return the last lines of its log; empty where there is none."""
         from docker.errors import DockerException
 
         if self._exit_reason is None:
             with contextlib.suppress(DockerException, OSError):
                 return bytes(self._container.logs(tail=lines)).decode(errors="replace").rstrip("\n")
-        with contextlib.suppress(OSError):
-            return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-lines:])
-        return ""
+        return log_tail(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.
