@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 import typer
 
 from wattdock.commands.ending import fail, ignore_interrupts
+from wattdock.commands.estimate import estimate
 from wattdock.commands.experiments import plan, run
 from wattdock.commands.images import app as images_app
 from wattdock.commands.machine import doctor, gpus, reap
 from wattdock.commands.results import app as results_app
+from wattdock.commands.scaling import scaling
 from wattdock.commands.show import show
 from wattdock.errors import ExitCode, WattdockError
 
@@ -25,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
-for command in (run, plan, show, gpus, doctor, reap):
+for command in (run, plan, show, gpus, doctor, estimate, scaling, reap):
     app.command()(command)
 app.add_typer(results_app, name="results")
 app.add_typer(images_app, name="images")
