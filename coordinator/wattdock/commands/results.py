@@ -1,10 +1,12 @@
 """Arguments of `wattdock results …`, nothing else."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, takes
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, query and export stored results.")
 
-OutputDir = Annotated[Path, typer.Option(help="Where results are.")]
 Model = Annotated[str | None, typer.Option(help="Part of the model's name.")]
 Backend = Annotated[str | None, typer.Option(help="Backend.")]
 Gpu = Annotated[str | None, typer.Option(help="Part of a GPU's name.")]
@@ -23,15 +24,13 @@ Status = Annotated[str | None, typer.Option(help="ok, failed or interrupted.")]
 StudyId = Annotated[str | None, typer.Option("--study", help="Part of the study's name.")]
 All = Annotated[bool, typer.Option("--all", help="Also rows that a later one of the same study stands for.")]
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
-RESULTS = Path("results")
+Filtering = Mapping[str, Any]
 VERDICTS = {"publishable": True, "unpublishable": False}
 
 
-@app.command("list")
-def list_(
+def _filtering(
     model: Model = None,
     backend: Backend = None,
     gpu: Gpu = None,
@@ -41,6 +40,14 @@ def list_(
     status: Status = None,
     study: StudyId = None,
     superseded: All = False,
+) -> None:
+    """The flags of every command that chooses among results; only its signature is used."""
+
+
+@app.command("list")
+@takes(_filtering, into="filters")
+def list_(
+    filters: Filtering = NOTHING,
     limit: Limit = 50,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -49,8 +56,7 @@ def list_(
     from wattdock.report.listing import SHOWN, print_json, print_results
     from wattdock.results.query import select
 
-    wanted = _filters(model, backend, gpu, since, until, verdict, status, study, superseded)
-    _require_known(wanted, output_dir)
+    wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN))
     if as_json:
         print_json(found.slice(0, limit))
@@ -72,18 +78,11 @@ def query(
 
 
 @app.command()
+@takes(_filtering, into="filters")
 def export(
     csv: Csv = None,
     parquet: Parquet = None,
-    model: Model = None,
-    backend: Backend = None,
-    gpu: Gpu = None,
-    since: Since = None,
-    until: Until = None,
-    verdict: Verdict = None,
-    status: Status = None,
-    study: StudyId = None,
-    superseded: All = False,
+    filters: Filtering = NOTHING,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one line per stored result to a file."""
@@ -91,8 +90,7 @@ def export(
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    wanted = _filters(model, backend, gpu, since, until, verdict, status, study, superseded)
-    _require_known(wanted, output_dir)
+    wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted)
     if csv:
         write_csv(found, csv)
@@ -101,23 +99,16 @@ def export(
     typer.echo(f"{found.num_rows} results written to {csv or parquet}")
 
 
-def _filters(
-    model: str | None,
-    backend: str | None,
-    gpu: str | None,
-    since: str | None,
-    until: str | None,
-    verdict: str | None,
-    status: str | None,
-    study: str | None,
-    superseded: bool,
-) -> "Filters":
+def _filters(given: Filtering, output_dir: Path) -> "Filters":
     from wattdock.results.query import Filters
 
+    verdict = given["verdict"]
     if verdict not in (None, *VERDICTS):
         raise ConfigError(f"--verdict {verdict}: write publishable or unpublishable")
-    publishable = None if verdict is None else VERDICTS[verdict]
-    return Filters(model, backend, gpu, since, until, status, publishable, study, superseded)
+    others = {name: value for name, value in given.items() if name != "verdict"}
+    wanted = Filters(**others, publishable=None if verdict is None else VERDICTS[verdict])
+    _require_known(wanted, output_dir)
+    return wanted
 
 
 def _require_known(wanted: "Filters", output_dir: Path) -> None:

@@ -1,0 +1,115 @@
+"""`wattdock run` and `wattdock plan`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattdock.commands.ending import fail
+from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, Quiet
+from wattdock.commands.settings import File, Settings, study_of, takes_settings
+from wattdock.errors import ExitCode
+
+if TYPE_CHECKING:
+    from wattdock.results.result import ExperimentResult
+    from wattdock.run import Run
+
+RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
+Resume = Annotated[bool, typer.Option(help="Go on with this study where it was left; measures nothing twice.")]
+RetryFailed = Annotated[bool, typer.Option(help="Like --resume, and measure what has failed again.")]
+# More results than these are shown as a table only.
+SHOWN_WHOLE = 3
+
+
+@takes_settings
+def run(
+    file: File = None,
+    settings: Settings = NOTHING,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    require_publishable: RequirePublishable = False,
+    resume: Resume = False,
+    retry_failed: RetryFailed = False,
+) -> None:
+    """Measure an experiment, or a whole study, and store a row for each experiment."""
+    from wattdock.progress import progress_for
+
+    prepared = _prepare(file, settings, output_dir, resume=resume or retry_failed, retry_failed=retry_failed)
+    interrupted = False
+    try:
+        prepared.measure(progress_for(quiet=quiet))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        _show(prepared, as_json=as_json)
+    if interrupted:
+        # Typer would turn a KeyboardInterrupt into a silent exit.
+        fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
+    results = [stored.result for stored in prepared.stored]
+    # What failed says more than what was left unfinished because of it.
+    errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
+    for error in errors:
+        typer.echo(f"wattdock: {error.stage}: {error.message}", err=True)
+    if errors:
+        raise typer.Exit(errors[0].exit_code)
+    if require_publishable:
+        _require_publishable(results)
+
+
+@takes_settings
+def plan(
+    file: File = None,
+    settings: Settings = NOTHING,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Check everything that `run` would check and show what it would do; starts nothing."""
+    from wattdock.host.folders import wattdock_home
+    from wattdock.preflight import Ready, preflight_each
+    from wattdock.report.plan_table import print_plan
+    from wattdock.study.history import earlier_costs
+
+    study = study_of(file, settings)
+    checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([one.model_dump(mode="json") for one in study.experiments], indent=2))
+    else:
+        print_plan(study, checked, earlier_costs(study.experiments, output_dir))
+    if study.invalid:
+        fail(f"{len(study.invalid)} point(s) cannot be experiments; leave them out with `exclude:`", ExitCode.CONFIG)
+    for one in checked:
+        if not isinstance(one, Ready):
+            raise one
+
+
+def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
+    reasons = [[*one.audit.reasons] if one.audit else ["no audit"] for one in results]
+    if unfit := [one for one in reasons if one]:
+        which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
+        many = f"{len(unfit[0])} reason{'s' if len(unfit[0]) > 1 else ''}"
+        fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
+
+
+def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bool) -> "Run":
+    from wattdock.host.folders import wattdock_home
+    from wattdock.run import Run
+
+    return Run(study_of(file, given), output_dir=output_dir, home=wattdock_home(), **options)
+
+
+def _show(prepared: "Run", *, as_json: bool) -> None:
+    from wattdock.report.table import print_result, print_summary
+
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
+        return
+    for one in prepared.stored if len(prepared.stored) <= SHOWN_WHOLE else ():
+        print_result(one.result, one.folder)
+    if len(prepared.stored) > 1:
+        print_summary([one.result for one in prepared.stored])

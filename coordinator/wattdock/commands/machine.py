@@ -1,0 +1,62 @@
+"""`wattdock gpus`, `doctor` and `reap`: what is about this machine."""
+
+from typing import Annotated
+
+import typer
+
+from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, Quiet
+from wattdock.commands.settings import File, Settings, study_of, takes_settings
+from wattdock.errors import ExitCode
+
+
+def gpus(
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
+    from wattdock.report.watch import show_gpus
+
+    if not show_gpus(watch=watch, json_lines=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+@takes_settings
+def doctor(
+    file: File = None,
+    settings: Settings = NOTHING,
+    meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
+    pulses: Annotated[int, typer.Option(min=10, help="Load pulses per GPU; 100 take about 130 s.")] = 100,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    from wattdock.doctor.cards import meter_cards
+    from wattdock.doctor.examine import examine
+    from wattdock.host.folders import wattdock_home
+    from wattdock.progress import progress_for
+    from wattdock.report.cards import show_card
+    from wattdock.report.doctor import show_findings
+
+    config = study_of(file, settings).experiments[0]
+    home, progress = wattdock_home(), progress_for(quiet=quiet)
+    if meter:
+        for card in meter_cards(config, home=home, pulses=pulses, progress=progress):
+            show_card(card, as_json=as_json)
+        return
+    with_engine = file is not None or settings["backend"] is not None
+    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
+    if not show_findings(findings, as_json=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+def reap() -> None:
+    """Remove the containers of coordinators that are gone; those of living ones stay."""
+    from wattdock.launch.orphans import reap as reap_orphans
+
+    found = reap_orphans()
+    for verb, names in (("removed", found.removed), ("left alone", found.left)):
+        for name in names:
+            typer.echo(f"{verb}: {name}")
+    if not (found.removed or found.left):
+        typer.echo("no container of wattdock is here")
