@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
+from wattdock.commands.compare import compare
 from wattdock.commands.ending import fail, ignore_interrupts
 from wattdock.commands.experiments import plan, run
 from wattdock.commands.machine import doctor, gpus, reap
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
-for command in (run, plan, show, gpus, doctor, reap, report):
+for command in (run, plan, show, gpus, doctor, reap, report, compare):
     app.command()(command)
 app.add_typer(results_app, name="results")
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from wattdock.merge.statistics import mean_interval
 from wattdock.report.table import TIMING_COVERAGE
 from wattdock.results.facts import labels
+from wattdock.results.restarts import restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.chosen import Row
-    from wattdock.results.result import ExperimentResult, PassEnergy
+    from wattdock.results.result import ExperimentResult
 
 
 @dataclass(frozen=True)
@@ -81,28 +82,6 @@ def pareto_front(measured: Sequence[Point]) -> list[Point]:
         if not best or _cost(one) < _cost(best[-1]):
             best.append(one)
     return best[::-1]
-
-
-def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
-    """Return each restart's joules per output token and output tokens per second, by quantity.
-
-    A quantity that one of the passes lacks is left out.
-    """
-    passes = result.energy.passes if result.energy else []
-    groups: dict[int, list[PassEnergy]] = {}
-    for one in passes:
-        groups.setdefault(one.restart, []).append(one)
-    every = [groups[number] for number in sorted(groups)]
-    found = {}
-    if every and all(sum(one.output_tokens for one in group) for group in every):
-        if all(one.total_j is not None for one in passes):
-            found["energy_per_output_token_j"] = [
-                sum(one.total_j or 0.0 for one in group) / sum(one.output_tokens for one in group) for group in every
-            ]
-        found["output_tokens_per_s"] = [
-            sum(one.output_tokens for one in group) / sum(one.duration_s for one in group) for group in every
-        ]
-    return found
 
 
 def _speed(one: Point) -> float:
