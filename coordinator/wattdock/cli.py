@@ -9,6 +9,7 @@ from wattdock.commands.compare import compare
 from wattdock.commands.ending import fail, ignore_interrupts
 from wattdock.commands.experiments import plan, run
 from wattdock.commands.machine import doctor, gpus, reap
+from wattdock.commands.plot import plot
 from wattdock.commands.report import report
 from wattdock.commands.results import app as results_app
 from wattdock.commands.show import show
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
-for command in (run, plan, show, gpus, doctor, reap, report, compare):
+for command in (run, plan, show, gpus, doctor, reap, report, plot, compare):
     app.command()(command)
 app.add_typer(results_app, name="results")
 

@@ -84,6 +84,24 @@ def pareto_front(measured: Sequence[Point]) -> list[Point]:
     return best[::-1]
 
 
+def gpu_shares(shown: Sequence[Point]) -> dict[str, list[float | None]]:
+    """Return each GPU's part of every point's joules per output token, by "GPU <index on its host>"."""
+    numbers = [_gpu_numbers(one) for one in shown]
+    found = sorted({number for own in numbers for number in own.values()})
+    return {
+        f"GPU {number}": [
+            next((one.per_gpu_j[uuid] / one.output_tokens for uuid, at in own.items() if at == number), None)
+            for one, own in zip(shown, numbers, strict=True)
+        ]
+        for number in found
+    }
+
+
+def _gpu_numbers(one: Point) -> dict[str, int]:
+    seen = one.result.environment
+    return {gpu.uuid: gpu.index for gpu in seen.host_gpus if gpu.uuid in one.per_gpu_j} if seen else {}
+
+
 def _speed(one: Point) -> float:
     return one.tokens_per_s.value if one.tokens_per_s else 0.0
 

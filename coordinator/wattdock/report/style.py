@@ -6,7 +6,7 @@ Draws nothing and imports no plotting library, so that both of them take the sam
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ COLUMN_IN, TWO_COLUMNS_IN = 3.5, 7.2
 ASPECT = 0.68
 
 # Type 42 embeds TrueType fonts, which publishers ask for; SVG text as paths looks the same everywhere.
-PAPER = {
+PAPER: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.labelsize": 8,

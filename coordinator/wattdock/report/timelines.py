@@ -31,7 +31,8 @@ SUM = "sum"
 POWER_READINGS = ("power_w", "power_average_w")
 # Between what is stored around the spans lie gaps, in which only the mean is known.
 GAP_S, GAP_PERIODS = 1.0, 10
-RATE_BINS = 400
+# With fewer tokens in a bin its rate is noise of whole numbers.
+RATE_BINS, TOKENS_PER_BIN = 400, 20
 SHORTEST_BIN_S = 0.05
 
 
@@ -156,7 +157,7 @@ def _restart(number: int, row: Row, used: Sequence[str], columns: Mapping[str, A
     power = [_of_energy(uuid, *energy[uuid]) if uuid in energy else _reading(part, uuid) for uuid in uuids]
     if len(used) > 1 and set(used) <= energy.keys():
         power.append(_sum({uuid: energy[uuid] for uuid in used}))
-    domains = sorted({name for name in part["series"] if name.startswith("host_")})
+    domains = [name for name in sorted(set(part["series"])) if name.startswith("host_") and _is_line(part, name)]
     host_w = [_of_energy(name.removeprefix("host_").removesuffix("_j"), *_series(part, name)) for name in domains]
     spans = tuple(_span(span, origin_ns) for span in sorted(own, key=lambda one: one.start_ns))
     return RestartTimeline(
@@ -205,6 +206,10 @@ def _reading(part: Mapping[str, Any], uuid: str) -> Trace | None:
     return None
 
 
+def _is_line(part: Mapping[str, Any], name: str) -> bool:
+    return int((part["series"] == name).sum()) > 1
+
+
 def _series(part: Mapping[str, Any], name: str) -> tuple[Array, Array]:
     own = part["series"] == name
     return part["at_s"][own], part["value"][own]
@@ -217,7 +222,9 @@ def _tokens(part: Mapping[str, Any], spans: Sequence[DrawnSpan]) -> Trace | None
     if not own.any() or not passes:
         return None
     at_s, counts, numbers = part["at_s"][own], part["value"][own], part["pass"][own]
-    bin_s = max(sum(span.end_s - span.start_s for span in passes) / RATE_BINS, SHORTEST_BIN_S)
+    measured_s = sum(span.end_s - span.start_s for span in passes)
+    tokens = sum(float(counts[numbers == span.pass_index].max(initial=0.0)) for span in passes)
+    bin_s = max(measured_s / RATE_BINS, TOKENS_PER_BIN * measured_s / max(tokens, 1.0), SHORTEST_BIN_S)
     starts, rates = [], []
     for span in passes:
         here = numbers == span.pass_index

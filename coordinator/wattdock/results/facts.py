@@ -63,19 +63,29 @@ def shared(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def labels(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return a short name for each result: its own where these differ, else with the settings that do."""
-    names = [str(one.config.get("name") or "") for one in results]
-    if all(names) and len(set(names)) == len(names):
-        return names
-    written = [settings(one) for one in results]
-    varying = differing(written)
-    return [
-        " ".join(
-            [*([name] if name else []), *(f"{key.rpartition('.')[2]}={own[key]}" for key in varying if key in own)]
-        )
-        or result.experiment_id[:8]
-        for name, own, result in zip(names, written, results, strict=True)
-    ]
+    """Return a short name for each result, all different: its own, where several have it with the settings that differ.
+
+    Those that differ in no setting are told apart by when they began.
+    """
+    made = [str(one.config.get("name") or "") for one in results]
+    for name, group in _alike(made).items():
+        written = {at: settings(results[at]) for at in group}
+        varying = differing(list(written.values()))
+        for at, own in written.items():
+            texts = [f"{key.rpartition('.')[2]}={own[key]}" for key in varying if key in own]
+            made[at] = " ".join([*([name] if name else []), *texts]) or results[at].experiment_id[:8]
+    for name, group in _alike(made, at_least=2).items():
+        for number, at in enumerate(group, 1):
+            made[at] = f"{name} ({results[at].started_utc[:19]}, {number})"
+    return made
+
+
+def _alike(texts: Sequence[str], *, at_least: int = 1) -> dict[str, list[int]]:
+    """Return the places of equal texts that are too many, or that say nothing."""
+    places: dict[str, list[int]] = {}
+    for at, text in enumerate(texts):
+        places.setdefault(text, []).append(at)
+    return {text: group for text, group in places.items() if len(group) > 1 or (not text and at_least == 1)}
 
 
 def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:

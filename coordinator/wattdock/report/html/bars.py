@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.report.html.chart import FRAME_PX, J_PER_TOKEN, MOST_ROWS, ROW_PX, Chart, names, plain, short
+from wattdock.report.points import gpu_shares
 from wattdock.report.style import colours
 from wattdock.report.words import NOTHING, number
 
@@ -42,17 +43,9 @@ def phases(points: Sequence[Point]) -> Chart | None:
 def by_gpu(points: Sequence[Point]) -> Chart | None:
     """Return how the measured passes' energy per output token was shared out among GPUs."""
     shown = [one for one in points if one.per_gpu_j and one.output_tokens]
-    numbers = {id(one): _indices(one) for one in shown}
-    most = max((len(one.per_gpu_j) for one in shown), default=0)
-    if most < 2:
+    if max((len(one.per_gpu_j) for one in shown), default=0) < 2:
         return None
-    indices = sorted({at for found in numbers.values() for at in found.values()})
-
-    def share(one: Point, index: int) -> float | None:
-        joules = [value for uuid, value in one.per_gpu_j.items() if numbers[id(one)].get(uuid) == index]
-        return sum(joules) / one.output_tokens if joules else None
-
-    series = {f"GPU {index}": [share(one, index) for one in shown] for index in indices}
+    series = gpu_shares(shown)
     cells = tuple(
         (one.label, *(number(values[at]) for values in series.values()), _imbalance(one))
         for at, one in enumerate(shown)
@@ -109,11 +102,6 @@ def _phase(one: Point, name: str) -> str:
     seconds = one.phases_s.get(name, 0.0)
     power = f" ({one.phases_j[name] / seconds:,.0f})" if seconds else ""
     return f"{one.phases_j[name]:,.1f}{power}"
-
-
-def _indices(one: Point) -> dict[str, int]:
-    seen = one.result.environment
-    return {gpu.uuid: gpu.index for gpu in seen.host_gpus} if seen else {}
 
 
 def _imbalance(one: Point) -> str:

@@ -139,17 +139,17 @@ def _over(
     ]
     if with_energy:
         panels.append(("y2", J_PER_TOKEN, lambda one: one.j_per_token))
-    shade, shape = colours(one.backend for one in shown), looks(one.gpu_count for one in shown)
+    groups = list(dict.fromkeys(group_of(one) for one in shown))
+    shade, shape = colours(groups), looks(range(len(groups)))
     data = []
-    for name in dict.fromkeys(group_of(one) for one in shown):
+    for at, name in enumerate(groups):
         own = sorted((one for one in shown if group_of(one) == name), key=x_of)
         for axis, _, of in panels:
             known = [one for one in own if of(one)]
-            look = shape[known[0].gpu_count] if known else shape[own[0].gpu_count]
             line = {
-                **_dots(name, known, (shade[own[0].backend], look.marker)),
+                **_dots(name, known, (shade[name], shape[at].marker)),
                 "mode": "lines+markers",
-                "line": {"dash": look.dash, "color": shade[own[0].backend], "width": 1.5},
+                "line": {"dash": shape[at].dash, "color": shade[name], "width": 1.5},
                 "x": [x_of(one) for one in known],
                 "y": [short(found.value) for one in known if (found := of(one))],
                 "error_y": _bars([of(one) for one in known]),

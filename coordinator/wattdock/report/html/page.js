@@ -3,7 +3,9 @@
 (() => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const root = document.documentElement;
-  const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  // Named one by one: what plotly.js offers by itself may send figures elsewhere.
+  const buttons = [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
+  const settings = { responsive: true, displaylogo: false, modeBarButtons: buttons };
   const spanColours = {
     launch: "rgba(150,150,150,0.22)", load: "rgba(86,180,233,0.25)", idle: "rgba(120,120,120,0.10)",
     "warm-up": "rgba(230,159,0,0.20)", pass: "rgba(0,158,115,0.22)", other: "rgba(204,121,167,0.20)",

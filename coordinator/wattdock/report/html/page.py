@@ -14,7 +14,7 @@ from wattdock import __version__
 from wattdock.errors import ConfigError, StoreError
 from wattdock.report.html.chart import plain
 from wattdock.report.html.charts import charts
-from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, measured_with, summary, verdict
+from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, measured_with, missing, summary, verdict
 from wattdock.report.points import points
 from wattdock.report.style import PALETTE
 from wattdock.report.timelines import timelines
@@ -80,6 +80,7 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         reasons=commonest_reasons(found),
         columns=COLUMNS,
         summary=summary(found),
+        missing=missing(found),
         charts=drawn,
         agreed=agreed,
         differ=differ,

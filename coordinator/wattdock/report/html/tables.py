@@ -23,11 +23,11 @@ COLUMNS = (
     "TTFT p50",
     "TPOT p50",
     "output tokens",
+    "batch",
+    "GPUs",
     "repeats",
     "backend",
     "model",
-    "GPUs",
-    "batch",
 )
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
 # A page of many results must stay small; what is left out is counted.
@@ -42,7 +42,6 @@ class SummaryRow:
         verdict: "publishable", "not publishable", "failed" or "interrupted".
         reasons: Why not, all of them.
         cells: In the order of `COLUMNS`.
-        missing: Why there are no joules.
     """
 
     label: str
@@ -50,7 +49,6 @@ class SummaryRow:
     verdict: str
     reasons: tuple[str, ...]
     cells: tuple[str, ...]
-    missing: str | None
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,15 @@ class Fact:
 def summary(points: Sequence[Point]) -> list[SummaryRow]:
     """Return one row per result."""
     return [_summary_row(one) for one in points]
+
+
+def missing(points: Sequence[Point]) -> list[tuple[str, str]]:
+    """Return why results have no joules, each reason once, with the results that it holds for."""
+    found: dict[str, list[str]] = {}
+    for one in points:
+        if one.j_per_token is None:
+            found.setdefault(one.reason or "no pass was measured", []).append(one.label)
+    return [(reason, _few(names)) for reason, names in found.items()]
 
 
 def verdict(points: Sequence[Point]) -> str:
@@ -180,7 +187,6 @@ def _summary_row(one: Point) -> SummaryRow:
         verdict=said if result.status == "ok" else result.status,
         reasons=tuple(reasons),
         cells=_cells(one),
-        missing=None if one.j_per_token else one.reason or "no figure",
     )
 
 
@@ -195,11 +201,11 @@ def _cells(one: Point) -> tuple[str, ...]:
         seconds_text(done.ttft.p50_s if done and done.ttft else None),
         seconds_text(done.tpot.p50_s if done and done.tpot else None),
         f"{one.output_tokens:,}" if done else NOTHING,
+        str(one.batch_size),
+        _gpus(one),
         repeats if passes else NOTHING,
         one.backend,
         one.model,
-        _gpus(one),
-        str(one.batch_size),
     )
 
 
