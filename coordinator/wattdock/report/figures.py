@@ -6,9 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.report.html.bars import PHASES
 from wattdock.report.points import gpu_shares, pareto_front
-from wattdock.report.style import ASPECT, COLUMN_IN, PAPER, TWO_COLUMNS_IN, colours, gpus_in_words, looks
+from wattdock.report.style import ASPECT, COLUMN_IN, PAPER, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -177,8 +176,9 @@ def _over(
 def _stacked(drawing: Drawing, shown: Sequence[Point], series: Mapping[str, Sequence[float]], unit: str) -> None:
     axes = _rows(drawing, [one.label for one in shown])
     left = [0.0] * len(shown)
+    shade = colours(series) | PHASES
     for at, (name, values) in enumerate(series.items()):
-        style: dict[str, Any] = {"color": list(colours(series).values())[at], "hatch": HATCHES[at % len(HATCHES)]}
+        style: dict[str, Any] = {"color": shade[name], "hatch": HATCHES[at % len(HATCHES)]}
         axes.barh(range(len(shown)), values, left=left, label=name, edgecolor="white", linewidth=0.3, **style)
         left = [a + b for a, b in zip(left, values, strict=True)]
     axes.set_xlabel(unit)

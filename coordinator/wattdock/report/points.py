@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from wattdock.results.chosen import Row
     from wattdock.results.result import ExperimentResult
 
+# Measured passes whose prefill and decode cannot be told apart.
+NOT_SPLIT = "passes, not split"
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -40,7 +43,7 @@ class Point:
     Attributes:
         j_per_token: Joules per output token; None where it was not measured, `reason` says why.
         tokens_per_s: Output tokens per second.
-        phases_j: Joules of the GPUs used by what they did, "load", "idle", "warm-up", "prefill", "decode", "measured".
+        phases_j: Joules of the GPUs used by what they did, under the names in `style.PHASES`.
         phases_s: How long each took.
         per_gpu_j: Joules of the measured passes by GPU UUID.
         publishable: None where there was nothing to judge.
@@ -159,14 +162,14 @@ def _phases(result: ExperimentResult) -> tuple[dict[str, float], dict[str, float
     joules: defaultdict[str, float] = defaultdict(float)
     seconds: defaultdict[str, float] = defaultdict(float)
     for span in result.spans:
-        name = "measured" if span.pass_index is not None else "idle" if span.name.startswith("idle") else span.name
+        name = NOT_SPLIT if span.pass_index is not None else "idle" if span.name.startswith("idle") else span.name
         if span.energy_j is not None:
             joules[name] += span.energy_j
             seconds[name] += (span.end_ns - span.start_ns) / 1e9
     split = result.energy.phases if result.energy else None
-    if split and split.prefill_j is not None and split.decode_j is not None and joules["measured"]:
-        between_j = joules.pop("measured") - split.prefill_j - split.decode_j
-        between_s = seconds.pop("measured") - (split.prefill_s or 0.0) - (split.decode_s or 0.0)
+    if split and split.prefill_j is not None and split.decode_j is not None and joules[NOT_SPLIT]:
+        between_j = joules.pop(NOT_SPLIT) - split.prefill_j - split.decode_j
+        between_s = seconds.pop(NOT_SPLIT) - (split.prefill_s or 0.0) - (split.decode_s or 0.0)
         joules.update({"prefill": split.prefill_j, "decode": split.decode_j, "between rounds": max(between_j, 0.0)})
         seconds.update(
             {"prefill": split.prefill_s or 0.0, "decode": split.decode_s or 0.0, "between rounds": between_s}

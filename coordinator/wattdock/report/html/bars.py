@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.report.html.chart import FRAME_PX, J_PER_TOKEN, MOST_ROWS, ROW_PX, Chart, names, plain, short
 from wattdock.report.points import gpu_shares
-from wattdock.report.style import colours
+from wattdock.report.style import PHASES, colours
 from wattdock.report.words import NOTHING, number
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from wattdock.report.points import Point
 
-PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", "measured")
 PATTERNS = ("", "/", "x", "-", ".", "+", "\\", "|")
 
 
@@ -70,7 +69,7 @@ def _stacked(
     columns, rows = table
     if len(shown) > MOST_ROWS:
         return Chart(key, title, f"{note} {len(shown)} results are too many to draw.", None, columns, rows)
-    shade = colours(series)
+    shade = colours(series) | PHASES
     data = [
         {
             "type": "bar",

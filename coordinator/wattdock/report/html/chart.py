@@ -16,6 +16,7 @@ J_PER_TOKEN, TOKENS_PER_S = "J per output token (GPU boards)", "output tokens/s"
 MOST_ROWS = 120
 ROW_PX, FRAME_PX = 26, 150
 SIGNIFICANT = 6
+DECADE = 10
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Chart:
     Attributes:
         note: One sentence on how to read it.
         spec: `data` and `layout`; None where there is nothing to draw, which `note` then explains.
+        logarithmic: Whether its axes begin logarithmic; None where they cannot be.
     """
 
     key: str
@@ -33,6 +35,7 @@ class Chart:
     spec: Spec | None
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    logarithmic: bool | None = None
 
 
 def names(labels: Sequence[str]) -> Spec:
@@ -54,3 +57,8 @@ def short(value: float) -> float:
 def plain(text: str) -> str:
     """Return a text as plotly.js shows it as it is; it would take some tags for markup."""
     return html.escape(text, quote=False)
+
+
+def spans_decades(values: Sequence[float]) -> bool:
+    """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
+    return bool(values) and 0 < min(values) < max(values) / DECADE

@@ -19,6 +19,7 @@ from wattdock.report.html.chart import (
     names,
     plain,
     short,
+    spans_decades,
 )
 from wattdock.report.points import pareto_front
 from wattdock.report.style import colours, gpus_in_words, looks
@@ -98,8 +99,8 @@ def pareto(points: Sequence[Point]) -> Chart | None:
         "height": 480,
     }
     note = (
-        "Lower right is better. Colour tells backends apart, the marker's shape the number of GPUs; the dotted line "
-        "joins what nothing else beats in both. Hollow: may not be published."
+        "Lower right is better. Colour tells backends apart, the marker's shape the number of GPUs. Hollow: may not be "
+        f"published. {_front_note(shown)}"
     )
     rows = tuple(
         (
@@ -112,7 +113,9 @@ def pareto(points: Sequence[Point]) -> Chart | None:
         for one in shown
     )
     columns = ("experiment", "backend", "GPUs", TOKENS_PER_S, J_PER_TOKEN)
-    return Chart("pareto", "Energy against throughput", note, {"data": fronts + data, "layout": layout}, columns, rows)
+    spec: Spec = {"data": fronts + data, "layout": layout}
+    wide = spans_decades([one.j_per_token.value for one in shown if one.j_per_token])
+    return Chart("pareto", "Energy against throughput", note, spec, columns, rows, logarithmic=wide)
 
 
 def scaling(points: Sequence[Point]) -> Iterator[Chart]:
@@ -180,7 +183,8 @@ def _over(
         "summary tells."
     )
     columns = ("line", unit, TOKENS_PER_S, J_PER_TOKEN)
-    return Chart(key, title, note, {"data": data, "layout": layout}, columns, rows)
+    wide = spans_decades([found.value for one in shown if (found := panels[-1][2](one))])
+    return Chart(key, title, note, {"data": data, "layout": layout}, columns, rows, logarithmic=wide)
 
 
 def _groups(shown: Sequence[Point]) -> Iterator[tuple[str, list[Point], tuple[str, str]]]:
@@ -207,6 +211,19 @@ def _fronts(shown: Sequence[Point]) -> Iterator[Spec]:
                 "line": {"dash": "dot", "width": 1.5, "color": "#888888"},
                 "hoverinfo": "skip",
             }
+
+
+def _front_note(shown: Sequence[Point]) -> str:
+    """Say what the front is: a line, or the one result of a model that beats all its others."""
+    said = []
+    for model in sorted({one.model for one in shown}):
+        own = [one for one in shown if one.model == model]
+        front = pareto_front(own)
+        if len(front) == 1 and len(own) > 1:
+            said.append(f"Of {model}, {front[0].label} beats every other in both.")
+    if len(said) < len({one.model for one in shown}) and len(shown) > 1:
+        said.insert(0, "The dotted line joins what nothing else of its model beats in both.")
+    return " ".join(said)
 
 
 def _dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:

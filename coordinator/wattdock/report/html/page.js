@@ -40,11 +40,23 @@
     return made;
   }
 
+  function isDark() {
+    const chosen = root.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  function lightened(trace) {
+    const other = (part) => (part && part.color ? { ...part, color: figures.on_dark[part.color] || part.color } : part);
+    const marker = trace.marker && { ...other(trace.marker), line: other(trace.marker.line) };
+    return { ...trace, ...(trace.line && { line: other(trace.line) }), ...(marker && { marker }) };
+  }
+
   // One chart of the page; drawing it again is how it takes another theme.
   function draw(place, make) {
     drawn.set(place, make);
     const { data, layout } = make();
-    return Plotly.react(place, data, themed(layout), settings);
+    place.style.height = `${layout.height}px`;
+    return Plotly.react(place, isDark() ? data.map(lightened) : data, themed(layout), settings);
   }
 
   function redrawAll() {
@@ -64,7 +76,7 @@
   function withScale(layout, logarithmic) {
     if (!logarithmic) return layout;
     const made = { ...layout };
-    for (const key of axes(layout)) made[key] = { ...layout[key], type: "log" };
+    for (const key of axes(layout)) made[key] = { ...layout[key], type: "log", rangemode: "normal", dtick: layout[key].tickvals ? undefined : "D2" };
     return made;
   }
 
@@ -74,11 +86,11 @@
     return span[1] !== null ? "pass" : kindOf(span[0]) in spanColours ? kindOf(span[0]) : "other";
   }
 
-  function bands(restart, end) {
+  function bands(restart, length) {
     return restart.spans.map((span) => ({
       type: "rect", xref: "x", yref: "paper", x0: span[2], x1: span[3], y0: 0, y1: 1, layer: "below",
       fillcolor: spanColours[spanKind(span)], line: { width: 0 },
-      label: span[3] - span[2] > 0.03 * end
+      label: span[3] - span[2] > 0.03 * length
         ? { text: span[1] !== null ? `pass ${span[1] + 1}` : kindOf(span[0]), textposition: "top center", font: { size: 11, color: colour("quiet") } }
         : undefined,
     }));
@@ -100,14 +112,22 @@
     }));
   }
 
-  function timelineFigure(restart, summed) {
+  // A restart may serve other experiments between its load and its passes: by default that is not shown.
+  function shownRange(restart, whole) {
     const end = Math.max(...restart.spans.map((span) => span[3]));
+    const measured = restart.spans.filter((span) => span[1] !== null || span[0] === "warm-up");
+    const from = measured.length ? Math.min(...measured.map((span) => span[2])) - 2 : 0;
+    return whole || from < 0 ? [0, end] : [from, end];
+  }
+
+  function timelineFigure(restart, summed, whole) {
+    const range = shownRange(restart, whole);
     const data = powerLines(restart, summed);
     const hasPower = data.length > 0;
     const tokens = restart.tokens;
     const layout = {
-      xaxis: { title: { text: "seconds since the restart's first span" }, range: [0, end] },
-      shapes: bands(restart, end), height: hasPower && tokens ? 560 : 380,
+      xaxis: { title: { text: "seconds since the restart's first span" }, range },
+      shapes: bands(restart, range[1] - range[0]), height: hasPower && tokens ? 560 : 380,
     };
     if (hasPower) layout.yaxis = { title: { text: "power, W" }, rangemode: "tozero", domain: tokens ? [0.38, 1] : [0, 1] };
     if (tokens) {
@@ -176,10 +196,11 @@
     const current = () => figures.runs[run.value].restarts[restart.value];
     const show = () => {
       const summed = form.querySelector("input[name=gpus]:checked").value === "sum";
+      const whole = form.querySelector("input[name=part]:checked").value === "whole";
       document.getElementById("gpus-shown").hidden = !current().power.some((line) => line.sum);
       listSpans(current());
       listKinds(current());
-      draw(place, () => timelineFigure(current(), summed));
+      draw(place, () => timelineFigure(current(), summed, whole));
     };
     const showRun = () => {
       choices(restart, figures.runs[run.value].restarts.map((one) => String(one.restart + 1)));

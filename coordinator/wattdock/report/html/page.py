@@ -16,7 +16,7 @@ from wattdock.report.html.chart import plain
 from wattdock.report.html.charts import charts
 from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, measured_with, missing, summary, verdict
 from wattdock.report.points import points
-from wattdock.report.style import PALETTE
+from wattdock.report.style import ON_DARK, PALETTE
 from wattdock.report.timelines import timelines
 from wattdock.results.result import BOUNDARY_STATEMENT, NET_MEANING
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # About 13 bytes each: a page keeps room for plotly.js, 5 MB, below 10 MB.
 TIMELINE_POINTS, MOST_POINTS_PER_RUN = 200_000, 6_000
+
+WITHIN = ("engine: ", "package: ")
 
 
 def write_page(rows: Sequence[Row], file: Path, *, title: str) -> None:
@@ -83,7 +85,8 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         missing=missing(found),
         charts=drawn,
         agreed=agreed,
-        differ=differ,
+        differ=[one for one in differ if not one.name.startswith(WITHIN)],
+        differ_within=[one for one in differ if one.name.startswith(WITHIN)],
         checks=checks(found),
         boundary=BOUNDARY_STATEMENT,
         net_meaning=NET_MEANING,
@@ -115,6 +118,7 @@ def _data(found: Sequence[Point], drawn: Sequence[Any]) -> dict[str, Any]:
     runs = [(one, timelines(one.row, points=each)) for one in found]
     return {
         "palette": PALETTE,
+        "on_dark": ON_DARK,
         "charts": {one.key: one.spec for one in drawn},
         "runs": [
             {"label": one.label, "restarts": [_restart(one, part) for part in parts]} for one, parts in runs if parts

@@ -39,7 +39,7 @@ class SummaryRow:
     """One result in the summary.
 
     Attributes:
-        verdict: "publishable", "not publishable", "failed" or "interrupted".
+        verdict: "yes" or "no" to publishing, "failed" or "interrupted".
         reasons: Why not, all of them.
         cells: In the order of `COLUMNS`.
     """
@@ -180,7 +180,7 @@ def _summary_row(one: Point) -> SummaryRow:
     reasons = list(result.audit.reasons) if result.audit else ["no audit"]
     if len(reasons) > MOST_REASONS:
         reasons = [*reasons[:MOST_REASONS], f"and {len(reasons) - MOST_REASONS} more"]
-    said = "publishable" if one.publishable else "not publishable"
+    said = "yes" if one.publishable else "no"
     return SummaryRow(
         label=one.label,
         folder=one.row.folder.name,
