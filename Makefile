@@ -36,11 +36,11 @@ LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock",
 GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
 
 $(SETUP): pyproject.toml
-	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=160; else what=. megabytes=100; fi; \
+	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=195; else what=. megabytes=135; fi; \
 	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
-	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=190 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=235 STAMPS='$(SETUP) $@'
 
 # Zeus leaves its own development folders where they could shadow anyone's.
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
