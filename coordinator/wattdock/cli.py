@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
+from wattdock.commands.bundle import app as bundle_app
 from wattdock.commands.ending import fail, ignore_interrupts
 from wattdock.commands.experiments import plan, run
 from wattdock.commands.machine import doctor, gpus, reap
@@ -27,6 +28,7 @@ app = typer.Typer(
 for command in (run, plan, show, gpus, doctor, reap):
     app.command()(command)
 app.add_typer(results_app, name="results")
+app.add_typer(bundle_app, name="bundle")
 
 
 def _print_version(wanted: bool) -> None:
