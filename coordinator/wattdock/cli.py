@@ -9,6 +9,7 @@ from wattdock.commands.bundle import app as bundle_app
 from wattdock.commands.ending import fail, ignore_interrupts
 from wattdock.commands.experiments import plan, run
 from wattdock.commands.machine import doctor, gpus, reap
+from wattdock.commands.reproduce import reproduce
 from wattdock.commands.results import app as results_app
 from wattdock.commands.show import show
 from wattdock.errors import ExitCode, WattdockError
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
-for command in (run, plan, show, gpus, doctor, reap):
+for command in (run, plan, show, reproduce, gpus, doctor, reap):
     app.command()(command)
 app.add_typer(results_app, name="results")
 app.add_typer(bundle_app, name="bundle")

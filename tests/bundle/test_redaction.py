@@ -43,7 +43,7 @@ def planted(value: Any, at: str = "") -> Any:
         return {key: planted(one, f"{at}.{key}") for key, one in value.items()} | free
     if isinstance(value, list):
         return [planted(one, at) for one in value]
-    free_text = ("reason", "message", "figure", "warnings", "launcher_reason", "log_tail", "events", "config.name", "path")
+    free_text = ("reason", "message", "figure", "warnings", "log_tail", "events", "config.name", "path")
     return f"{value} {SAID}" if isinstance(value, str) and at.endswith(free_text) else value
 
 
@@ -83,7 +83,7 @@ def test_planted_names_and_secrets_are_nowhere_in_the_bundle(tmp_path: Path) -> 
     created = create([folder], tmp_path / "b.tar", Wishes(more_names=(MACHINE,)), home=tmp_path)
     left = [word for word in PRIVATE if word in everything(created.path)]
     assert not left
-    assert {one.kind for one in created.manifest.replaced} == {"user", "host", "secret"}
+    assert {one.kind for one in created.manifest.replaced} == {"user", "home", "host", "secret"}
     assert verify(created.path).files
 
 

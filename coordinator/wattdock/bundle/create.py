@@ -188,6 +188,7 @@ def bundled(folder: str, result: ExperimentResult) -> BundledResult:
         dataset_sha256=seen.dataset_sha256 if seen else None,
         image_digest=seen.image_digest if seen else None,
         wattdock_version=seen.wattdock_version if seen else None,
+        wattdock_commit=seen.wattdock_commit if seen else None,
     )
 
 

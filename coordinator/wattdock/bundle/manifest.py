@@ -64,6 +64,7 @@ class BundledResult(_Stored):
     dataset_sha256: str | None
     image_digest: str | None
     wattdock_version: str | None
+    wattdock_commit: str | None
 
 
 class Replaced(_Stored):

@@ -37,7 +37,7 @@ def redactor_for(sources: Sources, names: Iterable[Private], *, keep_names: bool
     found = {*names, *_users(sources)}
     for path in sources.files.values():
         found |= _private_in_file(path)
-    kept = schema_values() | {*sources.results}
+    kept = {*schema_values(), *sources.results}
     kept |= {value for one in sources.results.values() for value in needed_values(one)}
     known = {one.text for one in names}
     # A home folder may be a container's, named like an engine; its name is replaced there, and not everywhere.

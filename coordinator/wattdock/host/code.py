@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -22,8 +23,9 @@ class Checkout:
     dirty: bool
 
 
+@cache
 def checkout(folder: Path = CHECKOUT) -> Checkout | None:
-    """Return the state of the checkout at `folder`; None where that is no checkout, or git is not there to ask."""
+    """Return the state of `folder` when first asked; None where it is no checkout, or git is not there to ask."""
     if not (folder / ".git").exists():
         return None
     # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named.
