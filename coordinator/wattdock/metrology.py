@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import MJ_PER_J, NS_PER_S, LagModel, span_energy
+from wattdock.energy import MJ_PER_J, EnergyCurve, LagModel
 from wattdock.meter.instants import tick_instants
+from wattdock.records import NS_PER_S
 from wattdock.results.metrology import MeterCard, StepLag
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
     if len(pulses) < 2:
         return None
     edges_ns = [edge for pulse in pulses for edge in (pulse.on_ns, pulse.off_ns)]
-    parts = [span_energy(gpu, a, b).energy_j for a, b in itertools.pairwise(edges_ns)]
+    curve = EnergyCurve(gpu)
+    parts = [curve.between(a, b).energy_j for a, b in itertools.pairwise(edges_ns)]
     first, last = np.searchsorted(gpu.ticks.after_end_ns, [edges_ns[0], edges_ns[-1]]) - 1
     whole_j = float(gpu.ticks.energy_mj[last] - gpu.ticks.energy_mj[first]) / MJ_PER_J
     known = [part for part in parts if part is not None]

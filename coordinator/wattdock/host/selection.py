@@ -121,10 +121,21 @@ def _count(config: ExperimentConfig) -> int:
 def _require_free(
     config: ExperimentConfig, found: GpuInventory, around: Surroundings, named: tuple[GpuInfo, ...]
 ) -> tuple[GpuInfo, ...]:
-    reasons = [f"GPU {gpu.index}: {why}" for gpu in named if (why := _why_not(config, found, around, gpu))]
-    if reasons:
-        raise PreflightError(f"{'; '.join(reasons)}; choose others with gpus{_waiting(reasons)}")
+    rejected = {gpu.uuid: why for gpu in named if (why := _why_not(config, found, around, gpu))}
+    if rejected:
+        reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in named if gpu.uuid in rejected]
+        fewer = _fewer(config, found, around, [gpu for gpu in named if gpu.uuid not in rejected])
+        raise PreflightError(f"{'; '.join(reasons)}; choose others with gpus{fewer}{_waiting(reasons)}")
     return named
+
+
+def _fewer(config: ExperimentConfig, found: GpuInventory, around: Surroundings, free: Sequence[GpuInfo]) -> str:
+    """Say that those of the named GPUs that are free would do, where the settings need no more and the model fits."""
+    indices = [gpu.index for gpu in free]
+    smaller = config.model_copy(update={"gpus": indices})
+    if len(free) < config.section.gpus_needed() or any(_why_not(smaller, found, around, gpu) for gpu in free):
+        return ""
+    return f", or fewer: gpus {indices} would do"
 
 
 def _best(

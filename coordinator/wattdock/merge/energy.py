@@ -154,7 +154,7 @@ def measured_energy(
         source="+".join(sources) or None,
         **_per_unit(total_j, performance),
         passes=[_pass_energy(*seen, joules) for seen, joules in zip(passes, used, strict=True)],
-        cross_check=cross_check(restarts, gpus.used),
+        cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,
         host=host,
         meter=_meter_facts(restarts),
