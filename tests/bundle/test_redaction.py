@@ -175,6 +175,22 @@ def test_keys_of_services_are_known_by_their_shape(text: str, secret: str) -> No
     assert secret not in Redactor(private_in(text)).text(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("distributed_init_method=tcp://192.0.2.2:59035 backend=nccl", "192.0.2.2"),
+        ("[c10d] failed to connect to [gpu-server-7]:29500", "gpu-server-7"),
+        ("first\ngpu-server-7:120:377 [0] NCCL INFO Bootstrap", "gpu-server-7"),
+        ("tcp://node3.cluster.example:29500", "node3.cluster.example"),
+    ],
+)
+def test_machines_that_engines_name_in_their_logs_are_found(text: str, host: str) -> None:
+    """Also where a bundle is made on another machine; a package's version is no address."""
+    found = private_in(f"{text}\nnvidia-curand 10.3.7.77 at tcp://127.0.0.1:5000")
+    assert Private("host", host) in found
+    assert Redactor(found).text(f"{host} 10.3.7.77 127.0.0.1") == "host1 10.3.7.77 127.0.0.1"
+
+
 @pytest.mark.parametrize("text", ["max_output_tokens: 12345678", "t512 t513", "GPU-1b2c", "tokens=100000000", "sk-8"])
 def test_ordinary_text_holds_no_secret(text: str) -> None:
     """Figures must not go for keys."""

@@ -17,10 +17,19 @@ if TYPE_CHECKING:
 
 Kind = Literal["home", "user", "host", "secret"]
 # Accounts and hosts of every machine: they say nothing about anybody.
-EVERYBODYS = {"root", "nobody", "daemon", "nogroup", "localhost", "uid"}
+EVERYBODYS = {"root", "nobody", "daemon", "nogroup", "localhost", "uid", "127.0.0.1", "0.0.0.0"}
 # A name inside a longer word is another word.
 NOT_BEFORE, NOT_AFTER = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
 HOME_OF = re.compile(r"/(?:home|Users)/([A-Za-z_][A-Za-z0-9_.-]*)")
+# Where engines write the machine's own name or address into their logs: torch's and vLLM's rendezvous, NCCL's lines.
+HOST_IN = re.compile(
+    r"""\btcp://(?P<rendezvous>[A-Za-z0-9][A-Za-z0-9.-]*):\d
+    |://(?P<address>\d+\.\d+\.\d+\.\d+)(?=[:/])
+    |\[(?P<socket>[A-Za-z0-9][A-Za-z0-9.-]*)\]:\d
+    |^(?P<nccl>[A-Za-z0-9][A-Za-z0-9.-]*):\d+:\d+\ \[\d+\]\ NCCL
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
 # Shapes of what services give out as keys; a group, where there is one, is the part that is secret.
 SECRET_SHAPES = re.compile(
     r"""\bhf_[A-Za-z0-9]{20,}
@@ -47,8 +56,9 @@ class Private:
 
 
 def private_in(text: str) -> set[Private]:
-    """Return the secrets, and the users whose home folders are named, in a text."""
+    """Return the secrets in a text, the users whose home folders are named, and machines that engines name."""
     found = {Private("user", name) for name in HOME_OF.findall(text)}
+    found |= {Private("host", str(match[match.lastgroup or 0])) for match in HOST_IN.finditer(text)}
     for match in SECRET_SHAPES.finditer(text):
         found.add(Private("secret", next((one for one in match.groups() if one), match[0])))
     return found
