@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
+SETUP_DOCS := $(VENV)/.wattdock-setup-docs
 PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
@@ -20,7 +21,7 @@ BASE ?=
 PIP_CONF ?=
 WHEELS ?=
 
-.PHONY: help setup install run study schema test lint format proto images compose-run compose-up compose-down bench clean
+.PHONY: help setup install run study schema test lint format proto docs images compose-run compose-up compose-down bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -36,11 +37,14 @@ LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock",
 GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
 
 $(SETUP): pyproject.toml
-	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=160; else what=. megabytes=100; fi; \
+	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=195; else what=. megabytes=135; fi; \
 	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
-	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=190 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=235 STAMPS='$(SETUP) $@'
+
+$(SETUP_DOCS): pyproject.toml
+	@$(LOCKED) install WHAT='.[docs]' MEGABYTES=110 STAMPS='$(SETUP) $@'
 
 # Zeus leaves its own development folders where they could shadow anyone's.
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
@@ -75,7 +79,7 @@ test: $(SETUP_DEV) ## Run every test that this machine can run
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py docker/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py docker/*.py docs/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true
@@ -85,6 +89,10 @@ proto: ## Generate the wire's code again from proto/
 	@test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r proto/requirements.txt
 	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that leads nowhere is an error
+	@$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 images: image-pytorch image-vllm image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
 

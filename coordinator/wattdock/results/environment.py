@@ -156,6 +156,7 @@ class EnvironmentSnapshot(_Stored):
         topology: Null with fewer than two GPUs.
         leased: GPU UUIDs, or "cpu", that were held for the run.
         exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
+        wattdock_commit, wattdock_dirty: Of wattdock's own checkout; null where it was installed without one.
         launcher, launcher_reason: How the runner was started and why so.
         image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
         container: None for a runner that is a plain process.
@@ -179,6 +180,8 @@ class EnvironmentSnapshot(_Stored):
     kernel: str
     coordinator_python: str
     wattdock_version: str
+    wattdock_commit: str | None = None
+    wattdock_dirty: bool | None = None
     launcher: str
     launcher_reason: str
     image_digest: str | None = None
