@@ -15,7 +15,7 @@ from typing import cast
 import tomllib
 
 from wattdock.errors import WattdockError
-from wattdock.images.wheels import locked_wheels, remove_others, wheel_index
+from wattdock.images.wheels import fetch_locked
 from wattdock.launch.environment import Variant, choose_packages
 from wattdock.launch.pip import Pip, describe_sizes, download_bytes
 
@@ -36,11 +36,10 @@ def fetch(requirements: Path, variant: Variant, folder: Path, image: str | None 
         requirements.write_text("\n".join(lines), encoding="utf-8")
     pip = Pip(Path(sys.executable), folder / "pip.log", say, lock_fd)
     try:
-        if image is None:
-            packages, options = choose_packages(pip, requirements, variant)
-        else:
-            packages, options = locked_wheels(image), wheel_index(variant)
-            remove_others(folder, packages)
+        if image is not None:
+            fetch_locked(pip, image, folder)
+            return 0
+        packages, options = choose_packages(pip, requirements, variant)
         say(describe_sizes(download_bytes(packages)))
         pip.download(packages, folder, *options)
     except WattdockError as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REPO = Path(__file__).resolve().parents[2]
 PAGES = sorted(page for folder in ("", "how-to") for page in (REPO / "docs" / folder).glob("*.md"))
-# Its own test runs it on two machines, with a registry: tests/containers/test_locked.py.
+# Its own test runs it on two machines, with a registry: tests/containers/test_publication.py.
 ELSEWHERE = {"publication.md"}
 LIMIT_S = 540
 

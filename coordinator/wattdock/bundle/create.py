@@ -38,7 +38,8 @@ from wattdock.bundle.staging import copy_lock, redactor_for, stage
 from wattdock.bundle.study_file import study_document
 from wattdock.bundle.texts import citation, readme
 from wattdock.errors import ConfigError, StoreError
-from wattdock.host.code import CHECKOUT, checkout
+from wattdock.host.code import checkout
+from wattdock.images.lock import lock_path
 from wattdock.results.store import load_result
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Wishes:
         keep_names: Leave users, home folders and hosts as they are; secrets go all the same.
         more_names: Further words to replace.
         with_prompts: Take files of prompts in.
-        lock: The lock file of images; None looks for docker/images.lock of this checkout.
+        lock: The lock file of images; None takes the one that locked runs take, where it is there.
     """
 
     title: str | None = None
@@ -135,7 +136,7 @@ def _natural_name(sources: Sources) -> str:
 
 
 def _stage_lock(given: Path | None, sources: Sources, folder: Path, redactor: Redactor) -> bool:
-    path = given or CHECKOUT / "docker" / LOCK
+    path = given or lock_path()
     if path.is_file():
         copy_lock(path, folder / LOCK, redactor)
         return True
