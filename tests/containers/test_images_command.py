@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 from containers.engines import BASE, engine_address, image_there, tagged
+
+from wattdock.images.lock import LockedImage, write_lock
+from wattdock.images.locking import NOT_BUILT
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -42,7 +46,7 @@ def images(*words: str, lock: Path | None = None, engine: str | None = None) -> 
             3,
             "cannot run absent: No such ",
         ),
-        (("pull", "vllm"), 3, "cannot pull vllm: not built yet: wattdock images build, then push, then lock"),
+        (("pull", "vllm"), 3, f"cannot pull vllm: {NOT_BUILT}"),
         (("pull",), 2, "the lock holds no image that a registry has; see: wattdock images list"),
         (("pull", "vllm", "--bases", "--base", "127.0.0.1:1/absent"), 3, "cannot pull 127.0.0.1:1/absent: "),
         (
@@ -53,10 +57,15 @@ def images(*words: str, lock: Path | None = None, engine: str | None = None) -> 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_done_is_one_line_with_what_to_do(words: tuple[str, ...], code: int, said: str) -> None:
-    """On the lock that is shipped; nothing is pulled but by `pull`."""
+def test_what_cannot_be_done_is_one_line_with_what_to_do(
+    words: tuple[str, ...], code: int, said: str, tmp_path: Path
+) -> None:
+    """Nothing is pulled but by `pull`."""
     image_there(BASE)
-    done = images(*words)
+    lock = tmp_path / "images.lock"
+    reasons = dict.fromkeys(("repo_digest", "image_id", "inputs_sha256", "base_digest"), NOT_BUILT)
+    write_lock(lock, {"vllm": LockedImage(base="base", date=date.today(), unresolved=reasons)})
+    done = images(*words, lock=lock)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
