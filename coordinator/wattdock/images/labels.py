@@ -50,9 +50,13 @@ def recipe_of(labels: Mapping[str, str]) -> Recipe | None:
     """Return what an image's labels say; None for one that was built some other way, or whose labels disagree."""
     if not {INPUTS_SHA256, INPUTS, BUILD_ARGS, SOURCE_DATE} <= labels.keys():
         return None
+    try:
+        build_args = json.loads(labels[BUILD_ARGS])
+    except ValueError:
+        return None
     recipe = Recipe(
         inputs=inputs_from(labels[INPUTS]),
-        build_args=json.loads(labels[BUILD_ARGS]),
+        build_args=build_args,
         base_digest=labels.get(BASE_DIGEST) or None,
         source_date=labels[SOURCE_DATE],
     )
