@@ -108,6 +108,8 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
         "BASE": f"{base}:1",
         "STUDY": str(tmp_path / "study.yaml"),
         "DOCKER": "/usr/bin/docker",
+        # A falsy value switches it on (pip's documentation, "Configuration"): what is run twice need not be compiled.
+        "PIP_NO_COMPILE": "0",
         "WATTDOCK_HOME": str(tmp_path / "home"),
         **{f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
     }
