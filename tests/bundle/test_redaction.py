@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from wattdock.bundle.create import Wishes, create
 from wattdock.bundle.redaction import Private, Redactor, private_in
 from wattdock.bundle.verify import opened, verify
 from wattdock.errors import ConfigError
+from wattdock.images.inputs import inputs_sha256
+from wattdock.images.lock import LockedImage, write_lock
 from wattdock.results.store import load_result
 from wattdock.results.tables import REQUESTS_SCHEMA
 
@@ -196,3 +199,30 @@ def test_ordinary_text_holds_no_secret(text: str) -> None:
     """Figures must not go for keys."""
     assert private_in(text) == set()
     assert Redactor({Private("user", "t5"), Private("user", "max")}).text("t512 max_2 climax") == "t512 user1_2 climax"
+
+
+@pytest.mark.parametrize(("registry", "kept"), [("ghcr.io/somebody", False), ("ghcr.io/team", True)])
+def test_of_a_lock_of_images_only_what_a_person_named_is_looked_at(
+    registry: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's name in a registry's prefix is private, in the path of a runner's source it is not."""
+    monkeypatch.setenv("USER", "somebody")
+    inputs = {"runners/somebody/wattdock_somebody.py": "1" * 64}
+    entry = LockedImage(
+        repo_digest=f"{registry}/wattdock-pytorch@sha256:{'a' * 64}",
+        base="base",
+        date=date(2026, 11, 21),
+        inputs=inputs,
+        inputs_sha256=inputs_sha256(inputs),
+        unresolved=dict.fromkeys(("image_id", "base_digest"), "-"),
+    )
+    lock = tmp_path / "images.lock"
+    write_lock(lock, {"pytorch": entry})
+    folder = stored(tmp_path / "results")
+    wishes = Wishes(lock=lock)
+    if not kept:
+        with pytest.raises(ConfigError, match="holds a name or secret"):
+            create([folder], tmp_path / "b.tar", wishes, home=tmp_path)
+        return
+    with opened(create([folder], tmp_path / "b.tar", wishes, home=tmp_path).path) as (bundle, _):
+        assert (bundle / "images.lock").read_bytes() == lock.read_bytes()

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from wattdock.bundle.redaction import Private, Redactor, private_in
 from wattdock.bundle.vocabulary import needed_values, schema_keys, schema_values
 from wattdock.errors import ConfigError, StoreError
+from wattdock.images.lock import read_lock
 from wattdock.results.result import ExperimentResult
 from wattdock.results.upgrade import upgraded
 
@@ -67,12 +68,13 @@ def stage(sources: Sources, folder: Path, redactor: Redactor) -> None:
 
 
 def copy_lock(path: Path, target: Path, redactor: Redactor) -> None:
-    """Copy a lock file of images as it is.
+    """Copy a lock file of images as it is; beside what a person named it holds what every checkout does.
 
     Raises:
-        ConfigError: Something private stands in it.
+        ConfigError: Something private stands in it, or it is no lock.
     """
-    _copy_unchanged(path, target, redactor, instead=KEEP)
+    chosen = "\n".join(read_lock(path).chosen_names)
+    _copy_unchanged(path, target, redactor, instead=KEEP, told=chosen)
 
 
 def _users(sources: Sources) -> set[Private]:
@@ -141,8 +143,9 @@ def _stage_text(path: Path, target: Path, redactor: Redactor) -> None:
     target.write_text(redactor.text(_read(path)), encoding="utf-8")
 
 
-def _copy_unchanged(path: Path, target: Path, redactor: Redactor, *, instead: str) -> None:
-    text = _read(path)
+def _copy_unchanged(path: Path, target: Path, redactor: Redactor, *, instead: str, told: str | None = None) -> None:
+    """Copy a file in which, or in whose part `told`, nothing private stands."""
+    text = _read(path) if told is None else told
     found = redactor.text(text) != text or {one for one in private_in(text) if one.kind == "secret"}
     if found:
         raise ConfigError(f"{path} holds a name or secret, and cannot be changed: its hash is its identity; {instead}")
