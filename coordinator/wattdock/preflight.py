@@ -15,6 +15,7 @@ from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
 from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
+from wattdock.images.locked import find_locked
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_containers
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
+    from wattdock.images.locked import Pin
     from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
@@ -74,12 +76,14 @@ class LauncherChoice:
     Attributes:
         change: What a person would do to have it otherwise.
         containers: The engine and the image, for "docker".
+        pin: By what the image was pinned; None for one that was taken by its name.
     """
 
     name: str
     reason: str
     change: str
     containers: Containers | None = None
+    pin: Pin | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class Ready:
     def launcher(self, progress: Progress) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
         if containers := self.launch.containers:
-            limits = Limits(**self.config.container.model_dump(exclude={"image"}))
+            limits = Limits(**self.config.container.model_dump(exclude={"image", "locked"}))
             yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=limits)
             return
         if self.python:
@@ -247,7 +251,15 @@ def require_still_free(experiments: Sequence[Ready]) -> None:
         time.sleep(TEARDOWN_POLL_S)
 
 
+def _locked_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+    """Return the launcher with the locked image."""
+    containers, pin = find_locked(config.backend, needs_gpu=on_gpu)
+    return LauncherChoice("docker", f"locked image {containers.image.name}", "no --locked", containers, pin)
+
+
 def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+    if config.container.locked:
+        return _locked_launcher(config, on_gpu=on_gpu)
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "--launcher docker")
     if config.runner_python and config.launcher == "auto":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wattdock.errors import LaunchError
 from wattdock.launch.container import MODEL_FOLDER
 from wattdock.launch.log import TAIL_LINES, log_tail
-from wattdock.launch.protocol import STOP_GRACE_S
+from wattdock.launch.protocol import STOP_GRACE_S, STOPPED
 from wattdock.launch.socket_folder import SOCKET_NAME
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class RunnerContainer:
         if state.get("OOMKilled"):
             return f"ran out of memory and was killed by the kernel (exit code {code}); raise container.memory_gb"
         if self._asked:
-            return "stopped"
+            return STOPPED
         if code == SIGNAL_BASE + signal.SIGKILL:
             return "killed by SIGKILL (out of the host's memory, or by somebody)"
         if code > SIGNAL_BASE and code - SIGNAL_BASE in set(signal.Signals):

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # light page. Source: Okabe and Ito, Color Universal Design, 2008.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
+# The same hues on a dark ground, where some of them would be dim.
+ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#777777": "#A0A0A0", "#888888": "#A0A0A0"}
+
 # What a run does, in its order; greys for what is neither loading nor measured.
 PHASES = {
     "launch": "#777777",
