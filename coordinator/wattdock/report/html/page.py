@@ -18,6 +18,7 @@ from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, meas
 from wattdock.report.points import points
 from wattdock.report.style import ON_DARK, PALETTE
 from wattdock.report.timelines import timelines
+from wattdock.results.facts import ENGINE, PACKAGE
 from wattdock.results.result import BOUNDARY_STATEMENT, NET_MEANING
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ TIMELINE_POINTS, MOST_POINTS_PER_RUN = 200_000, 6_000
 # Of more runs than these only the first have their timelines in the page, which says so.
 MOST_TIMELINES = 100
 
-WITHIN = ("engine: ", "package: ")
+WITHIN = (ENGINE, PACKAGE)
 
 
 def write_page(rows: Sequence[Row], file: Path, *, title: str) -> None:
