@@ -9,23 +9,22 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
+SETUP_DOCS := $(VENV)/.wattdock-setup-docs
 PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
-comma := ,
 
-# Images. Without BASE, a Dockerfile's own (NVIDIA's); VARIANT=cpu builds on any Debian with Python and pip.
+# Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python; WHEELS=locked fetches those in the lock.
 DOCKER ?= docker
 VARIANT ?= cuda
-BASE ?= $(if $(filter cpu,$(VARIANT)),docker.io/library/python:3.12-bookworm)
+BASE ?=
 PIP_CONF ?=
-VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-REVISION = $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+WHEELS ?=
 
-.PHONY: help setup install run study schema test lint format proto images bench clean
+.PHONY: help setup install run study schema test lint format proto docs images compose-run compose-up compose-down bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo "  variables: BACKEND=pytorch FILE=experiment.yaml STUDY=study.yaml ARGS='--batch-size 8 …'"
 
 setup: $(SETUP) ## Make .venv with the wattdock command
@@ -43,6 +42,9 @@ $(SETUP): pyproject.toml
 
 $(SETUP_DEV): pyproject.toml
 	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=235 STAMPS='$(SETUP) $@'
+
+$(SETUP_DOCS): pyproject.toml
+	@$(LOCKED) install WHAT='.[docs]' MEGABYTES=110 STAMPS='$(SETUP) $@'
 
 # Zeus leaves its own development folders where they could shadow anyone's.
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
@@ -77,7 +79,7 @@ test: $(SETUP_DEV) ## Run every test that this machine can run
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py docker/*.py tests benchmarks
+	@$(BIN)/mypy coordinator runners/common/wattdock_runner runners/pytorch/*.py runners/vllm/*.py runners/tensorrt/*.py docker/*.py docs/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true
@@ -88,18 +90,31 @@ proto: ## Generate the wire's code again from proto/
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r proto/requirements.txt
 	@cd proto && ../$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
+docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that leads nowhere is an error
+	@$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
 images: image-pytorch image-vllm image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
 
-image-%: ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
-	@mkdir -p build/wheels/$*
-	@DOCKER_BUILDKIT=1 $(DOCKER) build --file docker/$*.Dockerfile --tag wattdock-$* \
-	  $(if $(BASE),--build-arg BASE='$(BASE)') --build-arg VARIANT=$(VARIANT) \
-	  --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' \
-	  $(if $(PIP_CONF),--secret id=pip.conf$(comma)src='$(PIP_CONF)') $(BUILD_ARGS) .
+IMAGE_FLAGS = --variant $(VARIANT) $(if $(BASE),--base '$(BASE)')
+
+image-%: $(SETUP) ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
+	@$(BIN)/wattdock images pull $* --bases $(IMAGE_FLAGS)
+	@$(BIN)/wattdock images build $* $(IMAGE_FLAGS) --client '$(DOCKER)' \
+	  $(if $(PIP_CONF),--pip-conf '$(PIP_CONF)') $(if $(BUILD_ARGS),--build-options '$(BUILD_ARGS)')
+
+compose-run: ## Measure on a shared server, in containers only: make compose-run ARGS='--backend vllm'
+	@docker/compose.sh run $(ARGS)
+
+compose-up: ## Keep removing runners that a killed coordinator left behind
+	@docker/compose.sh up
+
+compose-down: ## End that, and whatever else compose runs for you
+	@docker/compose.sh down
 
 wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
 	@$(BIN)/python docker/fetch_wheels.py \
-	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$*
+	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
 
 bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
 	@$(BIN)/python -m wattdock.launch pytorch vllm

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wattdock.host.gpus import inventory
 from wattdock.launch.runners import REPO
 from wattdock.meter.nvml import NvmlMeter
+from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NS_PER_S = 1_000_000_000
 # A meter polls more often in its first second, to learn the counter's period; a run's passes come later.
 LEAD_S = 1.2
 STAND_IN_GPUS = 1

@@ -23,6 +23,7 @@ from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
 from wattdock.meter.timeline import GpuTimeline, Ticks
 from wattdock.prompts import load_prompts
+from wattdock.records import NS_PER_S
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from wattdock.prompts import PromptSet
 
-NS_PER_S = 1_000_000_000
 # What, median, range.
 Row = tuple[str, str, str]
 PASS_BYTES = 1_000_000

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overheads import NS_PER_S, row, timed_ms
+from overheads import row, timed_ms
 
 from wattdock.launch.runners import REPO
 from wattdock.meter.nvml import SLOW_READS
 from wattdock.meter.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, Recording
+from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from overheads import Row

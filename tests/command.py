@@ -43,7 +43,7 @@ class Command:
         }
 
     def words(self, *args: str | Path) -> list[str | Path]:
-        python = ("--runner-python", self.runner_python) if args[0] in ("run", "plan") else ()
+        python = ("--runner-python", self.runner_python) if args[0] in ("run", "plan", "reproduce") else ()
         return [WATTDOCK, *args, *python]
 
     def __call__(

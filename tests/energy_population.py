@@ -14,13 +14,13 @@ from fake_nvml import FakeGpu, Segment
 
 from wattdock.energy import COUNTER_LAG, EnergyCurve
 from wattdock.meter.nvml import NvmlMeter
+from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.meter.timeline import GpuTimeline
 
-NS_PER_S = 1_000_000_000
 RECORDED_S = 75.0
 SHORTEST_S, LONGEST_S = 0.03, 60.0
 PROFILES = ("constant", "steps", "bursts", "sine", "ramps", "session")

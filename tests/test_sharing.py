@@ -64,8 +64,8 @@ def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
 def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
     """How much they disturb is the reader's to judge."""
     found = outcome(process(1, own=True), process(9, "GPU-b"))
-    assert (found["exclusive GPUs"].status, found["other GPUs idle"].status) == ("pass", "warn")
-    assert "process 9 (bob" in found["other GPUs idle"].figure
+    assert (found["exclusive GPUs"].status, found["no process on other GPUs"].status) == ("pass", "warn")
+    assert "process 9 (bob" in found["no process on other GPUs"].figure
 
 
 def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:

@@ -19,8 +19,8 @@ from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.host.folders import SCRATCH_LOCK
 from wattdock.launch.log import log_tail
-from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
-from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL, place_of
+from wattdock.launch.protocol import STOPPED, LaunchSpec
 from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.timeline import Timeline
 from wattdock.meter_cards import with_cards
@@ -133,6 +133,8 @@ class Attempt:
                 client.unload()
         finally:
             runner.stop(self._ready.config.timeouts.stop_s)
+            if (how := runner.exit_reason()) != STOPPED:
+                self._progress.say(f"the runner {how}")
 
     def _measure_next(self, session: Session) -> None:
         row = self._pending[0]
@@ -170,14 +172,12 @@ class Attempt:
             return
         self._opening.stage = "idle-empty"
         self._progress.say(f"idle-empty: {limits.duration_s:g} s before the runner starts")
-        span, unsettled = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check)
+        span = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check, say=self._progress.say)
         self._opening.spans.append(span)
-        for finding in unsettled:
-            self._progress.say(f"idle-empty: not at rest after {limits.cap_s:g} s: {finding}")
         self._opening.stage = "launch"
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
-        gpus = self._ready.gpus
+        gpus, lock = self._ready.gpus, self._log.parent / SCRATCH_LOCK
         return LaunchSpec(
             backend=self._ready.config.backend,
             runner_dir=self._ready.runner_dir,
@@ -190,7 +190,8 @@ class Attempt:
                 "run": self._log.parent.name,
                 "protocol": str(PROTOCOL_VERSION),
                 OWNER_LABEL: str(os.getuid()),
-                ALIVE_LABEL: str(self._log.parent / SCRATCH_LOCK),
+                ALIVE_LABEL: str(lock),
+                PLACE_LABEL: place_of(lock),
             },
             lease_fds=self._lease_fds,
         )
@@ -250,18 +251,34 @@ class Attempt:
         return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=log_tail(self._log))
 
     def _hand_over(self, meter: Meter) -> None:
-        """Stop the meter and give every served row what was seen of it."""
-        try:
-            timeline = self._with_cards(meter.stop())
-        except MeterError as error:
-            self._progress.say(f"the meter: {error}")
-            timeline = Timeline(self._ready.meter.name, 0, 0, reason=str(error), broke_off=True)
+        """Stop the meter and give every served row what was seen of it.
+
+        A failure that a row has already stays its failure; the meter's is told behind it.
+        """
+        timeline = self._stopped(meter)
         for row, collected, name in self._served:
-            if (broken := _broke_off(timeline, collected)) and collected.failure is None:
-                collected.failure = self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
+            if broken := _broke_off(timeline, collected):
+                first = collected.failure
+                collected.failure = (
+                    first.model_copy(update={"message": f"{first.message}; then the meter: {broken}"})
+                    if first
+                    else self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
+                )
             row.keep(name, collected, timeline)
             if self._log.exists():
                 self._add_log(row.log_path)
+
+    def _stopped(self, meter: Meter) -> Timeline:
+        """Return what the meter saw; one without anything but the reason where it cannot tell."""
+        try:
+            return self._with_cards(meter.stop())
+        except MeterError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001  (what ended the attempt, and its rows, must not be lost behind it)
+            self._progress.say(traceback.format_exc())
+            reason = f"a bug in wattdock: {error}"
+        self._progress.say(f"the meter: {reason}")
+        return Timeline(self._ready.meter.name, 0, 0, reason=reason, broke_off=True)
 
     def _add_log(self, gathered: Path) -> None:
         try:

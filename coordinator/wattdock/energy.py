@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.meter.instants import resolution_mj, tick_instants
+from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
 
-NS_PER_S = 1e9
 MJ_PER_J = 1_000
 # A counter that stood still for longer may have lost energy, not only postponed it.
 MAX_GAP_S = 1.0

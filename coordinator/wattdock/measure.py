@@ -149,12 +149,19 @@ def measure(session: Session, collected: Collected) -> None:
 
 
 def rest(
-    meter: Meter, name: str, limits: IdleSpec, gpu_uuids: Sequence[str], *, check: Callable[[], None]
-) -> tuple[Span, tuple[str, ...]]:
-    """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span and what was not.
+    meter: Meter,
+    name: str,
+    limits: IdleSpec,
+    gpu_uuids: Sequence[str],
+    *,
+    check: Callable[[], None],
+    say: Callable[[str], None],
+) -> Span:
+    """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span.
 
     Args:
         check: Called at least twice a second; what it raises ends the wait.
+        say: Is told what was not at rest when the cap came.
     """
     began_ns = now_ns()
     length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
@@ -166,7 +173,9 @@ def rest(
         span = Span(name, end_ns - length_ns, end_ns, drained=True)
         unsettled = idle_unsettled(meter.peek().gpus, span, gpu_uuids, limits)
         if not unsettled or now_ns() - began_ns >= cap_ns:
-            return span, unsettled
+            for finding in unsettled:
+                say(f"{name}: not at rest after {limits.cap_s:g} s: {finding}")
+            return span
         wait_s = REST_CHECK_S
 
 
@@ -182,11 +191,12 @@ def _idle(session: Session, collected: Collected, name: str) -> None:
     if not (limits.duration_s and session.metered and session.gpu_uuids):
         return
     collected.stage = name
-    session.progress.say(f"  {name}: {limits.duration_s:g} s without work")
-    span, unsettled = rest(session.meter, name, limits, session.gpu_uuids, check=session.check)
-    collected.spans.append(span)
-    for finding in unsettled:
-        session.progress.say(f"  {name}: not at rest after {limits.cap_s:g} s: {finding}")
+
+    def say(text: str) -> None:
+        session.progress.say(f"  {text}")
+
+    say(f"{name}: {limits.duration_s:g} s without work")
+    collected.spans.append(rest(session.meter, name, limits, session.gpu_uuids, check=session.check, say=say))
 
 
 def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:

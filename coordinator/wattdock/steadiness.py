@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import span_energy
+from wattdock.energy import EnergyCurve
 from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ def idle_unsettled(
         if (gpu := gpus.get(uuid)) is None:
             found.append(f"{uuid}: the meter did not see it")
             continue
-        first = span_energy(gpu, span.start_ns, middle_ns).mean_power_w
-        second = span_energy(gpu, middle_ns, span.end_ns).mean_power_w
+        curve = EnergyCurve(gpu)
+        first = curve.between(span.start_ns, middle_ns).mean_power_w
+        second = curve.between(middle_ns, span.end_ns).mean_power_w
         if not first or second is None:
             found.append(f"{uuid}: power unknown")
         elif abs(second / first - 1) > limits.settled:

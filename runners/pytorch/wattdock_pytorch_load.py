@@ -11,16 +11,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils.logging import disable_progress_bar
 from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
 
-from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.backend import LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
-from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
+from wattdock_runner.gpus import driver_version, require_gpus, torch_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock_runner.backend import LoadOrder
+    from wattdock_runner.backend import Gpu, LoadOrder
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def load_model(
         OutOfMemory: It does not fit.
     """
     disable_progress_bar()
-    gpus = visible_gpus()
+    gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
     torch.set_float32_matmul_precision(str(order.engine_args.get("float32_matmul_precision", "highest")))
@@ -72,14 +72,6 @@ def load_model(
     span = Span("load", start_ns, now_ns(), drained=True)
     loaded = _as_loaded(model, tokenizer, defaults)
     return loaded, _describe(loaded, order, gpus, defaults, span)
-
-
-def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that torch sees, in its order, with UUIDs in NVML's form."""
-    if not torch.cuda.is_available():
-        return ()
-    all_properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:

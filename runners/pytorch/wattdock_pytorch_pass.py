@@ -15,7 +15,7 @@ from wattdock_pytorch_steps import StepClock, output_length
 
 from wattdock_runner.clock import now_ns
 from wattdock_runner.supply import PromptSupply
-from wattdock_runner.text import encode_prompts, require_servable
+from wattdock_runner.text import decode, encode_prompts, require_servable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +87,7 @@ def _run_batches(
     loaded: PyTorchModel, workload: Workload, requests: list[_Request], recorder: PassRecorder, clock: StepClock
 ) -> list[_Batch]:
     """Open the span, run, drain, close it."""
-    _drain(loaded)
+    drain(loaded)
     clock.open()
     supply = PromptSupply(workload, requests, recorder.open())
     batches: list[_Batch] = []
@@ -95,7 +95,7 @@ def _run_batches(
         while chosen := supply.take(workload.in_flight):
             batches.append(_run_batch(loaded, workload, chosen, clock))
             recorder.progress(output_tokens=recorder.tokens_so_far, requests_finished=supply.taken)
-    _drain(loaded)
+    drain(loaded)
     recorder.close(drained=True)
     return batches
 
@@ -166,16 +166,13 @@ def _record(
         recorder.finished(
             index,
             "stop" if ids[length - 1] in eos_ids else "length",
-            text=_text(loaded, ids[:length]) if workload.return_text else None,
+            text=decode(loaded.tokenizer, ids[:length]) if workload.return_text else None,
             output_ids=ids[:length] if workload.return_token_ids else None,
         )
 
 
-def _text(loaded: PyTorchModel, ids: list[int]) -> str | None:
-    return None if loaded.tokenizer is None else str(loaded.tokenizer.decode(ids, skip_special_tokens=True))
-
-
-def _drain(loaded: PyTorchModel) -> None:
+def drain(loaded: PyTorchModel) -> None:
+    """Return when every device has done all its work."""
     for device in loaded.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

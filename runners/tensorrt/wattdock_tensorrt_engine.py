@@ -78,8 +78,10 @@ def runtime_settings(settings: Mapping[str, object], engine: Path) -> dict[str, 
     return {name: value for name, value in settings.items() if name not in AT_BUILD_TIME} | {"model": str(engine)}
 
 
-def kept_engine(key: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
+def kept_engine(key: str, build: Callable[[Path], None], waits: Callable[[], None]) -> tuple[Path, bool]:
     """Return the folder of an engine and whether it had to be built first.
+
+    `waits` is called where another runner is building it, before waiting for that.
 
     Two runners that want the same engine build it once; a build that fails or is killed leaves nothing that passes for
     an engine.
@@ -87,7 +89,7 @@ def kept_engine(key: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
     root = cache_folder()
     root.mkdir(parents=True, exist_ok=True)
     folder, half = root / key, root / f"{key}.building"
-    with _locked(root / f"{key}.lock"):
+    with _locked(root / f"{key}.lock", waits):
         if folder.is_dir():
             return folder, False
         shutil.rmtree(half, ignore_errors=True)
@@ -132,7 +134,12 @@ def _is_held(file: Path) -> bool:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _locked(file: Path, waits: Callable[[], None] | None = None) -> Iterator[None]:
     with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waits:
+                waits()
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -30,11 +30,12 @@ from wattdock_tensorrt_loop import EngineLoop
 from wattdock_tensorrt_weights import meta_model, write_checkpoint
 from wattdock_tensorrt_workers import Process, descendants, is_alive, kill, workers_below
 
-from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.backend import LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
-from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
+from wattdock_runner.gpus import driver_version, require_gpus, torch_gpus
+from wattdock_runner.room import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from wattdock_tensorrt_api import Llm, SavableLlm
 
-    from wattdock_runner.backend import LoadOrder
+    from wattdock_runner.backend import Gpu, LoadOrder
 
 # TensorRT-LLM has no exception class for these, and they come from another process as text.
 MEMORY_WORDS = ("out of memory", "OutOfMemory", "insufficient memory", "Insufficient memory", "not enough memory")
@@ -103,12 +104,13 @@ def load_model(
         OutOfMemory: The weights, the engine or the KV cache do not fit.
     """
     checkpoint = _read_checkpoint(order)
-    gpus = visible_gpus()
+    gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:
         raise WrongState("TensorRT-LLM runs on NVIDIA GPUs only, and none was asked for; set gpus")
     settings = engine_settings(order, checkpoint.dtype)
-    _require_room(checkpoint, settings, gpus)
+    sizes = {"tp_size": int(settings["tensor_parallel_size"]), "pp_size": int(settings["pipeline_parallel_size"])}
+    require_room(_weight_bytes(order, checkpoint), sizes, gpus, "TensorRT-LLM")
     spans: list[Span] = []
     with _weights(order, checkpoint, report) as folder:
         llm = _start(order, settings | {"model": str(folder)}, gpus, report, spans)
@@ -120,14 +122,6 @@ def load_model(
     except BaseException:
         stop_engine(model)
         raise
-
-
-def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that torch sees, in its order, with UUIDs in NVML's form."""
-    if not torch.cuda.is_available():
-        return ()
-    all_properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
 
 
 def _read_checkpoint(order: LoadOrder) -> _Checkpoint:
@@ -169,20 +163,11 @@ def engine_settings(order: LoadOrder, dtype: str) -> dict[str, Any]:
     }
 
 
-def _require_room(checkpoint: _Checkpoint, settings: dict[str, Any], gpus: tuple[Gpu, ...]) -> None:
-    """Refuse a model that cannot fit; in a worker's process this would end as an unnamed failure."""
-    split = int(settings["tensor_parallel_size"]) * int(settings["pipeline_parallel_size"])
-    if split > len(gpus):
-        raise InvalidRequest(f"tp_size × pp_size is {split}, and TensorRT-LLM sees {len(gpus)} GPUs")
-    if settings.get("quant_config") or getattr(checkpoint.config, "quantization_config", None):
-        return
-    needed_bytes = checkpoint.parameters * getattr(torch, checkpoint.dtype).itemsize / split
-    least_bytes = min(gpu.vram_total_bytes or 0 for gpu in gpus)
-    if needed_bytes > least_bytes:
-        raise OutOfMemory(
-            f"the weights take {needed_bytes / 1e9:.1f} GB on each of {split} GPU(s), "
-            f"which have {least_bytes / 1e9:.1f} GB; split the model further"
-        )
+def _weight_bytes(order: LoadOrder, checkpoint: _Checkpoint) -> int | None:
+    """Return what the weights of all GPUs together take; None where they are quantised."""
+    if order.engine_args.get("quant_config") or getattr(checkpoint.config, "quantization_config", None):
+        return None
+    return checkpoint.parameters * int(getattr(torch, checkpoint.dtype).itemsize)
 
 
 @contextmanager
@@ -258,7 +243,11 @@ def _start_built(
         spans.append(Span("build", start_ns, now_ns()))
 
     capabilities = [torch.cuda.get_device_capability(index) for index in range(len(gpus))]
-    folder, _ = kept_engine(engine_key(order, settings, gpus, capabilities), build)
+    folder, _ = kept_engine(
+        engine_key(order, settings, gpus, capabilities),
+        build,
+        waits=lambda: report("waiting for another runner, which builds this engine", None),
+    )
     report("starting the engine", None)
     # The same way whether it was just built or not, so that what is measured is the same.
     engine: Llm = _tensorrt_engine.LLM(**runtime_settings(settings, folder))
@@ -288,9 +277,6 @@ def _describe(
 ) -> LoadedModel:
     args = model.llm.args
     used = gpus[: args.tensor_parallel_size * args.pipeline_parallel_size]
-    is_quantised = bool(
-        order.engine_args.get("quant_config") or getattr(checkpoint.config, "quantization_config", None)
-    )
     effective = effective_engine_args(args) | {
         "backend": order.engine_args.get("backend", "pytorch"),
         "dtype": checkpoint.dtype,
@@ -303,7 +289,7 @@ def _describe(
         effective_engine_args=effective,
         parallelism=parallelism(args, used, checkpoint.config.get_text_config().num_hidden_layers),
         parameter_count=checkpoint.parameters,
-        weight_bytes=None if is_quantised else checkpoint.parameters * getattr(torch, checkpoint.dtype).itemsize,
+        weight_bytes=_weight_bytes(order, checkpoint),
         driver_version=driver_version(),
         cuda_version=torch.version.cuda,
         nccl_version=".".join(map(str, torch.cuda.nccl.version())),

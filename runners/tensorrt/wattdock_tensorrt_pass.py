@@ -6,7 +6,7 @@ Everything that is not inference happens before the span opens or after it close
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrt_llm import SamplingParams
@@ -19,6 +19,7 @@ from wattdock_runner.admission import Admission
 from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.served import Served
 from wattdock_runner.supply import PromptSupply
 from wattdock_runner.text import encode_prompts, require_servable
 
@@ -42,23 +43,16 @@ class _Request:
     sampling: SamplingParams
 
 
-@dataclass
-class _Served:
-    """One request that entered the engine, as seen from outside it; instants in ns.
+@dataclass(kw_only=True)
+class _TensorrtServed(Served):
+    """One request that entered the engine.
 
     Attributes:
-        steps: Instant and number of new tokens of each response that brought some.
+        output: Its stream of responses.
         ended_ns: When the last response came.
     """
 
-    index: int
-    request: _Request
     output: RequestOutput
-    submitted_ns: int
-    intended_ns: int | None
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    finish_reason: str = "abort"
     ended_ns: int = 0
 
 
@@ -135,12 +129,12 @@ class _Pass:
         self._recorder = recorder
         self._instant = TurnInstant()
         self._changed = asyncio.Event()
-        self._reading: dict[asyncio.Task[None], _Served] = {}
-        self._served: list[_Served] = []
+        self._reading: dict[asyncio.Task[None], _TensorrtServed] = {}
+        self._served: list[_TensorrtServed] = []
         self._tokens = 0
         self._failure: BaseException | None = None
 
-    async def serve(self, requests: list[_Request]) -> list[_Served]:
+    async def serve(self, requests: list[_Request]) -> list[_TensorrtServed]:
         """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
         await drain(self._model.llm, self._model.workers)
         started_ns = self._recorder.open()
@@ -149,6 +143,11 @@ class _Pass:
             while self._admit(admission):
                 await self._wait(admission)
                 self._check()
+        except OSError:
+            # Its pipe breaks a moment before a worker counts as ended.
+            await asyncio.sleep(WATCH_S)
+            require_alive(self._model.workers)
+            raise
         finally:
             await self._leave_nothing()
         await drain(self._model.llm, self._model.workers)
@@ -160,14 +159,14 @@ class _Pass:
         for index, request, intended_ns in admission.due(len(self._reading), now_ns()):
             submitted_ns = now_ns()
             output = self._model.llm.generate_async(request.ids, request.sampling, streaming=True)
-            one = _Served(index, request, output, submitted_ns, intended_ns)
+            one = _TensorrtServed(index, len(request.ids), submitted_ns, intended_ns, output=output)
             self._served.append(one)
             task = asyncio.create_task(self._read(one))
             self._reading[task] = one
             task.add_done_callback(self._finished)
         return bool(self._reading) or not admission.exhausted
 
-    async def _read(self, one: _Served) -> None:
+    async def _read(self, one: _TensorrtServed) -> None:
         """Note each response of one request as it comes."""
         async for output in one.output:
             completion = output.outputs[0]
@@ -217,24 +216,12 @@ class _Pass:
             task.cancel()
 
 
-def _record(one: _Served, model: TensorrtModel, workload: Workload, recorder: PassRecorder) -> None:
+def _record(one: _TensorrtServed, model: TensorrtModel, workload: Workload, recorder: PassRecorder) -> None:
     if one.finish_reason == "stop" and model.eos_ids and one.ids[-1:] not in [[end] for end in model.eos_ids]:
         # Some samplers do not hand out the id that ended a sequence; it was generated all the same.
         one.steps.append((one.ended_ns, 1))
         one.ids.append(model.eos_ids[0])
-    recorder.submitted(
-        one.index,
-        prompt_tokens=len(one.request.ids),
-        cached_prompt_tokens=one.output.cached_tokens,
-        at_ns=one.submitted_ns,
-        intended_ns=one.intended_ns,
-    )
-    for at_ns, tokens in one.steps:
-        recorder.emitted(one.index, tokens, at_ns)
-    has_text = workload.return_text and model.tokenizer is not None
-    recorder.finished(
-        one.index,
-        one.finish_reason if one.finish_reason in REASONS else "abort",
-        text=str(model.tokenizer.decode(one.ids, skip_special_tokens=True)) if has_text else None,
-        output_ids=one.ids if workload.return_token_ids else None,
-    )
+    if one.finish_reason not in REASONS:
+        one.finish_reason = "abort"
+    one.cached_prompt_tokens = one.output.cached_tokens
+    one.record(recorder, workload, model.tokenizer)

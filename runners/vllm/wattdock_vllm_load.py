@@ -28,7 +28,6 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
 from wattdock_vllm_faults import ChildFaults, fault_of
-from wattdock_vllm_room import require_room
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
@@ -36,11 +35,15 @@ from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_set
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
+from wattdock_runner.room import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wattdock_runner.backend import LoadOrder
+
+# What vLLM splits a model by, each 1 by default.
+SPLIT_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def load_model(
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
     if gpus:
-        require_room(weight_bytes(parameters, settings, config), settings, gpus)
+        sizes = {name: int(settings.get(name, 1)) for name in SPLIT_SIZES}
+        require_room(weight_bytes(parameters, settings, config), sizes, gpus, "vLLM")
     report("drawing random weights" if order.random_weights else "reading weights", None)
     model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
@@ -231,6 +235,8 @@ def _describe(
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, EngineArgs(**settings)) | {
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
+        # Not an argument, but what came of them: weights, activation peak, graphs and cache as vLLM measured them.
+        "memory_by_gpu": memory_by_gpu(model.engine),
     }
     is_quantised = config.model_config.quantization is not None
     bytes_each = config.model_config.dtype.itemsize
@@ -247,6 +253,12 @@ def _describe(
         warnings=ignored_settings_warnings(generation),
         spans=(span,),
     )
+
+
+def memory_by_gpu(engine: LLMEngine) -> dict[str, dict[str, int | None]]:
+    """Return what each worker found of its GPU's memory, by the GPU's UUID in NVML's form."""
+    found = engine.collective_rpc("wattdock_memory")
+    return {nvml_uuid(uuid): memory for uuid, memory in found if uuid is not None}
 
 
 def drain(engine: LLMEngine) -> None:

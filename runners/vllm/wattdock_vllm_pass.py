@@ -5,7 +5,7 @@ Everything that is not inference happens before the span opens or after it close
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from wattdock_runner.admission import Admission
 from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.served import Served
 from wattdock_runner.supply import PromptSupply
 from wattdock_runner.text import encode_prompts, require_servable
 
@@ -41,23 +42,10 @@ class _Request:
 
 
 @dataclass
-class _Served:
-    """One request that entered the engine, as seen from outside it; instants in ns.
+class _VllmServed(Served):
+    """One request that entered the engine; `inside` is the same request as vLLM's scheduler keeps it."""
 
-    Attributes:
-        inside: The same request as vLLM's scheduler keeps it.
-        steps: Instant and number of new tokens of each engine step that gave some.
-    """
-
-    index: int
-    request: _Request
-    submitted_ns: int
-    intended_ns: int | None
     inside: Any = None
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    cached_prompt_tokens: int | None = None
-    finish_reason: str | None = None
 
 
 def run_pass(model: VllmModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
@@ -71,7 +59,7 @@ def run_pass(model: VllmModel, workload: Workload, prompts: Sequence[Prompt], re
     requests = _prepare(model, workload, prompts)
     served = _serve(model, workload, requests, recorder)
     for one in served:
-        _record(one, model, workload, recorder)
+        one.record(recorder, workload, model.tokenizer)
 
 
 def _prepare(model: VllmModel, workload: Workload, prompts: Sequence[Prompt]) -> list[_Request]:
@@ -133,9 +121,9 @@ def sampling_params(workload: Workload, position: int, limit: int) -> SamplingPa
     )
 
 
-def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recorder: PassRecorder) -> list[_Served]:
+def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recorder: PassRecorder) -> list[_VllmServed]:
     """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
-    running: dict[str, _Served] = {}
+    running: dict[str, _VllmServed] = {}
     try:
         drain(model.engine)
         served = _loop(model.engine, workload, requests, recorder, running)
@@ -165,12 +153,12 @@ def has_died(engine: Any) -> bool:
 
 
 def _loop(
-    engine: Any, workload: Workload, requests: list[_Request], recorder: PassRecorder, running: dict[str, _Served]
-) -> list[_Served]:
+    engine: Any, workload: Workload, requests: list[_Request], recorder: PassRecorder, running: dict[str, _VllmServed]
+) -> list[_VllmServed]:
     """Admit and step until no request is left; `running` holds those inside the engine at any time."""
     started_ns = recorder.open()
     admission = Admission(workload, PromptSupply(workload, requests, started_ns), started_ns)
-    served: list[_Served] = []
+    served: list[_VllmServed] = []
     tokens = 0
     while True:
         recorder.check_cancelled()
@@ -186,10 +174,10 @@ def _loop(
 
 
 def _submit(
-    engine: Any, running: dict[str, _Served], index: int, request: _Request, intended_ns: int | None
-) -> _Served:
+    engine: Any, running: dict[str, _VllmServed], index: int, request: _Request, intended_ns: int | None
+) -> _VllmServed:
     name = str(next(_SERIAL))
-    running[name] = one = _Served(index, request, now_ns(), intended_ns)
+    running[name] = one = _VllmServed(index, len(request.ids), now_ns(), intended_ns)
     # The form that a prompt has after vLLM's own rendering, which is thus left out.
     engine.add_request(name, {"type": "token", "prompt_token_ids": request.ids}, request.sampling)
     # Under a name that vLLM has lengthened; the latest is this one.
@@ -197,7 +185,7 @@ def _submit(
     return one
 
 
-def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> int:
+def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _VllmServed]) -> int:
     """Note what one engine step gave, and return how many tokens that was.
 
     Raises:
@@ -218,25 +206,6 @@ def _take(outputs: Sequence[Any], at_ns: int, running: dict[str, _Served]) -> in
                     f"the KV cache could not hold what was in flight: vLLM stopped request {one.index} {times} time(s) "
                     f"and computed it again; {MORE_ROOM}"
                 )
-            one.finish_reason = completion.finish_reason
+            one.finish_reason = completion.finish_reason or one.finish_reason
             del running[output.request_id]
     return total
-
-
-def _record(one: _Served, model: VllmModel, workload: Workload, recorder: PassRecorder) -> None:
-    recorder.submitted(
-        one.index,
-        prompt_tokens=len(one.request.ids),
-        cached_prompt_tokens=one.cached_prompt_tokens,
-        at_ns=one.submitted_ns,
-        intended_ns=one.intended_ns,
-    )
-    for at_ns, tokens in one.steps:
-        recorder.emitted(one.index, tokens, at_ns)
-    has_text = workload.return_text and model.tokenizer is not None
-    recorder.finished(
-        one.index,
-        one.finish_reason or "abort",
-        text=str(model.tokenizer.decode(one.ids, skip_special_tokens=True)) if has_text else None,
-        output_ids=one.ids if workload.return_token_ids else None,
-    )

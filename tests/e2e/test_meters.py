@@ -30,6 +30,13 @@ def broken(self):
     read(self)
 GpuSampler._read_counter = broken
 """
+# The same in the meter's end.
+BREAKS_AT_ITS_END = """
+from wattdock.meter.gpus import GpuMeter
+def broken(self, after_ns=None):
+    raise RuntimeError("put in by a test")
+GpuMeter.stop = broken
+"""
 
 
 def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(wattdock: Command) -> None:
@@ -76,16 +83,21 @@ def test_a_meter_that_cannot_be_had_is_refused_before_anything_starts(wattdock: 
     assert wattdock.results() == []
 
 
+def faulty(wattdock: Command, fault: str) -> dict[str, str]:
+    """Return variables with which Python runs `fault` wherever it starts."""
+    folder = wattdock.home / "faulty"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(fault)
+    for path in (folder, *folder.iterdir()):
+        give_to_user(path)
+    return {"PYTHONPATH": f"{folder}"}
+
+
 @pytest.mark.parametrize("breaks", [BUSY, IDLE])
 def test_a_meter_thread_that_breaks_costs_its_own_gpu_only(wattdock: Command, breaks: str) -> None:
     """A used GPU without energy fails the row with its reason and keeps the rest; a bystander's is only unknown."""
     env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)), FakeGpu(uuid=IDLE))
-    folder = wattdock.home / "faulty"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(BREAKS)
-    for path in (folder, *folder.iterdir()):
-        give_to_user(path)
-    done = wattdock("run", *SMALL, *TWO_SECONDS, env={**env, "BREAKS": breaks, "PYTHONPATH": f"{folder}"})
+    done = wattdock("run", *SMALL, *TWO_SECONDS, env={**env, **faulty(wattdock, BREAKS), "BREAKS": breaks})
     [row] = wattdock.results()
     assert any("broke_off" in event for event in row["energy"]["meter"][breaks]["events"])
     assert row["performance"]["output_tokens"] > 0
@@ -99,3 +111,16 @@ def test_a_meter_thread_that_breaks_costs_its_own_gpu_only(wattdock: Command, br
         assert "broke off" in row["error"]["message"]
         assert row["energy"]["total_j"] is None
         assert BUSY in row["energy"]["reason"]
+
+
+def test_a_meter_that_cannot_be_stopped_does_not_hide_what_went_wrong_first(wattdock: Command) -> None:
+    """The first error is the row's and decides the exit code; the meter's is appended."""
+    env = on_gpus(wattdock, FakeGpu(uuid=BUSY))
+    dies = ("--set", "fake.pass_fault=die")
+    done = wattdock("run", *SMALL, *dies, env={**env, **faulty(wattdock, BREAKS_AT_ITS_END)})
+    assert done.returncode == 5, done.stderr
+    [row] = wattdock.results()
+    assert row["error"]["kind"] == "RunnerError"
+    first, _, second = row["error"]["message"].partition("; then the meter: ")
+    assert "died" in first
+    assert second == "a bug in wattdock: put in by a test"

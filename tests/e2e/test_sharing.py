@@ -127,7 +127,7 @@ def test_a_foreign_process_that_appears_mid_run_is_flagged_by_name(wattdock: Com
     assert status == "fail"
     assert "process 1 (root, " in figure
     assert ONE in figure
-    assert check(row, "other GPUs idle")[0] == "warn"
+    assert check(row, "no process on other GPUs")[0] == "warn"
 
 
 def test_process_lists_that_do_not_show_the_runner_show_nothing(wattdock: Command) -> None:

@@ -119,6 +119,20 @@ def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_anot
         chosen(found, gpus={"count": 2})
 
 
+def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> None:
+    """All GPUs named and one of them busy; not where the settings, or the weights, need that many."""
+    found = GpuInventory(
+        tuple(gpu(i, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9) for i in (0, 1, 2)),
+        activity={"GPU-111": busy(process())},
+    )
+    with pytest.raises(PreflightError, match=r"GPU 1: .* choose others with gpus, or fewer: gpus \[0, 2\] would do"):
+        chosen(found, gpus=[0, 1, 2])
+    with pytest.raises(PreflightError, match=r"choose others with gpus$"):
+        chosen(found, backend="vllm", vllm={"tensor_parallel_size": 3}, gpus=[0, 1, 2])
+    with pytest.raises(PreflightError, match=r"choose others with gpus$"):
+        chosen(found, around=Surroundings(weight_bytes=40 * 10**9), gpus=[0, 1, 2])
+
+
 def test_a_display_does_not_occupy_a_gpu() -> None:
     """A workstation's only GPU draws its screen; the doctor and the audit tell of it."""
     assert chosen(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]

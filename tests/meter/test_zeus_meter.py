@@ -13,6 +13,7 @@ from fresh_zeus import fresh_zeus
 from wattdock.energy import span_energy
 from wattdock.errors import MeterError
 from wattdock.merge.beside import cross_check
+from wattdock.merge.energy import SpanJoules
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter.zeus import ZeusMeter
 from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord, Span, TokenSeries
@@ -53,7 +54,7 @@ def windowed(fake: FakeNvml, *lengths_s: float, lead_s: float = 2.0) -> Timeline
 def compared(timeline: Timeline, used: Sequence[str]) -> list[WindowCheck]:
     """The merge's own comparison, with a pass just inside each window."""
     passes = tuple(pass_in(number, one) for number, one in enumerate(timeline.windows))
-    check = cross_check([RestartRecord(0, passes=passes, timeline=timeline)], used)
+    check = cross_check([RestartRecord(0, passes=passes, timeline=timeline)], used, SpanJoules())
     assert check is not None
     return check.windows
 

@@ -18,7 +18,7 @@ from wattdock.models.folder import ModelFolder
 from wattdock.records import ClockCheck, Loaded, RestartRecord, Span, WarmUpSample
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 from wattdock.results.result import Failure
-from wattdock.study.record_file import Served, read_served, write_served
+from wattdock.study.record_file import Served, _decode, read_served, write_served
 
 
 def full() -> Served:
@@ -104,3 +104,9 @@ def test_every_cut_of_a_record_is_refused(tmp_path: Path) -> None:
         file.write_bytes(whole[:size])
         with pytest.raises(StoreError):
             read_served(file)
+
+
+def test_a_type_that_nothing_reads_is_refused() -> None:
+    """Text in place of an array would show only where the result is stored, and cost it."""
+    with pytest.raises(TypeError, match="nothing here reads a set"):
+        _decode(set[int], ["a0"], {})

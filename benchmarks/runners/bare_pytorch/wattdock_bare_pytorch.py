@@ -41,7 +41,7 @@ class BarePyTorchBackend(PyTorchBackend):
 def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
     """Run one batch after the other through transformers' `generate`, as the runner sets it; prompts of one length."""
     import torch
-    from wattdock_pytorch_pass import generation_config
+    from wattdock_pytorch_pass import drain, generation_config
 
     settings = generation_config(loaded, workload, workload.max_output_tokens)
     everything = torch.tensor([prompt.content for prompt in prompts])
@@ -58,12 +58,3 @@ def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]
     end_ns = recorder.close(drained=True)
     answers = [ids[everything.shape[1] :] for output in outputs for ids in output.tolist()]
     report_bare(recorder, prompts, [len(ids) for ids in answers], (start_ns, end_ns), answers)
-
-
-def drain(loaded: PyTorchModel) -> None:
-    """Return when every device has done all its work."""
-    import torch
-
-    for device in loaded.devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)

@@ -109,10 +109,11 @@ def _why_not(config: ExperimentConfig, found: GpuInventory, around: Surroundings
 def _bytes_needed(config: ExperimentConfig, weight_bytes: int | None) -> float:
     """Least VRAM per GPU: its share of the weights, and what was asked for."""
     asked = (config.gpus.min_free_gb or 0) * 1e9 if isinstance(config.gpus, GpuCount) else 0.0
-    return max(asked, (weight_bytes or 0) / _count(config))
+    return max(asked, (weight_bytes or 0) / gpus_asked(config))
 
 
-def _count(config: ExperimentConfig) -> int:
+def gpus_asked(config: ExperimentConfig) -> int:
+    """Return how many GPUs an experiment takes where it runs on GPUs."""
     if isinstance(config.gpus, list):
         return len(config.gpus)
     return config.gpus.count if isinstance(config.gpus, GpuCount) else config.section.gpus_needed()
@@ -121,17 +122,28 @@ def _count(config: ExperimentConfig) -> int:
 def _require_free(
     config: ExperimentConfig, found: GpuInventory, around: Surroundings, named: tuple[GpuInfo, ...]
 ) -> tuple[GpuInfo, ...]:
-    reasons = [f"GPU {gpu.index}: {why}" for gpu in named if (why := _why_not(config, found, around, gpu))]
-    if reasons:
-        raise PreflightError(f"{'; '.join(reasons)}; choose others with gpus{_waiting(reasons)}")
+    rejected = {gpu.uuid: why for gpu in named if (why := _why_not(config, found, around, gpu))}
+    if rejected:
+        reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in named if gpu.uuid in rejected]
+        fewer = _fewer(config, found, around, [gpu for gpu in named if gpu.uuid not in rejected])
+        raise PreflightError(f"{'; '.join(reasons)}; choose others with gpus{fewer}{_waiting(reasons)}")
     return named
+
+
+def _fewer(config: ExperimentConfig, found: GpuInventory, around: Surroundings, free: Sequence[GpuInfo]) -> str:
+    """Say that those of the named GPUs that are free would do, where the settings need no more and the model fits."""
+    indices = [gpu.index for gpu in free]
+    smaller = config.model_copy(update={"gpus": indices})
+    if len(free) < config.section.gpus_needed() or any(_why_not(smaller, found, around, gpu) for gpu in free):
+        return ""
+    return f", or fewer: gpus {indices} would do"
 
 
 def _best(
     config: ExperimentConfig, found: GpuInventory, around: Surroundings, ours: Sequence[GpuInfo]
 ) -> tuple[GpuInfo, ...]:
     """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
-    count = _count(config)
+    count = gpus_asked(config)
     rejected = {gpu.uuid: why for gpu in ours if (why := _why_not(config, found, around, gpu))}
     able = [gpu for gpu in ours if gpu.uuid not in rejected]
     for candidates in ([gpu for gpu in able if gpu.uuid not in around.leases], able):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 STOP_GRACE_S = 5.0
+# How one ended that did so when asked to, as `exit_reason` says it.
+STOPPED = "stopped"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import LaunchError
 from wattdock.launch.container import MODEL_FOLDER
-from wattdock.launch.protocol import STOP_GRACE_S
+from wattdock.launch.log import TAIL_LINES, log_tail
+from wattdock.launch.protocol import STOP_GRACE_S, STOPPED
 from wattdock.launch.socket_folder import SOCKET_NAME
 
 if TYPE_CHECKING:
@@ -89,16 +90,14 @@ class RunnerContainer:
             self._finish(self._how_it_ended(state))
         return self._exit_reason
 
-    def log_tail(self, lines: int = 20) -> str:
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
         """Return the last lines of its log; empty where there is none."""
         from docker.errors import DockerException
 
         if self._exit_reason is None:
             with contextlib.suppress(DockerException, OSError):
                 return bytes(self._container.logs(tail=lines)).decode(errors="replace").rstrip("\n")
-        with contextlib.suppress(OSError):
-            return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-lines:])
-        return ""
+        return log_tail(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.
@@ -164,7 +163,7 @@ class RunnerContainer:
         if state.get("OOMKilled"):
             return f"ran out of memory and was killed by the kernel (exit code {code}); raise container.memory_gb"
         if self._asked:
-            return "stopped"
+            return STOPPED
         if code == SIGNAL_BASE + signal.SIGKILL:
             return "killed by SIGKILL (out of the host's memory, or by somebody)"
         if code > SIGNAL_BASE and code - SIGNAL_BASE in set(signal.Signals):

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import MAX_GAP_S, MJ_PER_J, NS_PER_S, span_energy
+from wattdock.energy import MAX_GAP_S, MJ_PER_J
+from wattdock.records import NS_PER_S, Span
 from wattdock.results.result import CrossCheck, HostEnergy, WindowCheck
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.merge.energy import SpanJoules
     from wattdock.meter.timeline import Series, Ticks, Timeline, Window
-    from wattdock.records import MeasuredPass, RestartRecord, Span
+    from wattdock.records import MeasuredPass, RestartRecord
 
 # A counter read within this time of a change may have seen either side of it: the call's length and the counter's lag.
 EDGE_NS = 20_000_000
 
 
-def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str]) -> CrossCheck | None:
+def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> CrossCheck | None:
     """Return how a second meter's windows compare with our figures of them; None without such windows.
 
     Args:
@@ -28,7 +30,7 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str]) -> Cross
         used: UUIDs of the GPUs that the differences are over.
     """
     windows = [
-        (_window_check(one.restart, measured, one.timeline, window, used), window.source)
+        (_window_check(one.restart, measured, one.timeline, window, used, joules_in), window.source)
         for one in restarts
         if one.timeline
         for measured in one.passes
@@ -49,9 +51,15 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str]) -> Cross
 
 
 def _window_check(
-    restart: int, measured: MeasuredPass, timeline: Timeline, window: Window, used: Sequence[str]
+    restart: int,
+    measured: MeasuredPass,
+    timeline: Timeline,
+    window: Window,
+    used: Sequence[str],
+    joules_in: SpanJoules,
 ) -> WindowCheck:
-    found = {uuid: span_energy(gpu, window.start_ns, window.end_ns) for uuid, gpu in timeline.gpus.items()}
+    span = Span(window.key, window.start_ns, window.end_ns)
+    found = {uuid: joules_in.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
     own_j = {uuid: one.energy_j for uuid, one in found.items()}
     reason = window.reason or next((one.reason for uuid, one in found.items() if uuid in used and one.reason), None)
     if reason is None and not (used and set(used) <= own_j.keys() & window.energy_j.keys()):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.meter.timeline import MeterEvent
+from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from wattdock.meter.timeline import Series, Ticks
 
-NS_PER_S = 1e9
 # Between 1.26 periods, the longest interval seen on an H200 under load, and the 2 of a missed change.
 GAP_PERIODS = 1.7
 FROZEN_S = 5.0

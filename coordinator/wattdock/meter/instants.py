@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.records import NS_PER_S
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-NS_PER_S = 1e9
 # A change is never closer to the one before it than this share of the period: 0.74 was the least on an H200 under load.
 LEAST_INTERVAL_PERIODS = 0.5
 

@@ -28,7 +28,6 @@ POWERCAP = Path("/sys/class/powercap")
 # Packages hold their cores and graphics; a platform holds packages: adding those would count twice.
 SUMMED = re.compile(r"package-\d+(-die-\d+)?|dram")
 UJ_PER_J = 1e6
-NS_PER_S = 1e9
 # Far below a wrap: 32 bits of the usual 15.3 µJ (Intel SDM volume 4, MSR_RAPL_POWER_UNIT) last 160 s at 400 W.
 PERIOD_S = 0.1
 JOIN_S = 5.0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wattdock.host.activity import owner_of
 from wattdock.meter.schedule import TickSchedule
 from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample
+from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NS_PER_S = 1_000_000_000
 POWER_PERIOD_NS = 50_000_000
 SLOW_PERIOD_NS = NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from wattdock.meter.source import Source
     from wattdock.meter.timeline import Timeline
 
-MW_PER_W = 1_000
 # Would hide GPUs of this host from Zeus, or put its daemon between us and NVML.
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
 
@@ -127,9 +126,9 @@ class ZeusHost(NvmlHost):
             own,
             counter_mj=gpu.get_total_energy_consumption,
             power=(
-                PowerRead("power_w", "get_instant_power_usage", lambda: gpu.get_instant_power_usage() / MW_PER_W),
+                PowerRead("power_w", "get_instant_power_usage", lambda: gpu.get_instant_power_usage() / nvml.MW_PER_W),
                 PowerRead(
-                    "power_average_w", "get_average_power_usage", lambda: gpu.get_average_power_usage() / MW_PER_W
+                    "power_average_w", "get_average_power_usage", lambda: gpu.get_average_power_usage() / nvml.MW_PER_W
                 ),
                 *(way for way in own.power if way.call == "power_usage_w"),
             ),

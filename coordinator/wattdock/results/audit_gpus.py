@@ -154,7 +154,7 @@ def _strays(energy: EnergyResult) -> Check:
     status = "pass" if worst <= MAX_STRAY_W else "fail"
     figures = ", ".join(f"{uuid} {watts:+.0f} W" for uuid, watts in above)
     return Check(
-        name="unused GPUs idle",
+        name="unused GPUs at idle power",
         status=status if len(above) == len(others) else "unknown",
         figure=figures or ("no other GPU" if not others else "no idle baseline to compare with; set idle.duration_s"),
         threshold=f"at most {MAX_STRAY_W:g} W above idle",

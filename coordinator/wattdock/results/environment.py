@@ -125,7 +125,13 @@ class ContainerFacts(_Stored):
     """What a runner in a container ran in.
 
     Attributes:
-        image_id: Hash of the image's configuration; says exactly what ran, on this machine.
+        image_id: Hash by which this machine's engine has the image; says exactly what ran, on this machine.
+        image_store: What keeps the engine's images, and so what its ids are: "classic", "containerd" or "podman".
+        inputs_sha256: Hash over what the image was made from; None for one that does not say.
+        base_digest: "sha256:…" by which a registry has the image's base.
+        locked: The image is the one in `docker/images.lock`, held against it before anything was started.
+        locked_digest: "repository@sha256:…" by which it was locked; None where it was locked by its id only.
+        lock_sha256: Hash of that file.
     """
 
     engine: str
@@ -133,6 +139,12 @@ class ContainerFacts(_Stored):
     rootless: bool
     image: str
     image_id: str
+    image_store: str | None = None
+    inputs_sha256: str | None = None
+    base_digest: str | None = None
+    locked: bool = False
+    locked_digest: str | None = None
+    lock_sha256: str | None = None
 
 
 class EnvironmentSnapshot(_Stored):
@@ -144,6 +156,7 @@ class EnvironmentSnapshot(_Stored):
         topology: Null with fewer than two GPUs.
         leased: GPU UUIDs, or "cpu", that were held for the run.
         exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
+        wattdock_commit, wattdock_dirty: Of wattdock's own checkout; null where it was installed without one.
         launcher, launcher_reason: How the runner was started and why so.
         image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
         container: None for a runner that is a plain process.
@@ -167,6 +180,8 @@ class EnvironmentSnapshot(_Stored):
     kernel: str
     coordinator_python: str
     wattdock_version: str
+    wattdock_commit: str | None = None
+    wattdock_dirty: bool | None = None
     launcher: str
     launcher_reason: str
     image_digest: str | None = None

@@ -24,7 +24,7 @@ def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult) -> li
     others = [one for one in energy.gpu_processes if one.gpu_uuid not in gpus]
     if others:
         # They share power, cooling and host; how much that matters is the reader's to judge.
-        checks.append(Check(name="other GPUs idle", status="warn", figure=_figure(others)))
+        checks.append(Check(name="no process on other GPUs", status="warn", figure=_figure(others)))
     return checks
 
 

@@ -45,6 +45,8 @@ NAMES = {
     "Path": Path,
 }
 DOCUMENT = "document"
+# As JSON has them.
+PLAIN = (bool, int, float, str, Any)
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def _decode(kind: Any, data: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return None if data is None else _decode(next(one for one in parts if one is not types.NoneType), data, arrays)
-    if origin is np.ndarray:
+    # numpy's alias is a class of its own from 2.5 on, under Python 3.12 and newer.
+    if origin in (np.ndarray, NDArray):
         return arrays[data]
     if origin is frozenset:
         return frozenset(data)
@@ -150,7 +153,11 @@ def _decode(kind: Any, data: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         return kind.model_validate(data)
     if kind is datetime:
         return datetime.fromisoformat(data)
-    return Path(data) if kind is Path else data
+    if kind is Path:
+        return Path(data)
+    if origin is not typing.Literal and kind not in PLAIN:
+        raise TypeError(f"nothing here reads a {kind}")
+    return data
 
 
 @functools.cache

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 SERVER_THREADS = 8
 STOP_GRACE_S = 10.0
+SIGNAL_LOOK_S = 1.0
 EXIT_USAGE = 2
 EXIT_STUCK = 3
 
@@ -94,7 +95,9 @@ def serve(backend: Backend, socket_path: str) -> int:
     _bind_privately(server, socket_path)
     server.start()
     log.info("serving %s on %s (pid %d)", backend.name, socket_path, os.getpid())
-    stop.wait()
+    # A signal that another thread takes does not wake this one, in which alone Python runs its handler.
+    while not stop.wait(SIGNAL_LOOK_S):
+        pass
     log.info("asked to stop")
     ended = servicer.shut_down(STOP_GRACE_S)
     server.stop(grace=1.0).wait()

@@ -1,16 +1,18 @@
-"""Hold the GPUs that an engine sees against those it was meant to see."""
+"""Hold the GPUs that an engine sees against those it was meant to see.
+
+Torch is duck-typed: nothing is imported.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from wattdock_runner.backend import Gpu
 from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from wattdock_runner.backend import Gpu
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -19,6 +21,14 @@ def nvml_uuid(uuid: object) -> str:
     """Return a UUID in NVML's form; torch writes them without prefix."""
     text = str(uuid)
     return text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+
+
+def torch_gpus(cuda: Any) -> tuple[Gpu, ...]:
+    """Return the GPUs that torch sees, in its order, with UUIDs in NVML's form; `cuda` is torch.cuda."""
+    if not cuda.is_available():
+        return ()
+    all_properties = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
+    return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
 
 
 def require_gpus(asked: tuple[str, ...], gpus: Sequence[Gpu], engine: str) -> None:

@@ -1,4 +1,4 @@
-"""Turn a prompt into token ids with a Hugging Face tokenizer, the same way for every backend.
+"""Turn a prompt into token ids, and ids into text, with a Hugging Face tokenizer, the same way for every backend.
 
 The tokenizer is duck-typed: nothing is imported.
 """
@@ -29,6 +29,10 @@ class Tokenizer(Protocol):
         """Return the conversation as text when `tokenize` is False."""
         ...
 
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> Any:
+        """Return the ids as text."""
+        ...
+
 
 def encode_prompts(tokenizer: Tokenizer | None, prompts: Sequence[Prompt], *, chat_template: bool) -> list[list[int]]:
     """Return the token ids of each prompt, in order.
@@ -43,6 +47,11 @@ def encode_prompts(tokenizer: Tokenizer | None, prompts: Sequence[Prompt], *, ch
     if [] in encoded:
         raise InvalidRequest(f"prompt {encoded.index([])} has no tokens")
     return encoded
+
+
+def decode(tokenizer: Tokenizer | None, ids: Sequence[int]) -> str | None:
+    """Return ids as text, special tokens left out; None without a tokenizer."""
+    return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def require_servable(

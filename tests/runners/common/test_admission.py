@@ -7,9 +7,8 @@ from typing import Any
 
 from wattdock_runner.admission import Admission
 from wattdock_runner.backend import Arrival, Workload
+from wattdock_runner.clock import NS_PER_S
 from wattdock_runner.supply import PromptSupply, poisson_instants
-
-NS_PER_S = 1_000_000_000
 
 
 def admission(arrival: Arrival, prompts: str, *, in_flight: int, clock_s: list[float], **fields: Any) -> Admission[str]:

@@ -7,9 +7,8 @@ from itertools import islice
 import pytest
 
 from wattdock_runner.backend import Arrival, Workload
+from wattdock_runner.clock import NS_PER_S
 from wattdock_runner.supply import PromptSupply, poisson_instants
-
-NS_PER_S = 1_000_000_000
 
 
 def supply(prompts: str, clock_s: list[float], **fields: object) -> PromptSupply[str]:

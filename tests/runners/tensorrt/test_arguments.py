@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,11 +107,38 @@ def test_a_build_that_fails_leaves_nothing_that_passes_for_an_engine(
         (folder / "half").touch()
         raise RuntimeError("no")
 
+    def touch(folder: Path) -> None:
+        (folder / "engine").touch()
+
+    def no_wait() -> None:
+        pytest.fail("nobody else builds it")
+
     with pytest.raises(RuntimeError, match="no"):
-        wattdock_tensorrt_engine.kept_engine("key", fail)
-    folder, was_built = wattdock_tensorrt_engine.kept_engine("key", lambda folder: (folder / "engine").touch())
+        wattdock_tensorrt_engine.kept_engine("key", fail, no_wait)
+    folder, was_built = wattdock_tensorrt_engine.kept_engine("key", touch, no_wait)
     assert ([file.name for file in folder.iterdir()], was_built) == (["engine"], True)
-    assert wattdock_tensorrt_engine.kept_engine("key", fail) == (folder, False)
+    assert wattdock_tensorrt_engine.kept_engine("key", fail, no_wait) == (folder, False)
+
+
+def test_who_waits_for_another_build_says_so_and_takes_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build takes minutes, in which nothing else would show."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    begun, waited = threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> None:
+        begun.set()
+        assert waited.wait(60)
+
+    def never(folder: Path) -> None:
+        pytest.fail("it is built already")
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(wattdock_tensorrt_engine.kept_engine, "key", slow, threading.Event().set)
+        assert begun.wait(60)
+        folder, was_built = wattdock_tensorrt_engine.kept_engine("key", never, waited.set)
+        assert (first.result(60), was_built) == ((folder, True), False)
 
 
 def test_scratch_of_the_living_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from runners.tensorrt.make_standin import make_standin
 from wattdock_tensorrt_workers import descendants, workers_below
 
 from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_runner.clock import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 PYTHON = Path(TENSORRT.python)
 GPUS = tuple(f"GPU-5a0d1000-0000-0000-0000-00000000000{index}" for index in range(2))
-NS_PER_S = 1_000_000_000
 TWO_ENDS = {"eos_token_id": [2, 5]}
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with torch at {PYTHON}")

@@ -27,6 +27,7 @@ from tokenizers import Tokenizer
 
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_runner.clock import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,6 @@ pytestmark = pytest.mark.skipif(
 
 NEW_TOKENS = 40
 PROMPTS = [[7, 8, 9], [3 + i % 90 for i in range(17)], [200 - i for i in range(60)], [5, 4, 3, 6, 7, 8, 9, 10, 11, 12]]
-NS_PER_S = 1_000_000_000
 # vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
 BLOCK_TOKENS = 32
 

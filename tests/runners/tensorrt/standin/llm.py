@@ -63,10 +63,10 @@ class RequestOutput:
         if self.finished:
             raise StopAsyncIteration
         while not self._responses:
+            # May still be set for a response that was taken before its notice came.
+            self._event.clear()
             await self._event.wait()
         response = self._responses.popleft()
-        if not self._responses:
-            self._event.clear()
         if "error" in response:
             self.finished = True
             raise RequestError(response["error"])

@@ -1,0 +1,1 @@
+"""Publication bundles: results that a stranger can check and run again, in one file."""

@@ -1,0 +1,239 @@
+"""Make a bundle: stage its files, describe them, hash them, and give the whole its name at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from wattdock import __version__
+from wattdock.bundle.archive import write_tar
+from wattdock.bundle.identity import own_names
+from wattdock.bundle.manifest import (
+    CITATION,
+    LOCK,
+    MANIFEST,
+    README,
+    RESULTS,
+    SAFE_PART,
+    STUDY,
+    SUMS,
+    BundledResult,
+    BundleManifest,
+    Code,
+    Replaced,
+    sums_text,
+)
+from wattdock.bundle.redaction import Private
+from wattdock.bundle.sources import choose, gather
+from wattdock.bundle.staging import copy_lock, redactor_for, stage
+from wattdock.bundle.study_file import study_document
+from wattdock.bundle.texts import citation, readme
+from wattdock.errors import ConfigError, StoreError
+from wattdock.host.code import CHECKOUT, checkout
+from wattdock.results.store import load_result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wattdock.bundle.redaction import Redactor
+    from wattdock.bundle.sources import Sources
+    from wattdock.results.result import ExperimentResult
+
+TAR = ".tar"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person asks of a bundle.
+
+    Attributes:
+        title: For people; the bundle's name unless given.
+        authors: As in "Family, Given", or one name each.
+        keep_names: Leave users, home folders and hosts as they are; secrets go all the same.
+        more_names: Further words to replace.
+        with_prompts: Take files of prompts in.
+        lock: The lock file of images; None looks for docker/images.lock of this checkout.
+    """
+
+    title: str | None = None
+    authors: tuple[str, ...] = ()
+    keep_names: bool = False
+    more_names: tuple[str, ...] = ()
+    with_prompts: bool = True
+    lock: Path | None = None
+
+
+@dataclass(frozen=True)
+class Created:
+    """A new bundle.
+
+    Attributes:
+        digest: SHA-256 of its SHA256SUMS: what to print in a paper to pin all of it.
+    """
+
+    path: Path
+    manifest: BundleManifest
+    digest: str
+
+
+def create(paths: Sequence[Path], out: Path | None, wishes: Wishes, *, home: Path) -> Created:
+    """Bundle the results that `paths` mean.
+
+    Args:
+        out: A name that ends in .tar makes a tar file, any other a folder; None makes NAME.tar in the current folder.
+        home: WATTDOCK_HOME.
+
+    Raises:
+        ConfigError: The name cannot be one, or something private cannot be replaced.
+        StoreError: A result cannot be read, or the bundle cannot be written; nothing is left of it.
+    """
+    chosen = choose(paths)
+    sources = gather(chosen, home=home, with_prompts=wishes.with_prompts)
+    words = {Private("user", word) for word in wishes.more_names}
+    redactor = redactor_for(sources, own_names() | words, keep_names=wishes.keep_names)
+    # A study's name, and so its folder's, may hold one.
+    sources = sources.renamed(redactor.text)
+    out = out or Path(f"wattdock-{_natural_name(sources)}{TAR}")
+    name = out.name.removesuffix(TAR)
+    if not SAFE_PART.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot be a bundle's name; use letters, digits, . _ - only")
+    with _room_beside(out) as folder:
+        stage(sources, folder, redactor)
+        has_lock = _stage_lock(wishes.lock, sources, folder, redactor)
+        results = {one: load_result(folder / RESULTS / one) for one in sources.results}
+        manifest = _manifest(name, sources, results, redactor, keep_names=wishes.keep_names)
+        title = wishes.title or name
+        _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
+        _write(folder / README, readme(manifest, title, has_lock=has_lock))
+        _write(folder / CITATION, citation(manifest, title, wishes.authors))
+        _write(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+        digests = hashes(folder)
+        _write(folder / SUMS, sums_text(digests))
+        _place(folder, [*digests, SUMS], out)
+        digest = hashlib.sha256(sums_text(digests).encode()).hexdigest()
+    return Created(out, manifest, digest)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below `folder`, by name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): _sha256(path) for path in files}
+
+
+def _natural_name(sources: Sources) -> str:
+    names = sources.studies or sorted(sources.results)
+    return names[0] if len(names) == 1 else f"{names[-1]}-and-{len(names) - 1}-more"
+
+
+def _stage_lock(given: Path | None, sources: Sources, folder: Path, redactor: Redactor) -> bool:
+    path = given or CHECKOUT / "docker" / LOCK
+    if path.is_file():
+        copy_lock(path, folder / LOCK, redactor)
+        return True
+    if given:
+        raise ConfigError(f"--lock {given}: is not there")
+    sources.missing.append("no lock file of images was there; results name the digest of theirs, where it has one")
+    return False
+
+
+def _manifest(
+    name: str, sources: Sources, results: dict[str, ExperimentResult], redactor: Redactor, *, keep_names: bool
+) -> BundleManifest:
+    missing = [redactor.text(line) for line in sources.missing]
+    kinds = redactor.kinds
+    found = checkout()
+    return BundleManifest(
+        name=name,
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        code=Code(version=__version__, commit=found.commit if found else None, dirty=found.dirty if found else None),
+        results=[bundled(folder, one) for folder, one in results.items()],
+        studies=sources.studies,
+        prompt_files=sources.prompt_files,
+        missing=missing,
+        names_kept=keep_names,
+        replaced=[Replaced(kind=kinds[one], stand_in=one, times=redactor.times[one]) for one in kinds],
+    )
+
+
+def bundled(folder: str, result: ExperimentResult) -> BundledResult:
+    """Return what the manifest says of a result."""
+    seen, config = result.environment, result.config
+    given = config["model"]
+    model = seen.model.name if seen else given.get("id") or given.get("shape") or str(given.get("path"))
+    return BundledResult(
+        folder=folder,
+        experiment_id=result.experiment_id,
+        label=label_of(config),
+        status=result.status,
+        publishable=bool(result.audit and result.audit.publishable),
+        reasons=result.audit.reasons if result.audit else ["no audit"],
+        backend=config["backend"],
+        framework_version=seen.framework_version if seen else None,
+        gpu_names=seen.gpu_names if seen else [],
+        energy_per_output_token_j=result.energy.energy_per_output_token_j if result.energy else None,
+        output_tokens_per_s=result.performance.output_tokens_per_s if result.performance else None,
+        model=model,
+        model_revision=seen.model.revision if seen else given.get("revision"),
+        weights=seen.model.weights if seen else None,
+        dataset=seen.dataset if seen else None,
+        dataset_sha256=seen.dataset_sha256 if seen else None,
+        image_digest=seen.image_digest if seen else None,
+        wattdock_version=seen.wattdock_version if seen else None,
+        wattdock_commit=seen.wattdock_commit if seen else None,
+    )
+
+
+def label_of(config: dict[str, Any]) -> str:
+    """Return how people call an experiment."""
+    return str(config.get("name") or f"{config['backend']} batch {config['workload']['batch_size']}")
+
+
+@contextmanager
+def _room_beside(out: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `out`, which goes in any case."""
+    if out.exists():
+        raise StoreError(f"{out} is there already; bundles are never overwritten: choose another name with --output")
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error
+    try:
+        (room / "bundle").mkdir()
+        yield room / "bundle"
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _place(folder: Path, names: Sequence[str], out: Path) -> None:
+    """Give the bundle its final name; nobody sees half of it."""
+    if out.suffix != TAR:
+        folder.rename(out)
+        return
+    partial = folder.parent / out.name
+    with partial.open("wb") as file:
+        write_tar(folder, sorted(names), file, top=out.name.removesuffix(TAR), at_s=int(datetime.now(UTC).timestamp()))
+        file.flush()
+        os.fsync(file.fileno())
+    # Unlike a rename, a link does not replace what has come there meanwhile.
+    out.hardlink_to(partial)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,198 @@
+"""What a bundle's experiments are on another machine, and how what came out there compares. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattdock.bundle.differences import environment_differences
+from wattdock.equivalence import METHOD, equivalence
+from wattdock.merge.statistics import statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wattdock.equivalence import Verdict
+    from wattdock.results.result import ExperimentResult
+
+ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
+# Of a request: restart, pass, index.
+Place = tuple[int, int, int]
+Ids = tuple[int, ...]
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FigureComparison(_Stored):
+    """One figure, before and now; means are over restarts.
+
+    Attributes:
+        relative: Ratio of geometric means − 1.
+        interval90: Of `relative`; null where there is none.
+        reason: Why it is undecided, or was not compared.
+    """
+
+    quantity: str
+    before: float | None
+    now: float | None
+    relative: float | None = None
+    interval90: tuple[float, float] | None = None
+    verdict: Literal["equivalent", "not equivalent", "undecided"]
+    reason: str | None = None
+
+
+class TokenComparison(_Stored):
+    """Whether greedy decoding chose the same token ids; null counts where that says nothing."""
+
+    compared: int | None
+    equal: int | None
+    reason: str | None = None
+
+
+class Difference(_Stored):
+    """A fact of the environment that is another now."""
+
+    name: str
+    before: str
+    now: str
+
+
+class Comparison(_Stored):
+    """One of a bundle's experiments beside its reproduction.
+
+    Attributes:
+        folder, reproduced: Result folders, in the bundle and here; null for what was not measured again.
+        verdict: Of the first figure, joules per token where the bundle has them.
+        margin: Relative; the ratio must lie between 1 ÷ (1 + margin) and 1 + margin.
+    """
+
+    label: str
+    folder: str
+    reproduced: str | None
+    verdict: Literal["equivalent", "not equivalent", "undecided"]
+    reason: str | None = None
+    method: str = METHOD
+    margin: float
+    figures: list[FigureComparison] = Field(default_factory=list)
+    tokens: TokenComparison | None = None
+    differences: list[Difference] = Field(default_factory=list)
+
+
+def compared(
+    label: str,
+    before: ExperimentResult,
+    now: ExperimentResult,
+    *,
+    folders: tuple[str, str],
+    tokens: TokenComparison,
+    margin: float,
+) -> Comparison:
+    """Compare an experiment of a bundle with what was measured now.
+
+    Args:
+        folders: Of both results.
+    """
+    differences = (
+        [Difference(**vars(one)) for one in environment_differences(before.environment, now.environment)]
+        if before.environment and now.environment
+        else []
+    )
+    figures = [_figure(name, _values(before, name), _values(now, name), margin) for name in (ENERGY, SPEED)]
+    if figures[0].before is None:
+        # Nothing to reproduce: speed is what was published.
+        figures.reverse()
+    verdict, reason = figures[0].verdict, figures[0].reason
+    if now.status != "ok":
+        # What there is of it may look alike; it is not the same experiment.
+        verdict, reason = "undecided", f"{now.status} here: {now.error.message if now.error else 'no error is stored'}"
+    return Comparison(
+        label=label,
+        folder=folders[0],
+        reproduced=folders[1],
+        verdict=verdict,
+        reason=reason,
+        margin=margin,
+        figures=figures,
+        tokens=tokens,
+        differences=differences,
+    )
+
+
+def token_comparison(
+    before: ExperimentResult, now: ExperimentResult, old: Mapping[Place, Ids | None], new: Mapping[Place, Ids | None]
+) -> TokenComparison:
+    """Compare the token ids of equal requests, where equal ones are to be expected.
+
+    Args:
+        old, new: Ids by request; None where an engine did not tell.
+    """
+    if why := _incomparable(before, now):
+        return TokenComparison(compared=None, equal=None, reason=why)
+    both = [place for place in old if old[place] is not None and new.get(place) is not None]
+    if not both:
+        return TokenComparison(compared=None, equal=None, reason="no token ids are stored of both")
+    return TokenComparison(compared=len(both), equal=sum(old[place] == new[place] for place in both))
+
+
+def _incomparable(before: ExperimentResult, now: ExperimentResult) -> str | None:
+    if before.config["workload"].get("temperature"):
+        return "sampled, not greedy"
+    if before.environment is None or now.environment is None:
+        return "one of them has no environment"
+    for name in ("dataset_sha256", "seed"):
+        if getattr(before.environment, name) != getattr(now.environment, name):
+            return f"another {name.removesuffix('_sha256')}"
+    return None
+
+
+def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin: float) -> FigureComparison:
+    means = {"before": _mean(before), "now": _mean(now)}
+    verdict: Verdict = "undecided"
+    if not before or not now:
+        where = "the bundle" if not before else "this run"
+        what = "energy was not measured" if quantity == ENERGY else "no speed was measured"
+        return FigureComparison(quantity=quantity, **means, verdict=verdict, reason=f"{what} in {where}")
+    found = equivalence(before, now, margin=margin)
+    interval = None if found.low is None or found.high is None else (found.low, found.high)
+    return FigureComparison(
+        quantity=quantity,
+        **means,
+        relative=found.relative,
+        interval90=interval,
+        verdict=found.verdict,
+        reason=found.reason,
+    )
+
+
+def _values(result: ExperimentResult, quantity: str) -> list[float]:
+    """Return a value per restart; none where some pass has no energy."""
+    passes = result.energy.passes if result.energy else []
+    if quantity == SPEED:
+        passes = [one.model_copy(update={"total_j": None}) for one in passes]
+    seen = statistics(passes)
+    return seen.per_restart if seen and seen.quantity == quantity and min(seen.per_restart) > 0 else []
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def settings_here(pinned: dict[str, Any], before: ExperimentResult) -> dict[str, Any]:
+    """Return pinned settings with what was found out on the first machine made explicit: accelerator, launcher, image.
+
+    "auto" must not choose otherwise here.
+    """
+    seen = before.environment
+    if seen is None:
+        return pinned
+    on_gpu = seen.gpu_count > 0
+    changed: dict[str, Any] = {"accelerator": "cuda" if on_gpu else "cpu", "launcher": seen.launcher}
+    if not on_gpu:
+        changed["gpus"] = "auto"
+    if seen.launcher == "docker":
+        image = seen.image_digest or (seen.container.image if seen.container else None)
+        changed["container"] = pinned.get("container", {}) | {"image": image}
+    return pinned | changed

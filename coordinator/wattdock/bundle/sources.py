@@ -1,0 +1,181 @@
+"""Which results are to be bundled, and where their files and what belongs to them are."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.bundle.manifest import CARDS, PROMPTS, RESULTS, SAFE_PART
+from wattdock.errors import ConfigError, StoreError
+from wattdock.meter_cards import load_cards
+from wattdock.prompts import BUNDLED, SYNTHETIC
+from wattdock.results.store import LOG, REQUESTS, RESULT, TIMELINE, load_result
+from wattdock.study.folder import JOURNAL, STUDIES
+from wattdock.study.history import pasts
+from wattdock.study.journal import read_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wattdock.results.result import ExperimentResult
+
+FILES = (RESULT, TIMELINE, REQUESTS, LOG)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Results and studies, by the name of their folder."""
+
+    results: dict[str, Path]
+    studies: dict[str, Path]
+
+
+@dataclass
+class Sources:
+    """Files of a bundle by their name in it, and what could not be had.
+
+    Attributes:
+        results: By folder name, in order.
+        studies: Names of their folders.
+        files: Results' and studies' own files, and meter cards.
+        prompt_files: Hash → name in the bundle.
+        prompts: Name in the bundle → file; kept byte for byte, since their hash is part of every result.
+    """
+
+    results: dict[str, ExperimentResult] = field(default_factory=dict)
+    studies: list[str] = field(default_factory=list)
+    files: dict[str, Path] = field(default_factory=dict)
+    prompt_files: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, Path] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    def renamed(self, change: Callable[[str], str]) -> Sources:
+        """Return the same with the names of studies changed: a person chose them, unlike those of results."""
+        studies = {name: change(name) for name in self.studies}
+        journals = {
+            f"{RESULTS}/{STUDIES}/{old}/{JOURNAL}": f"{RESULTS}/{STUDIES}/{new}/{JOURNAL}"
+            for old, new in studies.items()
+        }
+        files = {journals.get(name, name): path for name, path in self.files.items()}
+        return replace(self, studies=[*studies.values()], files=files)
+
+
+def choose(paths: Sequence[Path]) -> Chosen:
+    """Return the results that `paths` mean: result folders, study folders, or a folder of results, whole.
+
+    Rows that a later one of their study stands for are left out.
+
+    Raises:
+        StoreError: One of them is nothing of this kind, or a study's row is gone.
+        ConfigError: Two different results have one name.
+    """
+    chosen = Chosen({}, {})
+    for path in paths:
+        if (path / RESULT).is_file():
+            _add(chosen.results, path)
+        elif (path / JOURNAL).is_file():
+            _add_study(chosen, path)
+        elif path.is_dir() and (found := sorted(path.glob(f"[!.]*/{RESULT}"))):
+            superseded = _superseded(path)
+            for file in found:
+                if file.parent.name not in superseded:
+                    _add(chosen.results, file.parent)
+            for journal in sorted((path / STUDIES).glob(f"[!.]*/{JOURNAL}")):
+                _add_study(chosen, journal.parent)
+        else:
+            raise StoreError(f"{path} is neither a result nor a study; name folders in results/ or results/studies/")
+    return chosen
+
+
+def gather(chosen: Chosen, *, home: Path, with_prompts: bool) -> Sources:
+    """Return the files that belong in the bundle.
+
+    Args:
+        home: WATTDOCK_HOME, for the cards of meters.
+        with_prompts: Take files of prompts in.
+
+    Raises:
+        StoreError: A result cannot be read, or its folder is incomplete.
+    """
+    sources = Sources()
+    for name, folder in sorted(chosen.results.items()):
+        _require_safe(name)
+        sources.results[name] = load_result(folder)
+        for file in FILES:
+            if not (folder / file).is_file():
+                raise StoreError(f"{folder} has no {file}; a bundle holds whole results only")
+            sources.files[f"{RESULTS}/{name}/{file}"] = folder / file
+    for name, folder in sorted(chosen.studies.items()):
+        _require_safe(name)
+        sources.studies.append(name)
+        sources.files[_journal(name)] = folder / JOURNAL
+    _gather_cards(sources, home)
+    _gather_prompts(sources, with_prompts=with_prompts)
+    return sources
+
+
+def _journal(study: str) -> str:
+    return f"{RESULTS}/{STUDIES}/{study}/{JOURNAL}"
+
+
+def _add(folders: dict[str, Path], path: Path) -> None:
+    path = path.resolve()
+    if folders.setdefault(path.name, path) != path:
+        raise ConfigError(f"{path} and {folders[path.name]} have one name; bundle them apart")
+
+
+def _add_study(chosen: Chosen, path: Path) -> None:
+    path = path.resolve()
+    last = [past.folders[-1] for past in pasts(read_journal(path / JOURNAL)).values() if past.folders]
+    if not last:
+        raise StoreError(f"{path} has stored no row yet; let it end, or go on with --resume")
+    _add(chosen.studies, path)
+    for name in last:
+        row = path.parents[1] / name
+        if not (row / RESULT).is_file():
+            raise StoreError(f"{row} is gone, where {path.name} stored a row; put it back, or name results one by one")
+        _add(chosen.results, row)
+
+
+def _superseded(output_dir: Path) -> set[str]:
+    journals = sorted((output_dir / STUDIES).glob(f"[!.]*/{JOURNAL}"))
+    return {name for one in journals for past in pasts(read_journal(one)).values() for name in past.folders[:-1]}
+
+
+def _require_safe(name: str) -> None:
+    if not SAFE_PART.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot be a name in a bundle; rename the folder with letters, digits, . _ - only")
+
+
+def _gather_cards(sources: Sources, home: Path) -> None:
+    cited = {
+        uuid: fact.card
+        for result in sources.results.values()
+        for uuid, fact in (result.energy.meter if result.energy else {}).items()
+        if fact.card
+    }
+    cards = load_cards(sorted(cited), home=home, progress=sources.missing.append)
+    for uuid, measured_utc in sorted(cited.items()):
+        if uuid in cards and cards[uuid].measured_utc == measured_utc:
+            sources.files[f"{CARDS}/{uuid}.json"] = home / "meter-cards" / f"{uuid}.json"
+        else:
+            sources.missing.append(f"the card of {uuid}'s counter of {measured_utc}, which results cite, is not here")
+
+
+def _gather_prompts(sources: Sources, *, with_prompts: bool) -> None:
+    wanted: dict[str, str] = {}
+    for result in sources.results.values():
+        seen = result.environment
+        if seen and seen.dataset and seen.dataset not in (BUNDLED, SYNTHETIC) and seen.dataset_sha256:
+            wanted[seen.dataset_sha256] = seen.dataset
+    for digest, source in sorted(wanted.items()):
+        path = Path(source).expanduser()
+        there = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+        if not with_prompts or not there:
+            why = "was left out" if not with_prompts else "has changed" if path.is_file() else "is not here"
+            sources.missing.append(f"the file of prompts with SHA-256 {digest} {why}; it cannot be run again without")
+            continue
+        sources.prompt_files[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
+        sources.prompts[sources.prompt_files[digest]] = path

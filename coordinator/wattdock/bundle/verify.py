@@ -1,0 +1,175 @@
+"""See that a bundle is what was bundled, before anything in it is used.
+
+A bundle is somebody else's: nothing of it is trusted before its hashes agree, and nothing but plain files is unpacked.
+That the hashes agree does not say who made it; compare its digest with the one its authors have printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from wattdock.bundle.archive import PIECE, members
+from wattdock.bundle.manifest import BUNDLE_SCHEMA, MANIFEST, RESULTS, SUMS, BundleManifest, is_safe, require_equal
+from wattdock.errors import StoreError
+from wattdock.results.store import RESULT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What stands in memory; a bundle of a thousand results has a tenth of that.
+SMALL_BYTES = 50_000_000
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A bundle whose files are those it was made with.
+
+    Attributes:
+        digest: SHA-256 of its SHA256SUMS, which stands for all of it.
+    """
+
+    manifest: BundleManifest
+    digest: str
+    files: int
+    size_bytes: int
+
+
+@dataclass
+class _Seen:
+    """What was found while a bundle was read once."""
+
+    digests: dict[str, str]
+    small: dict[str, bytes]
+    size_bytes: int = 0
+
+
+def verify(path: Path, *, into: Path | None = None) -> Verified:
+    """Read a bundle, a tar file or a folder, once and whole.
+
+    Args:
+        into: An empty folder to unpack a tar file to meanwhile; of no use before this has returned.
+
+    Raises:
+        StoreError: It is damaged, cut short, changed or hostile, or cannot be read; says what and where.
+    """
+    try:
+        seen = _read_folder(path) if path.is_dir() else _read_tar(path, into)
+        for name in (SUMS, MANIFEST):
+            if name not in seen.small:
+                raise StoreError(f"has no {name}, or an impossibly large one; it is no bundle, or was cut short")
+        sums = seen.small[SUMS]
+        require_equal(sums.decode("ascii", "backslashreplace"), seen.digests)
+        manifest = _manifest(seen.small[MANIFEST])
+        _require_results(manifest, seen.digests)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; name a bundle, a .tar file or a folder") from error
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}") from error
+    return Verified(manifest, hashlib.sha256(sums).hexdigest(), len(seen.digests), seen.size_bytes)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Path, Verified]]:
+    """Yield a folder with the files of a bundle that was verified; one of our own, for a tar file, which then goes.
+
+    Raises:
+        StoreError: As `verify`.
+    """
+    if path.is_dir():
+        yield path, verify(path)
+        return
+    _require_room(path)
+    with tempfile.TemporaryDirectory(prefix="wattdock-bundle-") as name:
+        yield Path(name), verify(path, into=Path(name))
+
+
+def _read_tar(path: Path, into: Path | None) -> _Seen:
+    seen = _Seen({}, {})
+    top = None
+    with path.open("rb") as file:
+        for member in members(file):
+            begin, _, name = member.name.partition("/")
+            top = top or begin
+            if not name or begin != top:
+                raise StoreError(f"holds {member.name!r} outside its folder {top!r}; do not unpack it")
+            _take(name, member.pieces(), seen, into / name if into else None)
+    return seen
+
+
+def _read_folder(path: Path) -> _Seen:
+    seen = _Seen({}, {})
+    for here, folders, files in os.walk(path):
+        for one in (*folders, *files):
+            found = Path(here, one)
+            if found.is_symlink() or not (found.is_dir() or found.is_file()):
+                raise StoreError(f"holds {str(found.relative_to(path))!r}, a link or device: no bundle has one")
+        for one in files:
+            name = str(Path(here, one).relative_to(path))
+            if not is_safe(name):
+                raise StoreError(f"holds {name!r}, which is no name of a bundle's file; it was added")
+            with Path(here, one).open("rb") as file:
+                _take(name, iter(partial(file.read, PIECE), b""), seen, None)
+    return seen
+
+
+def _take(name: str, pieces: Iterator[bytes], seen: _Seen, target: Path | None) -> None:
+    """Use up a file's content: hash it, write it where it is to be unpacked, keep it where it describes the bundle."""
+    described = name in (SUMS, MANIFEST)
+    digest, kept, size = hashlib.sha256(), bytearray(), 0
+    with _new_file(target) as file:
+        for piece in pieces:
+            size += len(piece)
+            digest.update(piece)
+            file.write(piece)
+            if described and size <= SMALL_BYTES:
+                kept += piece
+    seen.size_bytes += size
+    seen.digests[name] = digest.hexdigest()
+    if described and size <= SMALL_BYTES:
+        seen.small[name] = bytes(kept)
+
+
+def _new_file(target: Path | None) -> IO[bytes]:
+    if target is None:
+        return Path(os.devnull).open("wb")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.open("xb")
+
+
+def _manifest(content: bytes) -> BundleManifest:
+    try:
+        return BundleManifest.model_validate_json(content)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise StoreError(
+            f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']}); use a newer wattdock"
+        ) from error
+
+
+def _require_results(manifest: BundleManifest, digests: dict[str, str]) -> None:
+    listed = {f"{RESULTS}/{one.folder}/{RESULT}" for one in manifest.results}
+    there = {name for name in digests if name.startswith(f"{RESULTS}/") and name.endswith(f"/{RESULT}")}
+    if wrong := sorted(listed ^ there):
+        raise StoreError(f"{MANIFEST} and the files disagree about {wrong[0]}; it is no bundle of ours")
+
+
+def _require_room(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; name a bundle, a .tar file or a folder") from error
+    place = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(place).free
+    if free < size:
+        raise StoreError(f"{path} unpacks to {size / 1e6:,.0f} MB and {place} has {free / 1e6:,.0f} MB; set TMPDIR")

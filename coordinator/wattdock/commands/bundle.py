@@ -1,0 +1,85 @@
+"""`wattdock bundle …` and `wattdock reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattdock.commands.options import Json
+
+app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
+
+Sources = Annotated[list[Path], typer.Argument(help="Result folders, study folders, or a folder of results.")]
+Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name.")]
+Title = Annotated[str | None, typer.Option(help="Title for README.md and CITATION.cff.")]
+Author = Annotated[list[str] | None, typer.Option(help='For CITATION.cff, "Family, Given"; several times.')]
+KeepNames = Annotated[bool, typer.Option("--keep-names", help="Leave users, home folders and hosts as they are.")]
+Redact = Annotated[list[str] | None, typer.Option(help="A further word to replace, such as another machine's name.")]
+Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Take files of prompts in.")]
+Lock = Annotated[Path | None, typer.Option(help="Lock file of images; docker/images.lock where that is there.")]
+
+
+@app.command()
+def create(
+    results: Sources,
+    output: Output = None,
+    title: Title = None,
+    author: Author = None,
+    redact: Redact = None,
+    keep_names: KeepNames = False,
+    prompts: Prompts = True,
+    lock: Lock = None,
+    as_json: Json = False,
+) -> None:
+    """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
+    from wattdock.bundle.create import Wishes
+    from wattdock.bundle.create import create as make
+    from wattdock.host.folders import wattdock_home
+    from wattdock.report.bundle import print_created
+
+    wishes = Wishes(
+        title=title,
+        authors=tuple(author or ()),
+        keep_names=keep_names,
+        more_names=tuple(redact or ()),
+        with_prompts=prompts,
+        lock=lock,
+    )
+    created = make(results, output, wishes, home=wattdock_home())
+    if as_json:
+        typer.echo(_json(created.path, created.digest))
+    else:
+        print_created(created)
+
+
+@app.command()
+def verify(bundle: Bundle, as_json: Json = False) -> None:
+    """See that a bundle is what was bundled; exit code 7 where one byte is not."""
+    from wattdock.bundle.verify import verify as check
+    from wattdock.report.bundle import print_verified
+
+    found = check(bundle)
+    if as_json:
+        typer.echo(_json(bundle, found.digest))
+    else:
+        print_verified(bundle, found)
+
+
+@app.command()
+def show(bundle: Bundle, as_json: Json = False) -> None:
+    """Show what is in a bundle, once it was verified."""
+    from wattdock.bundle.verify import verify as check
+    from wattdock.report.bundle import print_bundle
+
+    found = check(bundle)
+    if as_json:
+        typer.echo(found.manifest.model_dump_json(indent=2))
+    else:
+        print_bundle(found)
+
+
+def _json(path: Path, digest: str) -> str:
+    import json
+
+    return json.dumps({"path": str(path), "digest": f"sha256:{digest}"})

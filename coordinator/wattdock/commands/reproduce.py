@@ -1,0 +1,95 @@
+"""`wattdock reproduce`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattdock.commands.ending import fail
+from wattdock.commands.options import RESULTS, Json, OutputDir, Quiet
+from wattdock.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.bundle.reproduce import Reproduction
+    from wattdock.bundle.reproduction import Comparison
+
+Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
+Margin = Annotated[str, typer.Option(help="Largest difference that does not matter: 5% or 0.05.")]
+Python = Annotated[Path | None, typer.Option(help="Interpreter that has the backend's packages already.")]
+ModelFolder = Annotated[Path | None, typer.Option(help="The weights, where the bundle's were a local folder.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Let the model's own code run.")]
+Resume = Annotated[bool, typer.Option(help="Go on with a reproduction that was begun.")]
+
+
+def reproduce(
+    bundle: Bundle,
+    margin: Margin = "5%",
+    runner_python: Python = None,
+    model_folder: ModelFolder = None,
+    trust_remote_code: Trust = False,
+    resume: Resume = False,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a bundle's experiments again here, and say of each whether it came out the same; exit code 9: not all."""
+    from wattdock.bundle.reproduce import Local, prepare
+    from wattdock.bundle.verify import opened
+    from wattdock.host.folders import wattdock_home
+    from wattdock.progress import progress_for
+
+    wanted = share(margin, "--margin")
+    local = Local(runner_python, model_folder, trust_remote_code)
+    with opened(bundle) as (folder, verified):
+        ready = prepare(folder, verified, local, output_dir=output_dir, home=wattdock_home(), resume=resume)
+        interrupted = False
+        try:
+            ready.measure(progress_for(quiet=quiet))
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            comparisons = _show(ready, margin=wanted, as_json=as_json)
+    if interrupted:
+        fail("interrupted; what was measured is stored, go on with --resume", ExitCode.INTERRUPTED)
+    _require_equivalent(ready, comparisons)
+
+
+def share(text: str, flag: str) -> float:
+    """Return "5%" or "0.05" as 0.05.
+
+    Raises:
+        ConfigError: It is no share between 0 and 1.
+    """
+    percent = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%")) / (100 if percent else 1)
+    except ValueError as error:
+        raise ConfigError(f"{flag} {text}: write 5% or 0.05") from error
+    if not 0 < value < 1:
+        raise ConfigError(f"{flag} {text}: must lie between 0 and 100 %; write 5% or 0.05")
+    return value
+
+
+def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[Comparison]":
+    from wattdock.report.reproduction import print_comparisons
+
+    comparisons = ready.comparisons(margin=margin)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([one.model_dump(mode="json") for one in comparisons], indent=2))
+    else:
+        print_comparisons(comparisons)
+    return comparisons
+
+
+def _require_equivalent(ready: "Reproduction", comparisons: "Sequence[Comparison]") -> None:
+    errors = [one.result.error for one in ready.run.stored if one.result.error]
+    if errors:
+        fail(f"{errors[0].stage}: {errors[0].message}", ExitCode(errors[0].exit_code))
+    unlike = [one for one in comparisons if one.verdict != "equivalent"]
+    if unlike:
+        first = f"the first, {unlike[0].label}, is {unlike[0].verdict}"
+        fail(f"not reproduced: {len(unlike)} of {len(comparisons)} experiments, {first}", ExitCode.REGRESSION)

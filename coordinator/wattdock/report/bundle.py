@@ -1,0 +1,74 @@
+"""What a person sees of a bundle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from wattdock.report.table import console
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from wattdock.bundle.create import Created
+    from wattdock.bundle.manifest import BundleManifest
+    from wattdock.bundle.verify import Verified
+
+NOTHING = "not measured"
+
+
+def print_created(created: Created) -> None:
+    """Print where a new bundle is, its digest, what is missing in it and what was replaced."""
+    out = console()
+    manifest = created.manifest
+    _lines(out, _rest(manifest))
+    out.print(f"{created.path}: {len(manifest.results)} results", markup=False, soft_wrap=True)
+    out.print(f"digest sha256:{created.digest} (print it beside your figures)", markup=False, soft_wrap=True)
+
+
+def print_verified(path: Path, found: Verified) -> None:
+    """Print that a bundle is whole, and its digest."""
+    size = f"{found.files} files, {found.size_bytes / 1e6:,.1f} MB"
+    console().print(f"{path}: whole: {size}, digest sha256:{found.digest}", markup=False, soft_wrap=True)
+
+
+def print_bundle(found: Verified) -> None:
+    """Print what is in a bundle."""
+    out, manifest = console(), found.manifest
+    table = Table(box=None, pad_edge=False, title=manifest.name, title_justify="left")
+    for name in ("experiment", "status", "model", "weights", "ran on", "J/token", "tokens/s", "publishable"):
+        table.add_column(name, justify="right" if name in ("J/token", "tokens/s") else "left")
+    for one in manifest.results:
+        gpus = f"{len(one.gpu_names)} × {one.gpu_names[0]}" if one.gpu_names else "CPU"
+        figures = (_figure(one.energy_per_output_token_j), _figure(one.output_tokens_per_s))
+        cells = (one.label, one.status, one.model, one.weights or "unknown", gpus, *figures)
+        table.add_row(*(Text(plain(cell)) for cell in (*cells, "yes" if one.publishable else "no")))
+    out.print(table)
+    code = manifest.code
+    commit = f" at {code.commit[:12]}{' with changes' if code.dirty else ''}" if code.commit else ""
+    _lines(out, [f"made {manifest.created_utc} by wattdock {code.version}{commit}", *_rest(manifest)])
+    out.print(f"digest sha256:{found.digest}", markup=False, soft_wrap=True)
+
+
+def plain(text: str) -> str:
+    """Return a text without what would steer a terminal: a bundle may be anybody's."""
+    return "".join(one if one.isprintable() else "�" for one in text)
+
+
+def _rest(manifest: BundleManifest) -> list[str]:
+    lines = [f"missing: {one}" for one in manifest.missing]
+    lines += [f"replaced by {one.stand_in} {one.times} times: a {one.kind}" for one in manifest.replaced]
+    return [*lines, "names were left as they were, as asked for"] if manifest.names_kept else lines
+
+
+def _lines(out: Console, lines: list[str]) -> None:
+    for line in lines:
+        out.print(plain(line), markup=False, soft_wrap=True)
+
+
+def _figure(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.4g}"

@@ -1,0 +1,145 @@
+"""Reference pages in Markdown, made from what they describe: settings, commands, the wire."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING, Any
+
+import typer.main
+
+from wattdock.cli import app
+from wattdock.config.schema import study_schema
+from wattdock.launch.runners import PROTO_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Schema = dict[str, Any]
+PROTO = PROTO_DIR / "wattdock_proto" / "v1" / "runner.proto"
+LEAD = (
+    "Made from the schema in `study.schema.json`, which editors read. Flags have the same names; `--set KEY=VALUE` "
+    "sets any of them."
+)
+# These first, then what they refer to.
+FIRST = ("Study", "Experiment")
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+BLOCK = re.compile(
+    r"(?:^//[^\n]*\n)*^(?:service|message|enum) (?P<name>\w+) \{(?:\}$|.*?^\}$)", re.DOTALL | re.MULTILINE
+)
+
+
+def settings_page() -> str:
+    """Return the settings of experiments and studies, a table for each group."""
+    definitions: dict[str, Schema] = study_schema()["$defs"]
+    sections = {one["title"]: one for one in definitions["Experiment"]["properties"].values() if "properties" in one}
+    rest = sorted(name for name in definitions if name not in FIRST)
+    parts = ["# Settings", LEAD]
+    for name in (*FIRST, *sections, *rest):
+        schema = _object(sections.get(name) or definitions[name])
+        if schema.get("properties"):
+            parts += [f"## {name}", *_described(schema)]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands_page() -> str:
+    """Return every command with its arguments and options."""
+    root = typer.main.get_command(app)
+    parts = ["# Commands", "Made from the command itself: `wattdock COMMAND --help` says the same."]
+    for name, command in _commands(root, "wattdock"):
+        parts += [f"## {name}", html.escape(command.help or "", quote=False), _parameters(command)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def wire_page() -> str:
+    """Return the wire contract, message by message."""
+    text = PROTO.read_text(encoding="utf-8")
+    head = [line.removeprefix("//").strip() for line in text.split("syntax")[0].splitlines()]
+    parts = ["# Wire", "\n".join(head).strip()]
+    for match in BLOCK.finditer(text):
+        parts += [f"## {match['name']}", f"```proto\n{match[0]}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def list_page(folder: Path, title: str, lead: str) -> str:
+    """Return a list of the pages in a folder, by their headings."""
+    lines = [f"# {title}", "", lead, ""]
+    for file in sorted(folder.glob("*.md")):
+        heading = file.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        lines.append(f"- [{heading}]({file.name})")
+    return "\n".join(lines) + "\n"
+
+
+def _object(schema: Schema) -> Schema:
+    """Return the mapping among the forms that a setting can be written in."""
+    forms = [schema, *schema.get("anyOf", ())]
+    return next((one for one in forms if "properties" in one), schema)
+
+
+def _described(schema: Schema) -> Iterator[str]:
+    lead, meanings = _docstring(schema.get("description", ""))
+    if lead:
+        yield html.escape(lead, quote=False)
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, one in schema["properties"].items():
+        default = "" if "default" not in one else f"`{_short(one['default'])}`"
+        meaning = meanings.get(key, "" if "properties" in one else one.get("description", ""))
+        rows.append(f"| `{key}` | {_kind(one)} | {default} | {_cell(meaning)} |")
+    yield "\n".join(rows)
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return what a docstring says first, and what it says of each attribute."""
+    lead, _, rest = text.partition("Attributes:")
+    meanings: dict[str, str] = {}
+    names: list[str] = []
+    for line in rest.splitlines():
+        if found := re.match(r"\s*((?:\w+, )*\w+): (.*)", line):
+            names = found[1].split(", ")
+            meanings |= dict.fromkeys(names, found[2])
+        elif line.strip():
+            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
+    return " ".join(lead.split()), meanings
+
+
+def _kind(schema: Schema) -> str:
+    if "$ref" in schema:
+        return f"[{(name := schema['$ref'].rpartition('/')[2])}](#{name.lower()})"
+    if "properties" in schema and "title" in schema:
+        return f"[{schema['title']}](#{schema['title'].lower().replace(' ', '-')})"
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+    if forms := schema.get("anyOf") or schema.get("allOf"):
+        return " or ".join(dict.fromkeys(_kind(one) for one in forms))
+    limits = [f"{sign} {schema[name]:g}" for name, sign in LIMITS.items() if name in schema]
+    items = f" of {_kind(schema['items'])}" if isinstance(schema.get("items"), dict) else ""
+    return " ".join([str(schema.get("type", "anything")) + items, *limits])
+
+
+def _short(value: Any) -> str:
+    return "as below" if isinstance(value, dict) else "none" if value is None else str(value) or '""'
+
+
+def _cell(text: str) -> str:
+    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for child, one in sorted(getattr(command, "commands", {}).items()):
+        if getattr(one, "commands", None):
+            yield from _commands(one, f"{name} {child}")
+        else:
+            yield f"{name} {child}", one
+
+
+def _parameters(command: Any) -> str:
+    rows = []
+    for one in command.params:
+        if one.name == "help":
+            continue
+        names = ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
+        shown = names if one.param_type_name == "option" else f"`{one.metavar or one.name.upper()}`"
+        default = "" if one.default in (None, False, ()) or callable(one.default) else f"`{one.default}`"
+        rows.append(f"| {shown} | {default} | {_cell(getattr(one, 'help', None) or '')} |")
+    return "\n".join(["| argument or option | default | meaning |", "|---|---|---|", *rows]) if rows else ""

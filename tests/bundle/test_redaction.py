@@ -1,0 +1,198 @@
+"""Nothing private is in a bundle, and what it stands for stays the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stored_results import SAMPLE, stored
+
+from wattdock.bundle.create import Wishes, create
+from wattdock.bundle.redaction import Private, Redactor, private_in
+from wattdock.bundle.verify import opened, verify
+from wattdock.errors import ConfigError
+from wattdock.results.store import load_result
+from wattdock.results.tables import REQUESTS_SCHEMA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USER, COLLEAGUE, MACHINE = "quentina", "bartholomew", "gpu-server-7"
+TOKEN, LEAKED = "a-token-of-no-known-shape", "hf_" + "q" * 30
+HOST = "frigg-login-3"
+PRIVATE = (USER, COLLEAGUE, MACHINE, TOKEN, LEAKED, HOST)
+SAID = f"/home/{USER}/model on {HOST} and {MACHINE} by {COLLEAGUE}_2 with {TOKEN}, {LEAKED}"
+
+
+@pytest.fixture(autouse=True)
+def ourselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", USER)
+    monkeypatch.setenv("HOME", f"/home/{USER}")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HOSTNAME", f"{HOST}.cluster.example")
+
+
+def planted(value: Any, at: str = "") -> Any:
+    """Return a result's document with private words in every free text of it, and in keys where they are free."""
+    if isinstance(value, dict):
+        free = {f"/home/{USER}/adapter": 1} if at.endswith(("engine_args", "parallelism")) else {}
+        return {key: planted(one, f"{at}.{key}") for key, one in value.items()} | free
+    if isinstance(value, list):
+        return [planted(one, at) for one in value]
+    free_text = ("reason", "message", "figure", "warnings", "log_tail", "events", "config.name", "path")
+    return f"{value} {SAID}" if isinstance(value, str) and at.endswith(free_text) else value
+
+
+def everything(path: Path) -> str:
+    """Return all that a reader finds in a bundle: bytes as they are, and what Parquet files hold compressed."""
+    text = path.read_bytes().decode("latin-1")
+    with tarfile.open(path) as file:
+        for member in file.getmembers():
+            content = file.extractfile(member)
+            if content and member.name.endswith(".parquet"):
+                table = pq.read_table(pa.BufferReader(content.read()))
+                text += repr(table.to_pylist()) + repr(table.schema.metadata)
+    return text
+
+
+def full_result(tmp_path: Path) -> Path:
+    """Return a result with private words in every file of it."""
+    document = planted(json.loads(SAMPLE.read_text()))
+    document["energy"]["gpu_processes"] = [
+        {"gpu_uuid": "GPU-1", "pid": 7, "kind": "compute", "memory_bytes_max": 1, "first_seen_ns": 1, "last_seen_ns": 2}
+        | {"user": COLLEAGUE, "command": f"{COLLEAGUE}.py"}
+    ]
+    folder = stored(tmp_path / "results", **document)
+    (folder / "runner.log").write_text(f"{SAID}\nbytes that are no UTF-8: ")
+    with (folder / "runner.log").open("ab") as log:
+        log.write(b"\xff\xfe")
+    row = dict.fromkeys(REQUESTS_SCHEMA.names) | {"restart": 0, "pass": 1, "index": 0, "text": SAID}
+    table = pa.Table.from_pylist([row], schema=REQUESTS_SCHEMA).replace_schema_metadata({"by": USER})
+    pq.write_table(table, folder / "requests.parquet")
+    return folder
+
+
+def test_planted_names_and_secrets_are_nowhere_in_the_bundle(tmp_path: Path) -> None:
+    """Users, home folders, hosts, keys of known shape and values of secret variables, compressed or not."""
+    folder = full_result(tmp_path)
+    assert all(word in everything_of(folder) for word in PRIVATE)
+    created = create([folder], tmp_path / "b.tar", Wishes(more_names=(MACHINE,)), home=tmp_path)
+    left = [word for word in PRIVATE if word in everything(created.path)]
+    assert not left
+    assert {one.kind for one in created.manifest.replaced} == {"user", "home", "host", "secret"}
+    assert verify(created.path).files
+
+
+def everything_of(folder: Path) -> str:
+    texts = [(folder / name).read_bytes().decode("latin-1") for name in ("result.json", "runner.log")]
+    return "".join(texts) + repr(pq.read_table(folder / "requests.parquet").to_pylist())
+
+
+def test_one_name_has_one_stand_in_in_every_file(tmp_path: Path) -> None:
+    """A reader can still tell that the same user stood in the log and in the process list."""
+    created = create([full_result(tmp_path)], tmp_path / "b.tar", Wishes(), home=tmp_path)
+    with opened(created.path) as (folder, _):
+        [place] = (folder / "results").glob("2*")
+        result = load_result(place)
+        assert result.energy
+        assert result.energy.gpu_processes[0].user
+        colleague = result.energy.gpu_processes[0].user
+        assert colleague.startswith("user")
+        assert f"by {colleague}_2" in (place / "runner.log").read_text()
+        assert f"by {colleague}_2" in pq.read_table(place / "requests.parquet")["text"][0].as_py()
+
+
+def test_names_stay_where_that_was_asked_for_and_secrets_do_not(tmp_path: Path) -> None:
+    """No flag publishes a key."""
+    created = create([full_result(tmp_path)], tmp_path / "b.tar", Wishes(keep_names=True), home=tmp_path)
+    text = everything(created.path)
+    assert USER in text
+    assert HOST in text
+    assert TOKEN not in text
+    assert LEAKED not in text
+    assert created.manifest.names_kept
+
+
+def test_files_without_anything_private_are_kept_byte_for_byte(tmp_path: Path) -> None:
+    """A redaction that finds nothing must not rewrite what was measured."""
+    folder = stored(tmp_path / "results")
+    with opened(create([folder], tmp_path / "b.tar", Wishes(), home=tmp_path).path) as (bundle, _):
+        for file in folder.iterdir():
+            assert (bundle / "results" / folder.name / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["pytorch", "ok", "batch", "status", "process", "torch", "user", "user1", "host"])
+def test_a_user_named_like_a_word_of_the_result_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Backends, verdicts and fields keep their names; the same word in free text goes."""
+    monkeypatch.setenv("USER", name)
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text(f"started by {name}\n")
+    before = load_result(folder)
+    with opened(create([folder], tmp_path / "b.tar", Wishes(), home=tmp_path).path) as (bundle, _):
+        after = load_result(bundle / "results" / folder.name)
+        log = (bundle / "results" / folder.name / "runner.log").read_text()
+    assert (after.config["backend"], after.status) == (before.config["backend"], before.status)
+    assert after.energy == before.energy
+    assert log != f"started by {name}\n"
+
+
+def test_prompts_that_hold_a_name_are_refused_not_changed(tmp_path: Path) -> None:
+    """Their hash is part of every result."""
+    import hashlib
+
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": f"Write to {USER}."}))
+    document = json.loads(SAMPLE.read_text())
+    seen = {"dataset": str(prompts), "dataset_sha256": hashlib.sha256(prompts.read_bytes()).hexdigest()}
+    folder = stored(tmp_path / "results", environment=document["environment"] | seen)
+    with pytest.raises(ConfigError, match="--no-prompts"):
+        create([folder], tmp_path / "b.tar", Wishes(), home=tmp_path)
+    created = create([folder], tmp_path / "b.tar", Wishes(with_prompts=False), home=tmp_path)
+    assert any("prompts" in line for line in created.manifest.missing)
+    kept = create([folder], tmp_path / "c.tar", Wishes(keep_names=True), home=tmp_path)
+    assert list(kept.manifest.prompt_files) == [seen["dataset_sha256"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("token hf_abcdefghijklmnopqrstuvwxyz0123 used", "hf_abcdefghijklmnopqrstuvwxyz0123"),
+        ("Authorization: Bearer abcdefghijklmnop.qrst", "abcdefghijklmnop.qrst"),
+        ("https://alice:s3cr3t@pypi.example/simple", "alice:s3cr3t"),
+        ("OPENAI_API_KEY=verysecretvalue", "verysecretvalue"),
+        ("key AKIAABCDEFGHIJKLMNOP", "AKIAABCDEFGHIJKLMNOP"),
+    ],
+)
+def test_keys_of_services_are_known_by_their_shape(text: str, secret: str) -> None:
+    """Whoever's they are."""
+    assert Private("secret", secret) in private_in(text)
+    assert secret not in Redactor(private_in(text)).text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("distributed_init_method=tcp://192.0.2.2:59035 backend=nccl", "192.0.2.2"),
+        ("[c10d] failed to connect to [gpu-server-7]:29500", "gpu-server-7"),
+        ("first\ngpu-server-7:120:377 [0] NCCL INFO Bootstrap", "gpu-server-7"),
+        ("tcp://node3.cluster.example:29500", "node3.cluster.example"),
+    ],
+)
+def test_machines_that_engines_name_in_their_logs_are_found(text: str, host: str) -> None:
+    """Also where a bundle is made on another machine; a package's version is no address."""
+    found = private_in(f"{text}\nnvidia-curand 10.3.7.77 at tcp://127.0.0.1:5000")
+    assert Private("host", host) in found
+    assert Redactor(found).text(f"{host} 10.3.7.77 127.0.0.1") == "host1 10.3.7.77 127.0.0.1"
+
+
+@pytest.mark.parametrize("text", ["max_output_tokens: 12345678", "t512 t513", "GPU-1b2c", "tokens=100000000", "sk-8"])
+def test_ordinary_text_holds_no_secret(text: str) -> None:
+    """Figures must not go for keys."""
+    assert private_in(text) == set()
+    assert Redactor({Private("user", "t5"), Private("user", "max")}).text("t512 max_2 climax") == "t512 user1_2 climax"

@@ -1,0 +1,107 @@
+"""What of a stranger's bundle is used on this machine, and what is not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stored_results import SAMPLE, stored
+
+from wattdock.bundle.create import Wishes, create
+from wattdock.bundle.differences import environment_differences
+from wattdock.bundle.reproduce import Local, prepare
+from wattdock.bundle.reproduction import token_comparison
+from wattdock.bundle.study_file import pinned_settings
+from wattdock.bundle.verify import verify
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.results.store import load_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.results.result import ExperimentResult
+
+
+def sample(tmp_path: Path, name: str = "20260101T000000-pytorch-0123abcd", **changes: Any) -> ExperimentResult:
+    return load_result(stored(tmp_path / name, **changes))
+
+
+def document() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(SAMPLE.read_text())
+    return loaded
+
+
+def on_cpu(**config: Any) -> dict[str, Any]:
+    """Return the sample's settings and environment as those of a run without a GPU."""
+    seen = document()
+    environment = seen["environment"] | {"gpu_count": 0, "gpu_names": [], "gpu_vram_gb": [], "gpu_uuids": []}
+    return {"config": seen["config"] | config, "environment": environment}
+
+
+def prepared(tmp_path: Path, local: Local, **changes: Any) -> None:
+    made = create([stored(tmp_path / "results", **changes)], tmp_path / "b", Wishes(), home=tmp_path)
+    prepare(made.path, verify(made.path), local, output_dir=tmp_path / "out", home=tmp_path, resume=False)
+
+
+def test_another_machines_interpreter_and_gpu_numbers_are_left_out(tmp_path: Path) -> None:
+    """A path in a bundle must not decide what is executed here."""
+    config = document()["config"] | {"runner_python": "/tmp/evil", "gpus": [2, 3]}
+    settings = pinned_settings(sample(tmp_path, config=config), {})
+    assert "runner_python" not in settings
+    assert settings["gpus"] == {"count": 2}
+
+
+def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> None:
+    """The author's word does not do."""
+    model = document()["config"]["model"] | {"trust_remote_code": True}
+    with pytest.raises(ConfigError, match="--trust-remote-code"):
+        prepared(tmp_path, Local(), **on_cpu(model=model))
+
+
+def test_weights_from_a_folder_must_be_named_and_be_the_same(tmp_path: Path) -> None:
+    """A folder of another model is refused before it is loaded."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    changes = on_cpu(model={"path": "/home/somebody/weights"})
+    changes["environment"]["model"] |= {"kind": "path", "name": "weights", "revision": "sampled-sha256:0"}
+    with pytest.raises(PreflightError, match="--model-folder"):
+        prepared(tmp_path / "a", Local(), **changes)
+    with pytest.raises(PreflightError, match="find that one"):
+        prepared(tmp_path / "b", Local(model_folder=folder), **changes)
+
+
+def test_prompts_from_a_file_that_is_not_in_the_bundle_cannot_be_sent_again(tmp_path: Path) -> None:
+    """Nor is a file of this machine taken instead, whatever its path."""
+    config = on_cpu()["config"]
+    workload = config["workload"] | {"prompts": {"source": "/etc/hostname"}}
+    with pytest.raises(PreflightError, match="not in the bundle"):
+        prepared(tmp_path, Local(), **on_cpu(workload=workload))
+
+
+def test_token_ids_are_compared_request_by_request_where_that_means_something(tmp_path: Path) -> None:
+    """Not where tokens were drawn at random, nor for other prompts."""
+    before = sample(tmp_path)
+    old, new = {(0, 1, 0): (1, 2), (0, 1, 1): (3,), (0, 1, 2): None}, {(0, 1, 0): (1, 2), (0, 1, 1): (4,)}
+    same = token_comparison(before, before, old, new)
+    assert (same.compared, same.equal) == (2, 1)
+    drawn = document()["config"]
+    drawn["workload"]["temperature"] = 0.7
+    assert token_comparison(sample(tmp_path, "drawn", config=drawn), before, old, new).reason == "sampled, not greedy"
+    other = document()["environment"] | {"dataset_sha256": "0" * 64}
+    assert token_comparison(before, sample(tmp_path, "other", environment=other), old, new).reason == "another dataset"
+
+
+def test_what_differs_between_environments_is_named_with_both_values(tmp_path: Path) -> None:
+    """Driver, packages, weights; a version that one of them lacks too."""
+    before = sample(tmp_path).environment
+    changed = document()["environment"] | {"driver_version": "999", "package_versions": {"torch": "9"}}
+    now = sample(tmp_path, "other", environment=changed).environment
+    assert before
+    assert now
+    found = {one.name: (one.before, one.now) for one in environment_differences(before, now)}
+    assert found["driver_version"] == (before.driver_version, "999")
+    assert found["package.torch"] == ("none", "9")
+    assert not environment_differences(before, before)

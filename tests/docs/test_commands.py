@@ -1,0 +1,100 @@
+"""The commands in the docs do what the docs say: each page's blocks are run in order, in a clone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from docs.blocks import blocks
+
+from wattdock.host.gpus import inventory
+from wattdock.launch.engine import DEFAULT_ENGINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPO = Path(__file__).resolve().parents[2]
+PAGES = sorted(page for folder in ("", "how-to") for page in (REPO / "docs" / folder).glob("*.md"))
+# Its own test runs it on two machines, with a registry: tests/containers/test_locked.py.
+ELSEWHERE = {"publication.md"}
+LIMIT_S = 540
+
+
+def no_gpu() -> str | None:
+    found = inventory()
+    return None if found.gpus else f"no NVIDIA GPU ({found.reason})"
+
+
+def no_pytorch() -> str | None:
+    there = (REPO / "runners/pytorch/.venv/bin/python").exists()
+    return None if there else "runners/pytorch/.venv is not there: `make test` makes it"
+
+
+def no_engine() -> str | None:
+    address = os.environ.get("DOCKER_HOST", DEFAULT_ENGINE).removeprefix("unix://")
+    with socket.socket(socket.AF_UNIX) as asked:
+        try:
+            asked.connect(address)
+        except OSError as error:
+            return f"no container engine at {address} ({error.strerror})"
+    return None
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "pytorch": no_pytorch, "docker": no_engine}
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder that looks like a clone that was set up, and takes what commands write."""
+    for entry in REPO.iterdir():
+        if entry.name not in ("results", "build", ".git"):
+            (tmp_path / entry.name).symlink_to(entry)
+    return tmp_path
+
+
+def run(text: str, clone: Path) -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "WATTDOCK_HOME": str(clone / "build" / "home"),
+        "WATTDOCK_LEASES": str(clone / "build" / "leases"),
+    }
+    words = ["bash", "-euo", "pipefail", "-c", text]
+    return subprocess.run(words, cwd=clone, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_of_a_page_succeeds(page: Path, clone: Path, subtests: pytest.Subtests) -> None:
+    """Blocks that this machine cannot run are skipped by name."""
+    if page.name in ELSEWHERE:
+        pytest.skip("has a test of its own, in tests/containers")
+    for block in blocks(page):
+        if block.file:
+            (clone / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (clone / block.file).write_text(block.text)
+            continue
+        with subtests.test(msg=f"{page.name}:{block.line}"):
+            if block.needs is None:
+                pytest.skip(str(block.not_run))
+            if lacking := [why for need in block.needs if (why := NEEDS[need]())]:
+                pytest.skip("; ".join(lacking))
+            done = run(block.text, clone)
+            assert done.returncode == 0, f"{block.text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_a_block_that_does_not_say_whether_it_is_run_is_refused(tmp_path: Path) -> None:
+    """Else a command could go untested without anybody deciding so."""
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nfalse\n```\n")
+    with pytest.raises(ValueError, match=r"page\.md:1"):
+        blocks(page)
+    shell = "```sh run needs-gpu\ntrue\n```\n\n```sh not-run: a reason\nfalse\n```\n"
+    page.write_text(f"{shell}\n```yaml file=a.yaml\na: 1\n```\n")
+    first, second, third = blocks(page)
+    assert (first.needs, second.not_run, third.file, third.text) == (("gpu",), "a reason", "a.yaml", "a: 1\n")

@@ -1,0 +1,88 @@
+"""The site builds strictly: every link leads somewhere, and reference pages hold what they are made from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from wattdock.config.experiment import ExperimentConfig
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    build(REPO / "mkdocs.yml", folder)
+    return folder
+
+
+def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "--site-dir", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def text(site: Path, page: str) -> str:
+    return (site / page).read_text(encoding="utf-8")
+
+
+def test_the_reference_names_every_setting_command_and_message(site: Path) -> None:
+    """It is made from them, so that it cannot fall behind."""
+    settings, commands, wire = (text(site, f"reference/{name}.html") for name in ("settings", "commands", "wire"))
+    assert [name for name in ExperimentConfig.model_fields if f"<code>{name}</code>" not in settings] == []
+    assert all(f"<code>{name}</code>" in settings for name in ("tensor_parallel_size", "device_map", "tp_size"))
+    assert all(f"wattdock {name}" in commands for name in ("run", "bundle create", "reproduce", "results query"))
+    assert "--max-output-tokens" in commands
+    assert all(name in wire for name in ("rpc Generate", "message TokenSeries", "optional int64 first_token_ns"))
+    assert get_args(ExperimentConfig.model_fields["meter"].annotation)
+
+
+def test_lists_hold_every_decision_and_measurement(site: Path) -> None:
+    """A page that is in no list is never read."""
+    for folder in ("decisions", "measurements"):
+        shown = text(site, f"{folder}/index.html")
+        names = [file.stem for file in (REPO / "docs" / folder).glob("*.md")]
+        assert [name for name in names if f"{name}.html" not in shown] == []
+
+
+class _Sources(HTMLParser):
+    """What a page loads by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        loads = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
+        if value := given.get(loads.get(tag, "")):
+            self.found.append(value)
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    """Nobody is told who reads it, and it can be read without a network."""
+    foreign = []
+    for page in site.rglob("*.html"):
+        parser = _Sources()
+        parser.feed(page.read_text(encoding="utf-8"))
+        foreign += [value for value in parser.found if value.startswith(("http:", "https:", "//"))]
+    assert foreign == []
+
+
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    """So the strict build is a check that can fail."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text("# Home\n\n[gone](gone.md)\n")
+    settings = (REPO / "mkdocs.yml").read_text().split("nav:")[0].replace("docs/site_hooks.py", str(tmp_path / "h.py"))
+    (tmp_path / "h.py").write_text("")
+    (tmp_path / "mkdocs.yml").write_text(settings)
+    with pytest.raises(AssertionError, match=r"gone\.md"):
+        build(tmp_path / "mkdocs.yml", tmp_path / "site")

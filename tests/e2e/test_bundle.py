@@ -1,0 +1,128 @@
+"""From a measurement to a bundle and back: made on simulated GPUs, then measured again on others."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import fake_nvml
+import pytest
+from command import SMALL, Command, on_gpus
+from fake_nvml import FakeGpu, constant
+from unprivileged import give_to_user, user_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import CompletedProcess
+
+THREE_RESTARTS = ("--restarts", "3", "--set", "fake.step_s=0.05", "--max-output-tokens", "20")
+WATTS = 300
+
+
+def gpu(number: int, power_w: float = WATTS, **more: float) -> FakeGpu:
+    return FakeGpu(uuid=fake_nvml.uuid_of(number), profile=(constant(power_w),), **more)  # type: ignore[arg-type]
+
+
+def new_command(folder: Path) -> Command:
+    home = user_home(folder)
+    (home / "work").mkdir()
+    give_to_user(home / "work")
+    return Command(home, home / "work")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of one experiment, measured at 300 W by somebody whose home is no longer there."""
+    author = new_command(tmp_path_factory.mktemp("author"))
+    done = author("run", *SMALL, *THREE_RESTARTS, env=on_gpus(author, gpu(1)))
+    assert done.returncode == 0, done.stderr
+    made = author("bundle", "create", "results", "--output", "b.tar", "--author", "Doe, Jane")
+    assert made.returncode == 0, made.stderr
+    assert str(author.home).encode() not in (author.folder / "b.tar").read_bytes()
+    return author.folder / "b.tar"
+
+
+@pytest.fixture
+def reader(tmp_path: Path, bundle: Path) -> Command:
+    """Somebody else, with the bundle in their folder."""
+    command = new_command(tmp_path)
+    (command.folder / "b.tar").write_bytes(bundle.read_bytes())
+    return command
+
+
+def reproduce(reader: Command, env: dict[str, str]) -> tuple[CompletedProcess[str], list[dict[str, Any]]]:
+    done = reader("reproduce", "b.tar", "--json", env=env)
+    return done, json.loads(done.stdout) if done.stdout.startswith("[") else []
+
+
+def test_the_same_power_on_another_gpu_of_the_same_model_is_equivalent(reader: Command) -> None:
+    """Verified, measured again, compared: and what differs is the board."""
+    assert reader("bundle", "verify", "b.tar").returncode == 0
+    done, comparisons = reproduce(reader, on_gpus(reader, gpu(2)))
+    assert done.returncode == 0, done.stderr
+    [one] = comparisons
+    assert one["verdict"] == "equivalent"
+    assert one["tokens"] == {"compared": 12, "equal": 12, "reason": None}
+    differing = {each["name"] for each in one["differences"]}
+    assert differing == {"gpu_uuids"}
+
+
+def test_a_tenth_more_power_is_not_equivalent(reader: Command) -> None:
+    """Exit code 9, the difference with its interval, and the power limit that another machine has."""
+    other = gpu(1, 1.1 * WATTS, power_limit_w=500.0)
+    done, comparisons = reproduce(reader, on_gpus(reader, other))
+    assert done.returncode == 9, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("wattdock: not reproduced: 1 of 1 experiments")
+    [one] = comparisons
+    assert one["verdict"] == "not equivalent"
+    [joules, speed] = one["figures"]
+    assert joules["quantity"] == "energy_per_output_token_j"
+    assert joules["relative"] == pytest.approx(0.1, abs=0.03)
+    assert joules["interval90"][0] > 0.05
+    assert speed["verdict"] != "not equivalent"
+    assert "gpu.power_limit_w" in {each["name"] for each in one["differences"]}
+
+
+@pytest.mark.parametrize("gpus", [(), (FakeGpu(name="NVIDIA L4"),)], ids=["no GPU", "another model"])
+def test_without_its_gpus_nothing_is_started_and_the_line_says_so(reader: Command, gpus: tuple[FakeGpu, ...]) -> None:
+    """Exit code 3, before an environment is made or a model loaded."""
+    done, _ = reproduce(reader, on_gpus(reader, *gpus))
+    assert done.returncode == 3
+    assert "measured on 1 × NVIDIA H200; this machine has" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (reader.folder / "results").exists()
+    assert not reader.running()
+
+
+def test_a_changed_bundle_is_not_run(reader: Command) -> None:
+    """What it would run is not what its authors ran."""
+    content = bytearray((reader.folder / "b.tar").read_bytes())
+    content[content.index(b"batch_size") + 12] ^= 1
+    (reader.folder / "b.tar").write_bytes(content)
+    done, _ = reproduce(reader, on_gpus(reader, gpu(1)))
+    assert done.returncode == 7
+    assert "not as it was bundled: changed: results/" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_bundle_without_joules_is_compared_by_speed_and_says_so(wattdock: Command) -> None:
+    """No figure stands in for the one that was not measured."""
+    assert wattdock("run", *SMALL, *THREE_RESTARTS).returncode == 0
+    assert wattdock("bundle", "create", "results", "-o", "b.tar").returncode == 0
+    done = wattdock("reproduce", "b.tar", "--margin", "40%")
+    assert done.returncode == 0, done.stderr
+    assert "energy was not measured in the bundle" in done.stdout
+    assert "token ids: 12 of 12 requests gave equal token ids" in done.stdout
+    again = wattdock("reproduce", "b.tar", "--margin", "40%", "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    [one] = json.loads(again.stdout)
+    assert [figure["verdict"] for figure in one["figures"]] == ["equivalent", "undecided"]
+    assert len(wattdock.results()) == 2
+
+
+@pytest.mark.parametrize("margin", ["0", "200%", "five", "-1%"])
+def test_a_margin_that_makes_no_sense_is_refused(wattdock: Command, margin: str) -> None:
+    """Before the bundle is looked at."""
+    done = wattdock("reproduce", "b.tar", f"--margin={margin}")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1

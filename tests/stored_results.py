@@ -1,0 +1,25 @@
+"""Stored results to bundle, made by the store itself from a recorded sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from wattdock.results.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
+
+SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
+
+
+def stored(folder: Path, *, name: str = "20260101T000000-pytorch-0123abcd", **changes: Any) -> Path:
+    """Make a result folder below `folder` and return it; `changes` are laid over the sample's keys."""
+    result = folder / name
+    result.mkdir(parents=True)
+    document = json.loads(SAMPLE.read_text()) | changes
+    (result / "result.json").write_text(json.dumps(document))
+    pq.write_table(TIMELINE_SCHEMA.empty_table(), result / "timeline.parquet")
+    pq.write_table(REQUESTS_SCHEMA.empty_table(), result / "requests.parquet")
+    (result / "runner.log").write_text("loaded\n")
+    return result
