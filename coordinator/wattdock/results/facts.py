@@ -96,6 +96,8 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "weights", model.weights
     yield "parameters", model.parameter_count
     used = [gpu for gpu in seen.host_gpus if gpu.used]
+    # Two boards of one model have two sensors.
+    yield "GPU boards", ", ".join(seen.gpu_uuids) or None
     yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)
     yield "GPU ECC", _every(gpu.ecc for gpu in used)
     yield "GPU MIG", _every(gpu.mig for gpu in used)

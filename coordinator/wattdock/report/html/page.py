@@ -60,7 +60,6 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         StoreError: A timeline cannot be read.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     found = points(rows)
@@ -76,9 +75,9 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         written=f"{written:%Y-%m-%d %H:%M} UTC",
         version=__version__,
         policy=_policy(scripts),
-        style=Markup(_asset("page.css")),
-        scripts=[Markup(one) for one in scripts],
-        data=Markup(_embedded(_data(found, [one for one in drawn if one.spec]))),
+        style=_asset("page.css"),
+        scripts=scripts,
+        data=_embedded(_data(found, [one for one in drawn if one.spec])),
         most_timelines=MOST_TIMELINES,
         verdict=verdict(found),
         good=sum(one.publishable is True for one in found),
