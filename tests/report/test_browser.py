@@ -29,21 +29,27 @@ GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
 
 
+def logged(browser: Chrome, log: str) -> list[dict[str, Any]]:
+    """Return what was logged since the last call."""
+    entries: list[dict[str, Any]] = browser.get_log(log)  # type: ignore[no-untyped-call]
+    return entries
+
+
 def opened(browser: Chrome, study: Command) -> Path:
     """Write the study's report with the real command, open it, and return its file."""
     done = study("report", "results", "-o", "report.html", timeout=120)
     assert done.returncode == 0, done.stderr
     file = study.folder / "report.html"
     for log in ("browser", "performance"):
-        browser.get_log(log)
+        logged(browser, log)
     browser.get(file.as_uri())
     return file
 
 
 def assert_quiet(browser: Chrome, file: Path) -> None:
     """The page said nothing and asked for nothing but itself."""
-    assert browser.get_log("browser") == []
-    events: list[dict[str, Any]] = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
+    assert logged(browser, "browser") == []
+    events: list[dict[str, Any]] = [json.loads(one["message"])["message"] for one in logged(browser, "performance")]
     asked = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
     assert [url.partition("#")[0] for url in asked] == [file.as_uri()]
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from wattdock.report.timelines import RestartTimeline, Trace
 
 POINTS = 20_000
-SHADES = {"pass": "0.86", "warm-up": "0.93", "load": "0.9"}
+SHADES = {"pass": "0.86", "warm-up": "0.93"}
+# What is stored before and after each span.
+LEAD_S = 2.0
 
 
 def draw_timeline(drawing: Drawing, points: Sequence[Point]) -> None:
-    """Draw the first restart of one result.
+    """Draw the first restart of one result, from its warm-up on.
 
     Raises:
         ConfigError: These are several results, or no timeline lies beside this one.
@@ -46,6 +48,10 @@ def draw_timeline(drawing: Drawing, points: Sequence[Point]) -> None:
         _shade(axes, first)
         axes.set_ylim(bottom=0)
     every[-1].set_xlabel("s since the first span")
+    # A restart may serve other experiments between its load and its passes.
+    measured = [span for span in first.spans if span.pass_index is not None or span.name == "warm-up"]
+    if measured:
+        every[-1].set_xlim(measured[0].start_s - LEAD_S, measured[-1].end_s + LEAD_S)
 
 
 def _power(axes: Axes, power: Sequence[Trace], point: Point) -> None:

@@ -19,9 +19,8 @@ from wattdock.report.html.chart import (
     names,
     plain,
     short,
-    spans_decades,
 )
-from wattdock.report.points import pareto_front
+from wattdock.report.points import pareto_front, spans_decades
 from wattdock.report.style import colours, gpus_in_words, looks
 from wattdock.report.words import figure_text
 

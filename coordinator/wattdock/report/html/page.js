@@ -86,12 +86,15 @@
     return span[1] !== null ? "pass" : kindOf(span[0]) in spanColours ? kindOf(span[0]) : "other";
   }
 
+  // plotly.js takes some tags for markup.
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
   function bands(restart, length) {
     return restart.spans.map((span) => ({
       type: "rect", xref: "x", yref: "paper", x0: span[2], x1: span[3], y0: 0, y1: 1, layer: "below",
       fillcolor: spanColours[spanKind(span)], line: { width: 0 },
       label: span[3] - span[2] > 0.03 * length
-        ? { text: span[1] !== null ? `pass ${span[1] + 1}` : kindOf(span[0]), textposition: "top center", font: { size: 11, color: colour("quiet") } }
+        ? { text: span[1] !== null ? `pass ${span[1] + 1}` : plain(kindOf(span[0])), textposition: "top center", font: { size: 11, color: colour("quiet") } }
         : undefined,
     }));
   }
