@@ -91,7 +91,7 @@ def test_gpus_are_shown_each_or_summed_and_runs_are_chosen_with_the_keyboard(
 
 @pytest.mark.slow
 def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Command) -> None:
-    """Charts take the theme with the page; paper is white whatever the screen was."""
+    """Charts take the theme with the page; paper is white whatever the screen was, and nothing on it is folded."""
     opened(browser, gpu_study)
     browser.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
@@ -103,8 +103,13 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Co
     assert browser.execute_script(GROUND) == DARK
     ink = 'return document.querySelector("[data-chart=pareto]").layout.font.color'
     assert browser.execute_script(ink) == "#e6e9ed"
+    folded = 'return document.querySelectorAll("#audit details:not([open])").length'
     browser.execute_script('dispatchEvent(new Event("beforeprint"))')
     assert browser.execute_script(ink) == "#1b1f24"
+    assert browser.execute_script(folded) == 0
+    browser.execute_script('dispatchEvent(new Event("afterprint"))')
+    assert browser.execute_script(ink) == "#e6e9ed"
+    assert browser.execute_script(folded) > 0
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 

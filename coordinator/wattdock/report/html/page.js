@@ -225,17 +225,21 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
   }
 
-  // Paper is white, and nobody can open what is folded there.
+  // Paper is white, and nobody can open what is folded there: findings and differences are unfolded.
   function startPrinting() {
-    let before = null;
+    let theme;
+    let unfolded = [];
     addEventListener("beforeprint", () => {
-      before = root.dataset.theme;
+      theme = root.dataset.theme;
       root.dataset.theme = "light";
+      unfolded = [...document.querySelectorAll("#audit details:not([open]), #environment details:not([open])")];
+      for (const details of unfolded) details.open = true;
       redrawAll();
     });
     addEventListener("afterprint", () => {
-      if (before === undefined) delete root.dataset.theme;
-      else root.dataset.theme = before;
+      if (theme === undefined) delete root.dataset.theme;
+      else root.dataset.theme = theme;
+      for (const details of unfolded) details.open = false;
       redrawAll();
     });
   }
