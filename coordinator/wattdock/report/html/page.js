@@ -73,10 +73,16 @@
     }
   }
 
+  // By itself plotly.js labels 50 as "5" between 10 and 100.
+  const steps = Array.from({ length: 16 }, (_, at) => [1, 2, 5].map((digit) => digit * 10 ** (at - 7))).flat();
+  const decades = {
+    tickvals: steps, ticktext: steps.map((value) => value.toLocaleString("en", { maximumSignificantDigits: 1 })),
+  };
+
   function withScale(layout, logarithmic) {
     if (!logarithmic) return layout;
     const made = { ...layout };
-    for (const key of axes(layout)) made[key] = { ...layout[key], type: "log", rangemode: "normal", dtick: layout[key].tickvals ? undefined : "D2" };
+    for (const key of axes(layout)) made[key] = { ...(layout[key].tickvals ? {} : decades), ...layout[key], type: "log", rangemode: "normal" };
     return made;
   }
 
