@@ -20,10 +20,12 @@ DRAWN = """
 return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) => [
     place.dataset.chart || place.id, place.querySelectorAll(".scatterlayer .trace, .barlayer .point").length]))
 """
-TITLES = (
-    'return [...document.querySelectorAll(".chart")].map((one) => Object.keys(one.layout).filter((key) => '
-    "/^[xy]axis/.test(key) && !one.layout[key].ticktext).map((key) => one.layout[key].title.text))"
-)
+# An axis that names results needs no unit.
+TITLES = """
+return [...document.querySelectorAll(".chart")].map((place) => Object.entries(place.layout)
+    .filter(([key, axis]) => /^[xy]axis/.test(key) && (axis.title || !axis.ticktext))
+    .map(([, axis]) => axis.title?.text))
+"""
 LINES = 'return document.getElementById("timeline-chart").data.map((line) => line.name)'
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
@@ -62,6 +64,7 @@ def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(brows
     assert set(drawn) == {"intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline-chart"}
     assert all(drawn.values()), drawn
     titles = browser.execute_script(TITLES)
+    assert [len(axes) for axes in titles] == [1, 2, 1, 1, 3, 3, 3]
     assert all(
         any(unit in text for unit in ("J ", "tokens/s", "power, W", "seconds", "GPUs", "requests"))
         for axes in titles
