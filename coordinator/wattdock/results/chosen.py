@@ -77,8 +77,9 @@ def _in_folder(folder: Path, what: str) -> list[Path]:
     """Return a result folder itself, a bundle's results, or the results that a folder holds."""
     if (folder / RESULT).exists():
         return [folder]
-    # A bundle may lie in a folder of its own inside a .tar.
-    for place in (folder / BUNDLED, folder, *sorted(one / BUNDLED for one in folder.iterdir() if one.is_dir())):
+    # A bundle's files may stand in one folder of its name.
+    inside = [one for one in folder.iterdir() if (one / BUNDLED).is_dir()]
+    for place in (folder / BUNDLED, folder, *(one / BUNDLED for one in inside if len(inside) == 1)):
         if found := sorted(file.parent for file in place.glob(f"[!.]*/{RESULT}")):
             return found
     raise StoreError(f"{what}: holds no results; name a result folder, a study, a bundle, or a folder of results")
