@@ -13,20 +13,18 @@ SETUP_DOCS := $(VENV)/.wattdock-setup-docs
 PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
-comma := ,
 
-# Images. Without BASE, a Dockerfile's own (NVIDIA's); VARIANT=cpu builds on any Debian with Python and pip.
+# Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python; WHEELS=locked fetches those in the lock.
 DOCKER ?= docker
 VARIANT ?= cuda
-BASE ?= $(if $(filter cpu,$(VARIANT)),docker.io/library/python:3.12-bookworm)
+BASE ?=
 PIP_CONF ?=
-VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-REVISION = $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+WHEELS ?=
 
-.PHONY: help setup install run study schema test lint format proto docs images bench clean
+.PHONY: help setup install run study schema test lint format proto docs images compose-run compose-up compose-down bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo "  variables: BACKEND=pytorch FILE=experiment.yaml STUDY=study.yaml ARGS='--batch-size 8 …'"
 
 setup: $(SETUP) ## Make .venv with the wattdock command
@@ -39,11 +37,11 @@ LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock",
 GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
 
 $(SETUP): pyproject.toml
-	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=160; else what=. megabytes=100; fi; \
+	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=195; else what=. megabytes=135; fi; \
 	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
-	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=190 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=235 STAMPS='$(SETUP) $@'
 
 $(SETUP_DOCS): pyproject.toml
 	@$(LOCKED) install WHAT='.[docs]' MEGABYTES=110 STAMPS='$(SETUP) $@'
@@ -98,16 +96,25 @@ docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that lead
 
 images: image-pytorch image-vllm image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
 
-image-%: ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
-	@mkdir -p build/wheels/$*
-	@DOCKER_BUILDKIT=1 $(DOCKER) build --file docker/$*.Dockerfile --tag wattdock-$* \
-	  $(if $(BASE),--build-arg BASE='$(BASE)') --build-arg VARIANT=$(VARIANT) \
-	  --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' \
-	  $(if $(PIP_CONF),--secret id=pip.conf$(comma)src='$(PIP_CONF)') $(BUILD_ARGS) .
+IMAGE_FLAGS = --variant $(VARIANT) $(if $(BASE),--base '$(BASE)')
+
+image-%: $(SETUP) ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
+	@$(BIN)/wattdock images pull $* --bases $(IMAGE_FLAGS)
+	@$(BIN)/wattdock images build $* $(IMAGE_FLAGS) --client '$(DOCKER)' \
+	  $(if $(PIP_CONF),--pip-conf '$(PIP_CONF)') $(if $(BUILD_ARGS),--build-options '$(BUILD_ARGS)')
+
+compose-run: ## Measure on a shared server, in containers only: make compose-run ARGS='--backend vllm'
+	@docker/compose.sh run $(ARGS)
+
+compose-up: ## Keep removing runners that a killed coordinator left behind
+	@docker/compose.sh up
+
+compose-down: ## End that, and whatever else compose runs for you
+	@docker/compose.sh down
 
 wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
 	@$(BIN)/python docker/fetch_wheels.py \
-	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$*
+	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
 
 bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
 	@$(BIN)/python -m wattdock.launch pytorch vllm

@@ -1,6 +1,8 @@
 """Fetch all wheels that an image needs, so that it can be built without a network: for the Python that runs this.
 
-python docker/fetch_wheels.py REQUIREMENTS VARIANT FOLDER
+python docker/fetch_wheels.py REQUIREMENTS VARIANT FOLDER [IMAGE]
+
+With IMAGE, the very wheels that `docker/images.lock` holds for it, by their hashes, and no others.
 """
 
 from __future__ import annotations
@@ -13,13 +15,19 @@ from typing import cast
 import tomllib
 
 from wattdock.errors import WattdockError
+from wattdock.images.wheels import locked_wheels, remove_others, wheel_index
 from wattdock.launch.environment import Variant, choose_packages
 from wattdock.launch.pip import Pip, describe_sizes, download_bytes
 
 
 def main() -> int:
     """Fetch; return the exit status."""
-    requirements, variant, folder = Path(sys.argv[1]), cast("Variant", sys.argv[2]), Path(sys.argv[3])
+    requirements, variant, folder, *image = sys.argv[1:]
+    return fetch(Path(requirements), cast("Variant", variant), Path(folder), *image)
+
+
+def fetch(requirements: Path, variant: Variant, folder: Path, image: str | None = None) -> int:
+    """Fetch; return the exit status."""
     folder.mkdir(parents=True, exist_ok=True)
     lock_fd = os.open(folder, os.O_RDONLY)
     if requirements.suffix == ".toml":
@@ -28,7 +36,11 @@ def main() -> int:
         requirements.write_text("\n".join(lines), encoding="utf-8")
     pip = Pip(Path(sys.executable), folder / "pip.log", say, lock_fd)
     try:
-        packages, options = choose_packages(pip, requirements, variant)
+        if image is None:
+            packages, options = choose_packages(pip, requirements, variant)
+        else:
+            packages, options = locked_wheels(image), wheel_index(variant)
+            remove_others(folder, packages)
         say(describe_sizes(download_bytes(packages)))
         pip.download(packages, folder, *options)
     except WattdockError as error:

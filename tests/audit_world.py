@@ -19,6 +19,8 @@ from fake_nvml import FakeGpu, FakeProcess, constant
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.host.gpus import GpuInfo, GpuInventory
 from wattdock.host.machine import Machine
+from wattdock.images.locked import Pin
+from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.merge.result import merge
 from wattdock.meter.choice import MeterChoice
 from wattdock.meter.nvml import NvmlMeter
@@ -44,6 +46,15 @@ if TYPE_CHECKING:
 
     from wattdock.meter.timeline import Timeline
     from wattdock.results.result import ExperimentResult
+
+DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"
+CONTAINERS = Containers(Engine("unix:///x", "docker", "28.0"), Image(DIGEST, f"sha256:{'1' * 64}", DIGEST))
+
+
+def launched(locked_digest: str | None) -> LauncherChoice:
+    """Return a container of a locked image, by its digest or by its id only."""
+    return LauncherChoice("docker", "test", "none", CONTAINERS, Pin(locked_digest, "f" * 64))
+
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 RUNNER = FakeProcess(pid=4242)
@@ -84,6 +95,7 @@ class World:
     one_token: bool = False
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
+    launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
 
 
 def result_of(world: World, library: Path) -> ExperimentResult:
@@ -108,7 +120,7 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         inventory=GpuInventory(tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))),
         gpus=(gpu_info(0, gpus[0]),),
         python=None,
-        launch=LauncherChoice("process", "test", "none"),
+        launch=world.launch,
         cache=Path(),
         meter=MeterChoice("nvml", "test"),
     )

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
-from wattdock.merge.energy import Gpus, measured_energy, multi_gpu
+from wattdock.merge.energy import Gpus, measured_energy
+from wattdock.merge.multi_gpu import multi_gpu
 from wattdock.merge.performance import performance, tpot_s, ttft_s
 from wattdock.merge.statistics import statistics
 from wattdock.meter.excerpt import excerpt

@@ -8,7 +8,7 @@ import fake_nvml
 import numpy as np
 import pytest
 from audit_world import gpu_info
-from fake_nvml import FakeGpu, Segment, square
+from fake_nvml import FakeGpu, Segment, constant, square
 
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.metrology import Pulse, meter_card
@@ -73,3 +73,13 @@ def test_without_a_step_there_is_no_lag(library: Path) -> None:
     """A GPU that did not take the load must not get a figure."""
     card = card_of(library, loaded(profile=(square(100, 110, PERIOD_S, DUTY),)))
     assert (card.lag_s, card.steps) == (None, [])
+
+
+def test_a_step_that_begins_with_an_overshoot_is_left_out(library: Path) -> None:
+    """A tenth of a second above what follows makes the beginning look early in spite of the lag, as on an H200."""
+    burst = (constant(700, 0.1), constant(600, DUTY * PERIOD_S - 0.1), constant(120, (1 - DUTY) * PERIOD_S))
+    card = card_of(library, loaded(0.008, profile=burst * (PULSES + 4)))
+    by_kind = {one.kind: one for one in card.steps}
+    assert by_kind["square on"].mean_s < -0.005
+    assert {kind: one.overshoot for kind, one in by_kind.items()} == {"square on": True, "square off": False}
+    assert card.lag_s == pytest.approx(0.008, abs=0.003)

@@ -67,6 +67,7 @@ def popen_as_user(
     env: Mapping[str, str],
     cwd: Path,
     uid: int = UID,
+    groups: Sequence[int] = (),
     reach: Sequence[Path] = (),
     **options: Any,
 ) -> subprocess.Popen[Any]:
@@ -75,6 +76,7 @@ def popen_as_user(
     Args:
         reach: Further folders that it needs.
         uid: Another one for a second user; where the suite does not run as root, both are who runs it.
+        groups: That the user is in besides its own.
     """
     home = Path(env.get("HOME", cwd))
     full = {
@@ -91,13 +93,14 @@ def popen_as_user(
         return subprocess.Popen(command, env=full, cwd=cwd, **options)
     if reason := unable():
         pytest.skip(reason)
+    others = f"--groups {','.join(map(str, groups))}" if groups else "--clear-groups"
     needed = (Path(sys.prefix), Path(sys.base_prefix), REPO, home, cwd, *reach)
     script = "\n".join(
         [
             "set -e",
             *mounts_for(needed),
             f"cd {shlex.quote(str(cwd))}",
-            f"exec setpriv --reuid {uid} --regid {uid} --clear-groups {shlex.join(command)}",
+            f"exec setpriv --reuid {uid} --regid {uid} {others} {shlex.join(command)}",
         ]
     )
     return subprocess.Popen(["unshare", "--mount", "sh", "-c", script], env=full, **options)

@@ -19,7 +19,7 @@ from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.host.folders import SCRATCH_LOCK
 from wattdock.launch.log import log_tail
-from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL
+from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL, place_of
 from wattdock.launch.protocol import STOPPED, LaunchSpec
 from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.timeline import Timeline
@@ -177,7 +177,7 @@ class Attempt:
         self._opening.stage = "launch"
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
-        gpus = self._ready.gpus
+        gpus, lock = self._ready.gpus, self._log.parent / SCRATCH_LOCK
         return LaunchSpec(
             backend=self._ready.config.backend,
             runner_dir=self._ready.runner_dir,
@@ -190,7 +190,8 @@ class Attempt:
                 "run": self._log.parent.name,
                 "protocol": str(PROTOCOL_VERSION),
                 OWNER_LABEL: str(os.getuid()),
-                ALIVE_LABEL: str(self._log.parent / SCRATCH_LOCK),
+                ALIVE_LABEL: str(lock),
+                PLACE_LABEL: place_of(lock),
             },
             lease_fds=self._lease_fds,
         )

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 import typer
 
 from wattdock.commands.bundle import app as bundle_app
+from wattdock.commands.compare import compare
 from wattdock.commands.ending import fail, ignore_interrupts
+from wattdock.commands.estimate import estimate
 from wattdock.commands.experiments import plan, run
+from wattdock.commands.images import app as images_app
 from wattdock.commands.machine import doctor, gpus, reap
+from wattdock.commands.plot import plot
+from wattdock.commands.report import report
 from wattdock.commands.reproduce import reproduce
 from wattdock.commands.results import app as results_app
+from wattdock.commands.scaling import scaling
 from wattdock.commands.show import show
 from wattdock.errors import ExitCode, WattdockError
 
@@ -26,9 +32,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
-for command in (run, plan, show, reproduce, gpus, doctor, reap):
+for command in (run, plan, show, gpus, doctor, estimate, reap, report, plot, compare, scaling, reproduce):
     app.command()(command)
 app.add_typer(results_app, name="results")
+app.add_typer(images_app, name="images")
 app.add_typer(bundle_app, name="bundle")
 
 

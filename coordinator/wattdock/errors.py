@@ -30,6 +30,7 @@ class ExitCode(IntEnum):
     STORE = 7
     NOT_PUBLISHABLE = 8
     REGRESSION = 9
+    UNDECIDED = 10
     INTERRUPTED = 130
 
 

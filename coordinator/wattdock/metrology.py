@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BEFORE_S, AFTER_S = (-0.45, -0.02), (0.12, 0.55)
 MIN_STEP_W = 50.0
 # Right after the step against later, as a share of the step.
-EARLY_S, LATE_S, OVERSHOOT_SHARE = (0.0, 0.15), (0.3, 0.55), 0.05
+OVERSHOOT_SHARE = 0.05
 # Closer to a level than this share of the step is on it.
 LEVEL_SHARE = 0.1
 MIN_STEPS = 10
@@ -100,19 +100,24 @@ def _step_lags(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> list[StepLag]:
 
 
 def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
-    """Whether power right after a kind of step goes beyond what follows, on average over the steps."""
-    early, late, before = (
-        float(np.mean([_power_w(ticks, at_ns, part_s) for at_ns in steps_ns])) for part_s in (EARLY_S, LATE_S, BEFORE_S)
-    )
-    # Of a step without overshoot, the first stretch still holds some of what was before, never more than what follows.
-    return bool((early - late) / (late - before) > OVERSHOOT_SHARE) if late != before else False
+    """Whether power right after a kind of step goes beyond what follows, on average over the steps.
 
-
-def _power_w(ticks: Ticks, at_ns: int, part_s: tuple[float, float]) -> float:
-    """Mean power between two instants, by straight lines between the counter's changes."""
-    edges_ns = [at_ns + part * NS_PER_S for part in part_s]
-    start_j, end_j = np.interp(edges_ns, ticks.after_start_ns, ticks.energy_mj / MJ_PER_J)
-    return float((end_j - start_j) / (part_s[1] - part_s[0]))
+    Right after is the first interval between counter changes that begins after the step: it holds nothing of what was
+    before, and on average over phases half of what the step began with.
+    """
+    at_ns, energy_j = ticks.after_start_ns, ticks.energy_mj / MJ_PER_J
+    shares = []
+    for step_ns in steps_ns:
+        first = int(np.searchsorted(at_ns, step_ns))
+        if not 4 <= first < len(at_ns) - 4:
+            continue
+        before_w, early_w, late_w = (
+            (energy_j[end] - energy_j[start]) / (at_ns[end] - at_ns[start]) * NS_PER_S
+            for start, end in ((first - 4, first - 1), (first, first + 1), (first + 2, first + 4))
+        )
+        if abs(late_w - before_w) >= MIN_STEP_W:
+            shares.append((early_w - late_w) / (late_w - before_w))
+    return bool(shares) and float(np.mean(shares)) > OVERSHOOT_SHARE
 
 
 def _combined(steps: Sequence[StepLag]) -> LagModel | None:

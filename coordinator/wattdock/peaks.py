@@ -1,13 +1,11 @@
-"""What a GPU can do at most, by the name that NVML gives it; figures live in data/gpus.yaml with their sources."""
+"""What the GPUs of an experiment can do at most together, by the names that NVML gives them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
+from wattdock.gpu_models import gpu_models
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,19 +26,13 @@ class Peak:
     source: str
 
 
-@cache
-def _peaks() -> dict[str, dict[str, Any]]:
-    peaks: dict[str, dict[str, Any]] = yaml.safe_load((files("wattdock") / "data/gpus.yaml").read_text("utf-8"))
-    return peaks
-
-
 def why_no_peak(gpu_names: Sequence[str]) -> str | None:
     """Return why nothing can be held against these GPUs' limits, or None."""
     if not gpu_names:
         return "no GPU was used"
-    if unknown := [name for name in dict.fromkeys(gpu_names) if name not in _peaks()]:
+    if unknown := [name for name in dict.fromkeys(gpu_names) if name not in gpu_models()]:
         return f"no peak is known for {', '.join(unknown)}"
-    if guessed := [name for name in dict.fromkeys(gpu_names) if not _peaks()[name]["read_at"]]:
+    if guessed := [name for name in dict.fromkeys(gpu_names) if not gpu_models()[name].read_at]:
         return f"the peak of {', '.join(guessed)} in gpus.yaml is not verified"
     return None
 
@@ -49,9 +41,9 @@ def peak_of(gpu_names: Sequence[str]) -> Peak | None:
     """Return the limits of these GPUs together; None where `why_no_peak` tells why."""
     if why_no_peak(gpu_names):
         return None
-    known = [_peaks()[name] for name in gpu_names]
+    known = [gpu_models()[name] for name in gpu_names]
     return Peak(
-        flops_per_s=sum(one["flops_per_s"] for one in known),
-        memory_bytes_per_s=sum(one["memory_bytes_per_s"] for one in known),
-        source="; ".join(dict.fromkeys(f"{one['source']}, read at {one['read_at']}" for one in known)),
+        flops_per_s=sum(one.flops_per_s for one in known),
+        memory_bytes_per_s=sum(one.memory_bytes_per_s for one in known),
+        source="; ".join(dict.fromkeys(f"{one.source}, read at {one.read_at}" for one in known)),
     )

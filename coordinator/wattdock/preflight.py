@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError, WattdockError
+from wattdock.estimate.experiment import WEIGHTS_ONLY, memory_fit
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
-from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, why_occupied
+from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
+from wattdock.images.locked import find_locked
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_containers
@@ -23,7 +25,8 @@ from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
 from wattdock.meter.choice import choose_meter
-from wattdock.models import check_model, known_weight_bytes
+from wattdock.models import check_model
+from wattdock.models.figures import known_figures
 from wattdock.plan import load_key
 from wattdock.prompts import check_prompts
 
@@ -32,9 +35,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
+    from wattdock.estimate.experiment import MemoryFit
+    from wattdock.estimate.fit import Demand
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
+    from wattdock.images.locked import Pin
     from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
     from wattdock.launch.protocol import Launcher
@@ -70,12 +76,14 @@ class LauncherChoice:
     Attributes:
         change: What a person would do to have it otherwise.
         containers: The engine and the image, for "docker".
+        pin: By what the image was pinned; None for one that was taken by its name.
     """
 
     name: str
     reason: str
     change: str
     containers: Containers | None = None
+    pin: Pin | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,7 @@ class Ready:
         launch: How runners are started.
         cache: Folder for what engines in containers compile.
         meter: Which meter, and why.
+        memory: Whether the model fits, as far as that is known; None on the CPU.
     """
 
     config: ExperimentConfig
@@ -100,6 +109,7 @@ class Ready:
     launch: LauncherChoice
     cache: Path
     meter: MeterChoice
+    memory: str | None = None
 
     @property
     def decisions(self) -> str:
@@ -126,7 +136,7 @@ class Ready:
     def launcher(self, progress: Progress) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
         if containers := self.launch.containers:
-            limits = Limits(**self.config.container.model_dump(exclude={"image"}))
+            limits = Limits(**self.config.container.model_dump(exclude={"image", "locked"}))
             yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=limits)
             return
         if self.python:
@@ -151,10 +161,8 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     check_model(config.model)
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
     found = host.inventory
-    # What is quantised while it is loaded takes less than the files do.
-    quantised = getattr(config.section, "quantization", None)
-    weight_bytes = None if quantised else known_weight_bytes(config.model)
-    around = Surroundings(os.environ.get("CUDA_VISIBLE_DEVICES"), host.leases, weight_bytes)
+    fit = _memory_fit(config, found, WEIGHTS_ONLY)
+    around = Surroundings(os.environ.get("CUDA_VISIBLE_DEVICES"), host.leases, fit.weight_bytes)
     gpus = choose_gpus(config, found, around)
     python = check_python(config.runner_python) if config.runner_python else None
     make_socket_folder(os.environ).rmdir()
@@ -173,6 +181,14 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     )
 
 
+def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | None = None) -> MemoryFit:
+    """Refuse what cannot fit any GPU here, before one is chosen; `demand` is the workload's own unless given."""
+    sizes_bytes = [gpu.vram_total_bytes for gpu in found.gpus if gpu.vram_total_bytes is not None]
+    memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
+    figures = known_figures(config.model)
+    return memory_fit(config, figures, gpus=gpus_asked(config), memory_bytes=memory_bytes, demand=demand)
+
+
 def preflight_each(
     experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
 ) -> list[Ready | WattdockError]:
@@ -189,8 +205,18 @@ def preflight_each(
     for one in experiments:
         if (key := _checked_key(one)) not in seen:
             seen[key] = _checked(one, host, output_dir=output_dir, home=home)
-    found = [(one, seen[_checked_key(one)]) for one in experiments]
-    return [replace(ready, config=one) if isinstance(ready, Ready) else ready for one, ready in found]
+    return [_for_its_workload(one, seen[_checked_key(one)], host) for one in experiments]
+
+
+def _for_its_workload(config: ExperimentConfig, checked: Ready | WattdockError, host: Host) -> Ready | WattdockError:
+    """What was checked of several experiments, with what only one of them asks of memory."""
+    if not isinstance(checked, Ready):
+        return checked
+    try:
+        memory = _memory_fit(config, host.inventory).note if checked.gpus else None
+    except WattdockError as error:
+        return error
+    return replace(checked, config=config, memory=memory)
 
 
 def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
@@ -225,7 +251,15 @@ def require_still_free(experiments: Sequence[Ready]) -> None:
         time.sleep(TEARDOWN_POLL_S)
 
 
+def _locked_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+    """Return the launcher with the locked image."""
+    containers, pin = find_locked(config.backend, needs_gpu=on_gpu)
+    return LauncherChoice("docker", f"locked image {containers.image.name}", "no --locked", containers, pin)
+
+
 def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+    if config.container.locked:
+        return _locked_launcher(config, on_gpu=on_gpu)
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "--launcher docker")
     if config.runner_python and config.launcher == "auto":

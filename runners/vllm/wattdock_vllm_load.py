@@ -235,6 +235,8 @@ def _describe(
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, EngineArgs(**settings)) | {
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
+        # Not an argument, but what came of them: weights, activation peak, graphs and cache as vLLM measured them.
+        "memory_by_gpu": memory_by_gpu(model.engine),
     }
     is_quantised = config.model_config.quantization is not None
     bytes_each = config.model_config.dtype.itemsize
@@ -251,6 +253,12 @@ def _describe(
         warnings=ignored_settings_warnings(generation),
         spans=(span,),
     )
+
+
+def memory_by_gpu(engine: LLMEngine) -> dict[str, dict[str, int | None]]:
+    """Return what each worker found of its GPU's memory, by the GPU's UUID in NVML's form."""
+    found = engine.collective_rpc("wattdock_memory")
+    return {nvml_uuid(uuid): memory for uuid, memory in found if uuid is not None}
 
 
 def drain(engine: LLMEngine) -> None:

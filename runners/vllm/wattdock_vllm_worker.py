@@ -13,6 +13,7 @@ import torch
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from wattdock_vllm_faults import report_to_parent
+from wattdock_vllm_memory import memory_found
 
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
 
@@ -38,6 +39,14 @@ class WorkerExtension:
         if self.device.type != "cuda":
             return None, layers
         return str(torch.cuda.get_device_properties(self.device).uuid), layers
+
+    def wattdock_memory(self) -> tuple[str | None, dict[str, int | None]]:
+        """Return the UUID of this worker's GPU, and what vLLM found there at its start, in bytes; nothing on a CPU."""
+        if self.device.type != "cuda":
+            return None, {}
+        graphs = [one for one in torch.cuda.memory_snapshot() if tuple(one["segment_pool_id"]) != (0, 0)]
+        found = memory_found(self) | {"graph_pool_bytes": sum(int(one["total_size"]) for one in graphs)}
+        return str(torch.cuda.get_device_properties(self.device).uuid), found
 
 
 @register_model_loader("dummy")

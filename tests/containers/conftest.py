@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from command import WATTDOCK, Command
 from containers.engines import BASE, build_on, engine_address, tagged
+from containers.registry import serving
 from docker.errors import APIError
 from unprivileged import give_to_user, user_home
 
@@ -45,6 +47,16 @@ def fake_image() -> Iterator[Containers]:
         path = ":".join(f"/opt/wattdock/{folder}" for folder in ("proto", "runners/common", "runners/fake", "packages"))
         files = {"/opt/wattdock/runners/fake": TESTS / "runners/fake"}
         yield build_on("wattdock-pytorch", name, files, f"ENV PYTHONPATH={path}")
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry of this session's own; its address."""
+    engine_address()
+    folder = tmp_path_factory.mktemp("registry")
+    with serving(folder) as address:
+        yield address
+    shutil.rmtree(folder)
 
 
 @dataclass(frozen=True, kw_only=True)

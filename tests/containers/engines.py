@@ -45,7 +45,9 @@ def image_there(name: str) -> Containers:
     return find_containers(name, backend="NAME")
 
 
-def build_on(base: str, name: str, files: Mapping[str, Path], *instructions: str) -> Containers:
+def build_on(
+    base: str, name: str, files: Mapping[str, Path], *instructions: str, labels: Mapping[str, str] | None = None
+) -> Containers:
     """Lay files over an image that is there and return the new image; its name is its own."""
     image_there(base)
     copies = [f"COPY {target.lstrip('/')} {target}" for target in files]
@@ -59,7 +61,7 @@ def build_on(base: str, name: str, files: Mapping[str, Path], *instructions: str
         tar.addfile(entry, io.BytesIO(recipe))
     context.seek(0)
     with connect(engine_address()) as client:
-        client.images.build(fileobj=context, custom_context=True, tag=name, pull=False, rm=True)
+        client.images.build(fileobj=context, custom_context=True, tag=name, pull=False, rm=True, labels=labels)
     return image_there(name)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,41 +13,9 @@ from wattdock.launch.engine import Containers, find_containers
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from docker import DockerClient
-
-CONFIG = """
-version: 0.1
-storage: {filesystem: {rootdirectory: %s}}
-http: {addr: "127.0.0.1:%d"}
-"""
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.fixture
-def registry(tmp_path: Path, standin_image: Containers) -> Iterator[str]:
-    """A registry of its own; its address. The engine must be this machine's to reach it."""
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("needs Debian's docker-registry")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "registry.yml").write_text(CONFIG % (tmp_path / "registry", port))
-    command = [program, "serve", str(tmp_path / "registry.yml")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline_s = time.monotonic() + 20
-        while not answers(port):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
-        process.terminate()
 
 
 def test_an_image_named_by_digest_is_that_image_or_none(

@@ -38,14 +38,22 @@ def test_joules_of_a_pass_are_the_simulated_watts_times_its_seconds(wattdock: Co
 
 
 def test_two_gpus_are_summed_in_the_order_of_the_host(wattdock: Command) -> None:
-    """300 and 100 W: three quarters of the energy on one, imbalance 1.5."""
-    env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)), FakeGpu(uuid=IDLE, profile=(constant(100),)))
+    """300 and 100 W: three quarters of the energy on one, imbalance 1.5; utilisation and memory of each beside it."""
+    first = FakeGpu(uuid=BUSY, profile=(constant(300),), utilization_percent=97, memory_used_bytes=1_500_000_000)
+    env = on_gpus(wattdock, first, FakeGpu(uuid=IDLE, profile=(constant(100),), unsupported="utilization"))
     done = wattdock("run", *SMALL, *TWO_SECONDS, "--gpus", "0,1", env=env)
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
     assert row["environment"]["gpu_uuids"] == [BUSY, IDLE]
     assert row["energy"]["total_j"] == pytest.approx(400 * row["performance"]["duration_s"], rel=0.01)
-    assert row["multi_gpu"]["load_imbalance"] == pytest.approx(1.5, rel=0.01)
+    shared, seconds = row["multi_gpu"], row["performance"]["duration_s"]
+    assert shared["load_imbalance"] == pytest.approx(1.5, rel=0.01)
+    assert shared["per_gpu_energy_j"] == pytest.approx({BUSY: 300 * seconds, IDLE: 100 * seconds}, rel=0.01)
+    assert shared["per_gpu_mean_power_w"] == pytest.approx({BUSY: 300, IDLE: 100}, rel=0.01)
+    assert shared["per_gpu_mean_utilization_percent"] == {BUSY: 97, IDLE: None}
+    assert shared["per_gpu_max_memory_used_bytes"] == {BUSY: 1_500_000_000, IDLE: 0}
+    assert "1.5 GB" in done.stdout
+    assert shared["energy_boundary"] == "gpu_boards"
 
 
 def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(wattdock: Command) -> None:

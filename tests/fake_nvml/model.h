@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define MAX_GPUS 16
-#define MAX_SEGMENTS 64
+#define MAX_SEGMENTS 256
 #define MAX_PROCESSES 16
 #define TEXT 96
 #define MAX_LINKS 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from typing import TYPE_CHECKING
 
-from wattdock.launch.orphans import is_held, is_orphan, remove_socket_folder
+from wattdock.launch.orphans import is_held, is_orphan, place_of, remove_socket_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,3 +45,21 @@ def test_of_a_labelled_folder_only_the_socket_is_removed(tmp_path: Path) -> None
     (precious / "r.sock").touch()
     remove_socket_folder({"wattdock.folder": str(precious)})
     assert [file.name for file in precious.iterdir()] == ["thesis"]
+
+
+def test_a_lock_whose_folder_is_another_from_here_says_nothing(tmp_path: Path) -> None:
+    """In a container, or under a private /tmp, a living coordinator's lock looks gone; its runner must not be."""
+    lock = tmp_path / "run" / "lock"
+    lock.parent.mkdir()
+    seen_by_its_coordinator = {**labels(lock), "wattdock.alive_in": place_of(lock)}
+    assert is_orphan(seen_by_its_coordinator, uid=1500)
+    elsewhere = labels(tmp_path / "other" / "run" / "lock") | {"wattdock.alive_in": place_of(lock)}
+    assert not is_orphan(elsewhere, uid=1500)
+
+
+def test_no_coordinator_outlives_a_restart_of_the_machine(tmp_path: Path) -> None:
+    """Whatever lies at its lock's path by now."""
+    lock = tmp_path / "run" / "lock"
+    boot, _, folder = place_of(lock).partition(" ")
+    assert not is_orphan({**labels(lock), "wattdock.alive_in": f"{boot} 1:1"}, uid=1500)
+    assert is_orphan({**labels(lock), "wattdock.alive_in": f"{boot[::-1]} {folder}"}, uid=1500)

@@ -9,35 +9,35 @@ import pytest
 
 from wattdock.config.experiment import ModelSpec
 from wattdock.errors import ConfigError
+from wattdock.estimate.families import architecture
 from wattdock.models import check_model, resolve_model
-from wattdock.models.shapes import shape_config
+from wattdock.models.shapes import preset_of, presets, shape_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def parameter_count(name: str) -> int:
-    """Parameters of a decoder with grouped-query attention, SwiGLU and untied embeddings."""
-    c = shape_config(name)
-    hidden, head, queries, pairs = (
-        c["hidden_size"],
-        c["head_dim"],
-        c["num_attention_heads"],
-        c["num_key_value_heads"],
-    )
-    attention = 2 * hidden * head * (queries + pairs)
-    norms = 2 * hidden + (2 * head if c["model_type"] == "qwen3" else 0)
-    layer = attention + 3 * hidden * c["intermediate_size"] + norms
-    return int(c["num_hidden_layers"] * layer + 2 * c["vocab_size"] * hidden + hidden)
-
-
 @pytest.mark.parametrize(
     ("name", "published"),
-    [("llama-3.1-8b", 8_030_261_248), ("qwen3-8b", 8_190_735_360), ("tiny-llama", 4_999_424)],
+    [("llama-3.1-8b", 8_030_261_248), ("qwen3-8b", 8_190_735_360), ("alia-40b", 40_433_885_184)],
 )
 def test_a_shape_has_the_parameters_that_its_model_is_published_with(name: str, published: int) -> None:
     """One wrong figure in the shape would show here."""
-    assert parameter_count(name) == published
+    assert architecture(shape_config(name)).parameters == presets()[name].parameters == published
+
+
+def test_every_known_model_says_where_its_figures_are_from_and_who_was_not_found_says_so() -> None:
+    """A figure without a source is a guess, and two of them are."""
+    assert all(one.source for one in presets().values())
+    assert [name for name, one in presets().items() if not one.verified] == ["gpt-sw3-40b", "evo2-40b"]
+    named = {one for one in presets() if preset_of(presets()[one].id or one) == presets()[one]}
+    assert named == presets().keys()
+
+
+def test_a_model_that_no_engine_has_is_no_shape_and_says_why() -> None:
+    """Its figures serve an estimate only."""
+    with pytest.raises(ConfigError, match="shape 'evo2-40b' cannot be served: StripedHyena 2: neither transformers"):
+        check_model(ModelSpec(shape="evo2-40b"))
 
 
 def test_a_shape_is_a_folder_with_nothing_but_a_config(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_shape_is_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("llama3.1-8b", "did you mean llama-3.1-8b?"), ("zzz", "'zzz'; known are llama-3.1-8b, ")]
+    ("name", "hint"), [("llama3.1-8b", "did you mean llama-3.1-8b?"), ("zzz", "'zzz'; known are alia-40b, ")]
 )
 def test_an_unknown_shape_is_refused_with_the_nearest_known(name: str, hint: str) -> None:
     """Needs neither network nor writing."""

@@ -50,10 +50,15 @@ def doctor(
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
-def reap() -> None:
+def reap(
+    every: Annotated[float | None, typer.Option(min=1, help="Go on, and look again after so many seconds.")] = None,
+) -> None:
     """Remove the containers of coordinators that are gone; those of living ones stay."""
     from wattdock.launch.orphans import reap as reap_orphans
+    from wattdock.launch.orphans import reap_for_ever
 
+    if every:
+        reap_for_ever(every, say=lambda line: typer.echo(line, err=True))
     found = reap_orphans()
     for verb, names in (("removed", found.removed), ("left alone", found.left)):
         for name in names:

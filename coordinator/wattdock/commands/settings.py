@@ -27,6 +27,7 @@ Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or
 Wait = Annotated[float | None, typer.Option("--wait", help="Seconds to wait for others who measure on this machine.")]
 Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
+Locked = Annotated[bool | None, typer.Option("--locked", help="Only the image in docker/images.lock, by content.")]
 MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml, zeus, rapl or none.")]
 RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
@@ -47,6 +48,7 @@ FLAGS = {
     "wait": "wait_s",
     "accelerator": "accelerator",
     "launcher": "launcher",
+    "locked": "container.locked",
     "meter": "meter",
     "runner_python": "runner_python",
 }
@@ -67,6 +69,7 @@ def _settings(
     wait: Wait = None,
     accelerator: Accelerator = None,
     launcher: LauncherName = None,
+    locked: Locked = None,
     meter: MeterName = None,
     runner_python: RunnerPython = None,
     set_: Set = None,

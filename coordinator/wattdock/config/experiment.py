@@ -252,12 +252,14 @@ class ContainerSpec(_Written):
 
     Attributes:
         image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
+        locked: Start the image in `docker/images.lock` and no other, by content; refused where it is not that.
         memory_gb: Most memory, in 10^9 bytes and without swap; None is no limit.
         cpus: Most CPU time per time; None is no limit.
         shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes.
     """
 
     image: str | None = None
+    locked: bool = False
     memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     shm_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
@@ -324,6 +326,17 @@ class ExperimentConfig(_Written):
             section = value.get(own)
             config._section = section_class(own).model_validate({} if section is None else section)
         return config
+
+    @model_validator(mode="after")
+    def _locked_means_that_image(self) -> Self:
+        others = {
+            "launcher: process": self.launcher == "process",
+            "runner_python": self.runner_python is not None,
+            "container.image": self.container.image is not None,
+        }
+        if self.container.locked and (other := next((name for name, given in others.items() if given), None)):
+            raise ValueError(f"container.locked (--locked) and {other} exclude each other; leave one of them out")
+        return self
 
     @model_serializer(mode="wrap")
     def _with_section(self, dump: Any) -> dict[str, Any]:

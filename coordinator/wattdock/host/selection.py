@@ -109,10 +109,11 @@ def _why_not(config: ExperimentConfig, found: GpuInventory, around: Surroundings
 def _bytes_needed(config: ExperimentConfig, weight_bytes: int | None) -> float:
     """Least VRAM per GPU: its share of the weights, and what was asked for."""
     asked = (config.gpus.min_free_gb or 0) * 1e9 if isinstance(config.gpus, GpuCount) else 0.0
-    return max(asked, (weight_bytes or 0) / _count(config))
+    return max(asked, (weight_bytes or 0) / gpus_asked(config))
 
 
-def _count(config: ExperimentConfig) -> int:
+def gpus_asked(config: ExperimentConfig) -> int:
+    """Return how many GPUs an experiment takes where it runs on GPUs."""
     if isinstance(config.gpus, list):
         return len(config.gpus)
     return config.gpus.count if isinstance(config.gpus, GpuCount) else config.section.gpus_needed()
@@ -142,7 +143,7 @@ def _best(
     config: ExperimentConfig, found: GpuInventory, around: Surroundings, ours: Sequence[GpuInfo]
 ) -> tuple[GpuInfo, ...]:
     """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
-    count = _count(config)
+    count = gpus_asked(config)
     rejected = {gpu.uuid: why for gpu in ours if (why := _why_not(config, found, around, gpu))}
     able = [gpu for gpu in ours if gpu.uuid not in rejected]
     for candidates in ([gpu for gpu in able if gpu.uuid not in around.leases], able):

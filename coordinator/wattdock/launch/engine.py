@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import docker
 
@@ -35,9 +35,13 @@ class NoContainersError(PreflightError):
         remedy: What to do about it.
     """
 
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"{reason}; {remedy}, {INSTEAD}")
+    def __init__(self, reason: str, remedy: str, instead: str = f", {INSTEAD}") -> None:
+        super().__init__(f"{reason}; {remedy}{instead}")
         self.reason, self.remedy = reason, remedy
+
+
+class NoImageError(NoContainersError):
+    """An engine answers and has no such image."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Engine:
         remapped: Containers' users are others on the host unless a container asks for the host's.
         selinux: Containers are labelled, and may not reach unlabelled sockets.
         runtimes: Names of what starts its containers; NVIDIA's gives them GPUs.
+        image_store: What keeps its images: "classic", "containerd" or "podman". The id of one and the same image
+            differs between them; its digest does not.
     """
 
     address: str
@@ -60,6 +66,7 @@ class Engine:
     remapped: bool = False
     selinux: bool = False
     runtimes: tuple[str, ...] = ()
+    image_store: str = "classic"
 
 
 @dataclass(frozen=True)
@@ -71,12 +78,18 @@ class Image:
         id: Hash of its configuration, "sha256:…"; what containers are made from.
         digest: "repository@sha256:…" as a registry knows it; None for one that was only built here.
         variant: "cpu" or "cuda", what its packages were built for; None where its label does not tell.
+        digests: All digests by which registries have it; several where it was pushed to several.
+        labels: What its builder wrote on it.
+        platform: "linux/amd64".
     """
 
     name: str
     id: str
     digest: str | None
     variant: str | None = None
+    digests: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    platform: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +100,11 @@ class Containers:
     image: Image
 
 
-def find_containers(image: str, *, backend: str, needs_gpu: bool = False) -> Containers:
+def find_containers(image: str, *, backend: str, needs_gpu: bool = False, how: str | None = None) -> Containers:
     """Return this machine's engine and an image that it has.
+
+    Args:
+        how: What would bring an image that is not there; None is the command that builds it.
 
     Raises:
         NoContainersError: No engine answers, or it has no such image, or one for a CPU where a GPU is to be used.
@@ -103,15 +119,16 @@ def find_containers(image: str, *, backend: str, needs_gpu: bool = False) -> Con
             engine = engine_from(address, client.version(), client.info())
             found = client.images.get(image)
     except docker.errors.ImageNotFound as error:
-        raise NoContainersError(f"image {image} is not there", f"make it with: make image-{backend}") from error
+        remedy = how or f"make it with: make image-{backend}"
+        raise NoImageError(f"image {image} is not there", remedy) from error
     except docker.errors.APIError as error:
         raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
         raise silent from error
-    variant = ((found.attrs.get("Config") or {}).get("Labels") or {}).get(VARIANT_LABEL)
-    if needs_gpu and variant == "cpu":
+    described = image_from(image, found.attrs)
+    if needs_gpu and described.variant == "cpu":
         raise NoContainersError(f"image {image} was built for a CPU", f"make one for GPUs with: make image-{backend}")
-    return Containers(engine, Image(image, str(found.id), _digest(found.attrs), variant))
+    return Containers(engine, described)
 
 
 @contextmanager
@@ -181,9 +198,34 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         remapped="name=userns" in options,
         selinux="name=selinux" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        image_store=_image_store(components, info),
     )
 
 
-def _digest(attributes: Mapping[str, Any]) -> str | None:
-    digests = attributes.get("RepoDigests") or ()
-    return str(digests[0]) if digests else None
+def _image_store(components: Sequence[str], info: Mapping[str, Any]) -> str:
+    """Source: Docker Engine documentation, "containerd image store": `DriverStatus` names the snapshotter."""
+    if any("podman" in name.lower() for name in components):
+        return "podman"
+    status = {str(key): str(value) for key, value in info.get("DriverStatus") or ()}
+    return "containerd" if "io.containerd.snapshotter" in status.get("driver-type", "") else "classic"
+
+
+def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
+    """Return what an engine's answer says about an image that was asked for by `name`. Pure.
+
+    Source: Docker Engine API v1.41, GET /images/{name}/json.
+    """
+    digests = tuple(map(str, attributes.get("RepoDigests") or ()))
+    labels = (attributes.get("Config") or {}).get("Labels") or {}
+    # An image may be in several registries; asked for by one's digest, that is the one that counts.
+    digest = name if name in digests else digests[0] if digests else None
+    system, machine = attributes.get("Os"), attributes.get("Architecture")
+    return Image(
+        name=name,
+        id=str(attributes["Id"]),
+        digest=digest,
+        variant=labels.get(VARIANT_LABEL),
+        digests=digests,
+        labels=labels,
+        platform=f"{system}/{machine}" if system and machine else None,
+    )

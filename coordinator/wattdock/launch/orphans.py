@@ -9,22 +9,24 @@ import contextlib
 import fcntl
 import http
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from wattdock.errors import LaunchError
+from wattdock.errors import LaunchError, WattdockError
 from wattdock.launch.container import FOLDER_LABEL, LABEL_PREFIX
 from wattdock.launch.engine import DEFAULT_ENGINE, connect, require_socket
 from wattdock.launch.socket_folder import SOCKET_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from docker.models.containers import Container
 
 # What a launch spec's labels hold for this module.
-ALIVE_LABEL, OWNER_LABEL = "alive", "owner"
+ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL = "alive", "owner", "alive_in"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 REMOVAL_WAIT_S = 60
 
 
@@ -67,6 +69,21 @@ def reap(address: str | None = None) -> Reaped:
     return Reaped(tuple(removed), tuple(left))
 
 
+def reap_for_ever(pause_s: float, *, say: Callable[[str], None]) -> NoReturn:
+    """Remove what dead coordinators leave, again and again; an engine that is away is asked again later.
+
+    Args:
+        say: Told of each container that was removed, and of each engine's failure.
+    """
+    while True:
+        try:
+            for name in reap().removed:
+                say(f"removed: {name}")
+        except WattdockError as error:
+            say(f"wattdock: {error}")
+        time.sleep(pause_s)
+
+
 def remove(container: Container) -> None:
     """Remove a container, and return only once it is gone, whoever else removes it at the same time.
 
@@ -89,7 +106,35 @@ def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
     """Whether a container's coordinator was this user's (for root: anybody's) and is gone."""
     if uid != 0 and labels.get(LABEL_PREFIX + OWNER_LABEL) != str(uid):
         return False
-    return not is_held(Path(labels[LABEL_PREFIX + ALIVE_LABEL]))
+    lock = Path(labels[LABEL_PREFIX + ALIVE_LABEL])
+    boot, _, folder = labels.get(LABEL_PREFIX + PLACE_LABEL, "").partition(" ")
+    if boot and boot != boot_id():
+        return True
+    # Seen from a container, or under a private /tmp, a living coordinator's lock would look gone.
+    if folder and folder != _identity(lock.parent.parent):
+        return False
+    return not is_held(lock)
+
+
+def place_of(lock: Path) -> str:
+    """Return what tells others whether the path of a lock leads them to the same file: the boot, and its folder's.
+
+    The folder is the one above the lock's own, which goes with its coordinator.
+    """
+    return f"{boot_id()} {_identity(lock.parent.parent)}"
+
+
+def boot_id() -> str:
+    """Return what this start of the machine is called; containers see their host's."""
+    return BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def _identity(folder: Path) -> str | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def is_held(lock: Path) -> bool:

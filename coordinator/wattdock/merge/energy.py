@@ -15,7 +15,6 @@ from wattdock.results.result import (
     CpuEstimate,
     EnergyResult,
     MeterFact,
-    MultiGPUMetrics,
     PassEnergy,
     Uncertainty,
 )
@@ -160,23 +159,6 @@ def measured_energy(
         meter=_meter_facts(restarts),
         gpu_processes=processes_seen(restarts),
         cpu_estimate=_cpu_estimate([one for _, _, one in passes], cpu_tdp_w),
-    )
-
-
-def multi_gpu(energy: EnergyResult, performance: Performance | None) -> MultiGPUMetrics | None:
-    """Return how energy was shared out among the GPUs used; None where it is unknown or no GPU was used."""
-    per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
-    if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
-        return None
-    mean_j = energy.total_j / len(per_gpu_j)
-    allocated = energy.allocation_j
-    return MultiGPUMetrics(
-        gpu_count=len(per_gpu_j),
-        per_gpu_energy_j=per_gpu_j,
-        per_gpu_mean_power_w={uuid: value / performance.duration_s for uuid, value in per_gpu_j.items()},
-        load_imbalance=max(per_gpu_j.values()) / mean_j if mean_j else 1.0,
-        energy_per_output_token_j=energy.total_j / performance.output_tokens,
-        energy_per_output_token_allocated_j=None if allocated is None else allocated / performance.output_tokens,
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from wattdock import __version__
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
+from wattdock.images.inputs import inputs_sha256
+from wattdock.images.labels import recipe_of
 from wattdock.records import NS_PER_S
 from wattdock.results.environment import (
     ClockFacts,
@@ -120,9 +122,20 @@ def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironm
 def _container_facts(ready: Ready) -> ContainerFacts | None:
     if (containers := ready.launch.containers) is None:
         return None
-    engine, image = containers.engine, containers.image
+    engine, image, pin = containers.engine, containers.image, ready.launch.pin
+    recipe = recipe_of(image.labels)
     return ContainerFacts(
-        engine=engine.name, engine_version=engine.version, rootless=engine.rootless, image=image.name, image_id=image.id
+        engine=engine.name,
+        engine_version=engine.version,
+        rootless=engine.rootless,
+        image=image.name,
+        image_id=image.id,
+        image_store=engine.image_store,
+        inputs_sha256=inputs_sha256(recipe.inputs) if recipe else None,
+        base_digest=recipe.base_digest if recipe else None,
+        locked=pin is not None,
+        locked_digest=pin.repo_digest if pin else None,
+        lock_sha256=pin.lock_sha256 if pin else None,
     )
 
 

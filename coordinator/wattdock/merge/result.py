@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.merge.compute import compute
 from wattdock.merge.conditions import gpu_conditions
-from wattdock.merge.energy import Gpus, SpanJoules, measured_energy, multi_gpu
+from wattdock.merge.energy import Gpus, SpanJoules, measured_energy
 from wattdock.merge.environment import environment, used_uuids
 from wattdock.merge.idle import idle_baselines, idle_energy_j
+from wattdock.merge.multi_gpu import multi_gpu
 from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.phases import phases
 from wattdock.merge.procedure import procedure
@@ -77,7 +78,7 @@ def merge(
         failure,
         started_utc=started_utc,
         **vars(measured),
-        multi_gpu=multi_gpu(energy, speed),
+        multi_gpu=multi_gpu(energy, speed, restarts),
         audit=audit(measured, _declared(config), token_disagreements=token_disagreements(passes), failure=failure),
         spans=[stored for one in restarts for stored in _stored_spans(one, used, joules_in)],
     )

@@ -1,6 +1,6 @@
 """Turn what a person calls a model into a folder that a runner can load."""
 
 from wattdock.models.folder import ModelFolder
-from wattdock.models.resolve import check_model, known_weight_bytes, resolve_model
+from wattdock.models.resolve import check_model, resolve_model
 
-__all__ = ["ModelFolder", "check_model", "known_weight_bytes", "resolve_model"]
+__all__ = ["ModelFolder", "check_model", "resolve_model"]

@@ -182,3 +182,19 @@ def sampled_revision(path: Path) -> str:
             stream.seek(max(0, size_bytes - SAMPLE_BYTES))
             digest.update(stream.read(SAMPLE_BYTES))
     return f"sampled-sha256:{digest.hexdigest()}"
+
+
+def weight_data_bytes(path: Path) -> int:
+    """Return the size of the tensors that an engine would load from a folder: safetensors files without their headers.
+
+    Raises:
+        PreflightError: There are no weights.
+    """
+    return sum(file.stat().st_size - _header_bytes(file) for file in weight_files(path))
+
+
+def _header_bytes(file: Path) -> int:
+    if file.suffix != ".safetensors":
+        return 0
+    with file.open("rb") as stream:
+        return 8 + int.from_bytes(stream.read(8), "little")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.models.build import require_space
-from wattdock.models.folder import ModelFolder, check_folder, describe_folder
+from wattdock.models.folder import ModelFolder, check_folder, describe_folder, read_config, weight_data_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,3 +147,31 @@ def _explained(error: BaseException, model_id: str, revision: str, cache: Path) 
                 "check the network, set `revision` to a commit that is cached, or give a folder as `path`"
             )
     return PreflightError(f"{model_id} {why}")
+
+
+def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dict[str, Any], int]:
+    """Return a hub model's config.json and the size of its tensors, from the headers of its safetensors files.
+
+    Of the weights nothing but these headers is fetched, and where the snapshot is here already not even they.
+
+    Raises:
+        ConfigError: The id cannot be one.
+        PreflightError: It cannot be had; the message says why and what to do.
+    """
+    from huggingface_hub import get_safetensors_metadata, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HTTPError, NotASafetensorsRepoError  # type: ignore[attr-defined]
+
+    check_id(model_id)
+    cache, revision = home.expanduser().absolute() / "models" / "hub", revision or "main"
+    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=WANTED, ignore_patterns=UNWANTED)
+    try:
+        if path := _cached(snapshot, revision):
+            return read_config(path), weight_data_bytes(path)
+        config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
+        files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
+    except NotASafetensorsRepoError as error:
+        raise PreflightError(f"{model_id} has no *.safetensors files; name a model that has") from error
+    except (HTTPError, OSError) as error:
+        raise _explained(error, model_id, revision, cache) from error
+    tensors = [tensor for file in files for tensor in file.tensors.values()]
+    return config, sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock.config.experiment import EMBEDDED_MODEL
 from wattdock.errors import ConfigError
 from wattdock.models.embedded import resolve_embedded
-from wattdock.models.folder import ModelFolder, check_folder, describe_folder, sampled_revision, weight_files
+from wattdock.models.folder import ModelFolder, check_folder, describe_folder, sampled_revision
 from wattdock.models.shapes import resolve_shape, shape_config
 
 if TYPE_CHECKING:
@@ -40,17 +40,6 @@ def check_model(spec: ModelSpec) -> None:
 
         check_id(spec.id)
         _require_no_near_miss(spec.id)
-
-
-def known_weight_bytes(spec: ModelSpec) -> int | None:
-    """Return the size of a local folder's weights in bytes; None for what is not on disk yet.
-
-    Raises:
-        PreflightError: The folder has no weights.
-    """
-    if spec.path is None:
-        return None
-    return sum(file.stat().st_size for file in weight_files(spec.path.expanduser().absolute()))
 
 
 def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:

@@ -1,4 +1,4 @@
-"""Synthetic models: an architecture's config.json, for weights that a runner draws.
+"""Models that are known by name: their figures, and synthetic shapes of them whose weights a runner draws.
 
 Figures live in data/shapes.yaml with their sources.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -23,24 +24,59 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A model as it was published.
+
+    Attributes:
+        config: Its config.json.
+        source: Where the figures were read.
+        verified: They were found in a source that was read.
+        id: What the hub calls it; None for one that nobody published.
+        parameters: Each tied weight once; None where nobody counted.
+        quantization: How the published weights are quantised; as a shape they are not.
+        servable: Some engine here has the architecture.
+        note: What a user has to know of it.
+    """
+
+    name: str
+    config: dict[str, Any]
+    source: str
+    verified: bool
+    id: str | None = None
+    parameters: int | None = None
+    quantization: str | None = None
+    servable: bool = True
+    note: str | None = None
+
+
 @cache
-def _shapes() -> dict[str, dict[str, Any]]:
-    """Every known shape's config by name."""
-    shapes: dict[str, dict[str, Any]] = yaml.safe_load((files("wattdock") / "data/shapes.yaml").read_text("utf-8"))
-    return shapes
+def presets() -> dict[str, Preset]:
+    """Return every model known by name."""
+    written: dict[str, dict[str, Any]] = yaml.safe_load((files("wattdock") / "data/shapes.yaml").read_text("utf-8"))
+    return {name: Preset(name, **facts) for name, facts in written.items()}
+
+
+def preset_of(name: str) -> Preset | None:
+    """Return the model with this name or hub id, in either case."""
+    wanted = name.lower()
+    return next((one for one in presets().values() if wanted in (one.name, (one.id or one.name).lower())), None)
 
 
 def shape_config(name: str) -> dict[str, Any]:
     """Return the config.json of a shape.
 
     Raises:
-        ConfigError: No shape has this name.
+        ConfigError: No shape has this name, or no engine could serve it.
     """
-    if (config := _shapes().get(name)) is not None:
-        return config
-    near = difflib.get_close_matches(name.lower(), _shapes(), n=1, cutoff=0.4)
+    known = {one.name for one in presets().values() if one.servable}
+    if name in known:
+        return presets()[name].config
+    if name in presets():
+        raise ConfigError(f"shape {name!r} cannot be served: {presets()[name].note}")
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"unknown shape {name!r}; {hint}known are {', '.join(sorted(_shapes()))}")
+    raise ConfigError(f"unknown shape {name!r}; {hint}known are {', '.join(sorted(known))}")
 
 
 def resolve_shape(name: str, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:

@@ -35,7 +35,9 @@ def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Ma
         costs: What each experiment cost before, by its id.
     """
     out = console()
-    for line in (*study.notes, *dict.fromkeys(one.decisions for one in checked if isinstance(one, Ready))):
+    ready = [one for one in checked if isinstance(one, Ready)]
+    memory = [one.memory for one in ready if one.memory]
+    for line in (*study.notes, *dict.fromkeys((*(one.decisions for one in ready), *memory))):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     groups = load_groups(study.experiments)
     works = [_work(one, costs) for one in study.experiments]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.results.result import Audit, CrossCheck, EnergyResult, ExperimentResult, Quantiles
+    from wattdock.results.result import Audit, CrossCheck, EnergyResult, ExperimentResult, MultiGPUMetrics, Quantiles
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
@@ -136,9 +136,14 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     half = TIMING_COVERAGE * (energy.uncertainty.timing_j or 0.0)
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
-        yield f"  {uuid[:12]}…", f"{joules:,.1f} J" if joules is not None else NOTHING
+        yield (
+            f"  {uuid[:12]}…",
+            (f"{joules:,.1f} J" if joules is not None else NOTHING) + _share(result.multi_gpu, uuid),
+        )
     if energy.energy_per_output_token_j is not None:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
+    if (shared := result.multi_gpu) and shared.gpu_count > 1:
+        yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
@@ -148,6 +153,17 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
     if energy.cross_check:
         yield "cross-check", _cross_check(energy.cross_check)
+
+
+def _share(shared: MultiGPUMetrics | None, uuid: str) -> str:
+    """What else one GPU did, as far as it tells."""
+    if shared is None or uuid not in shared.per_gpu_mean_power_w:
+        return ""
+    busy, used = shared.per_gpu_mean_utilization_percent.get(uuid), shared.per_gpu_max_memory_used_bytes.get(uuid)
+    known = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
+    known += [] if busy is None else [f"{busy:.0f} % of the time busy"]
+    known += [] if used is None else [f"{used / 1e9:.1f} GB in use at most"]
+    return f", {', '.join(known)}"
 
 
 def _host_rows(energy: EnergyResult) -> Iterable[tuple[str, str]]:

@@ -315,6 +315,10 @@ class MultiGPUMetrics(_Stored):
     3-10 %; a whole server's share is tens of percent; no correction is applied.
 
     Attributes:
+        per_gpu_mean_power_w: Over the measured passes, by the energy counter.
+        per_gpu_mean_utilization_percent: Mean of NVML's samples in the passes: the share of time in which any kernel
+            ran, not how much of the GPU it used. None for a GPU that does not tell; empty in results of older versions.
+        per_gpu_max_memory_used_bytes: Largest sample of what NVML says is in use on the GPU, by all processes.
         load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
         energy_per_output_token_allocated_j: Over all GPUs leased, used or not.
     """
@@ -322,6 +326,8 @@ class MultiGPUMetrics(_Stored):
     gpu_count: int
     per_gpu_energy_j: dict[str, float]
     per_gpu_mean_power_w: dict[str, float]
+    per_gpu_mean_utilization_percent: dict[str, float | None] = Field(default_factory=dict)
+    per_gpu_max_memory_used_bytes: dict[str, float | None] = Field(default_factory=dict)
     load_imbalance: float
     energy_per_output_token_j: float
     energy_per_output_token_allocated_j: float | None

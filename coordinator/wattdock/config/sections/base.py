@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from wattdock.config.placement import EngineMemory, Split
+
 
 class BackendSection(BaseModel):
     """Engine arguments of one backend.
@@ -23,6 +25,20 @@ class BackendSection(BaseModel):
     def gpus_needed(self) -> int:
         """Return how many GPUs this section's parallelism takes, where a GPU is used at all."""
         return 1
+
+    def split(self, gpus: int) -> Split:  # noqa: ARG002
+        """Return how these settings spread a model over a number of GPUs."""
+        return Split()
+
+    def memory(self) -> EngineMemory | None:
+        """Return how these settings have the engine use a GPU's memory; None where the section does not tell."""
+        return None
+
+    @property
+    def moves_memory(self) -> bool:
+        """Whether settings keep weights or caches elsewhere, or quantise while loading; they are passed through."""
+        given = self.model_extra or {}
+        return bool(getattr(self, "quantization", None)) or any("offload" in name for name in given)
 
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from wattdock.config.placement import EngineMemory, Split
 from wattdock.config.sections.base import BackendSection
+
+# Per request and vocabulary entry: 16-bit logits, their float32 copy, and what processing them makes.
+# Source: transformers, GenerationMixin._sample.
+LOGIT_BYTES = 2 + 4 + 4
 
 
 class Section(BackendSection):
@@ -19,3 +24,11 @@ class Section(BackendSection):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: Literal["auto"] | None = None
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
+
+    def split(self, gpus: int) -> Split:
+        """Return the layers' spread over all GPUs where accelerate places them."""
+        return Split(pipeline=gpus, by_device_map=True) if self.device_map and gpus > 1 else Split()
+
+    def memory(self) -> EngineMemory:
+        """Return transformers' way: all prompts of a batch in one step, then a cache that grows with the answers."""
+        return EngineMemory(logit_bytes=LOGIT_BYTES, estimable=not self.moves_memory)

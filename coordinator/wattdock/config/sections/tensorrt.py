@@ -6,9 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from wattdock.config.placement import EngineMemory, Split
 from wattdock.config.sections.base import BackendSection
 
 Size = Annotated[int, Field(ge=1)]
+# TensorRT-LLM's own default of max_num_tokens.
+STEP_TOKENS = 8192
 RENAMED = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
 
 
@@ -78,3 +81,19 @@ class Section(BackendSection):
     def gpus_needed(self) -> int:
         """Return the number of TensorRT-LLM's workers, each of which takes one GPU."""
         return self.tp_size * self.pp_size
+
+    def split(self, gpus: int) -> Split:  # noqa: ARG002
+        """Return TensorRT-LLM's tensor and pipeline parallelism."""
+        return Split(tensor=self.tp_size, pipeline=self.pp_size)
+
+    def memory(self) -> EngineMemory:
+        """Return what the settings tell; the engine itself has not been measured."""
+        moves = self.moves_memory or self.quant_config is not None
+        return EngineMemory(
+            step_tokens=self.max_num_tokens or STEP_TOKENS,
+            logits_rows=self.max_batch_size,
+            kv_dtype=self.kv_cache_config.dtype or "auto",
+            repeats_kv_heads=True,
+            queues=True,
+            estimable=not moves,
+        )

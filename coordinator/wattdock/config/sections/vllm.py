@@ -6,9 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from wattdock.config.placement import EngineMemory, Split
 from wattdock.config.sections.base import BackendSection
 
 Size = Annotated[int, Field(ge=1)]
+# vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
+# Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
+SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
+# Per request and vocabulary entry: 16-bit logits, their float32 copy, probabilities and one random number for each.
+# Source: vLLM, Sampler.forward and random_sample in vllm/v1/sample.
+LOGIT_BYTES = 2 + 4 + 4 + 4
 
 
 class Section(BackendSection):
@@ -44,3 +51,20 @@ class Section(BackendSection):
     def gpus_needed(self) -> int:
         """Return the number of vLLM's workers, each of which takes one GPU."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def split(self, gpus: int) -> Split:  # noqa: ARG002
+        """Return vLLM's tensor and pipeline parallelism."""
+        return Split(tensor=self.tensor_parallel_size, pipeline=self.pipeline_parallel_size)
+
+    def memory(self) -> EngineMemory:
+        """Return what vLLM profiles at its start: one step of most tokens, then choosing tokens for most requests."""
+        return EngineMemory(
+            share=self.gpu_memory_utilization or SHARE,
+            step_tokens=self.max_num_batched_tokens or STEP_TOKENS,
+            logits_rows=self.max_num_seqs or SEQUENCES,
+            logit_bytes=LOGIT_BYTES,
+            kv_cache_bytes=self.kv_cache_memory_bytes,
+            kv_dtype=str((self.model_extra or {}).get("kv_cache_dtype", "auto")),
+            repeats_kv_heads=True,
+            estimable=not self.moves_memory,
+        )

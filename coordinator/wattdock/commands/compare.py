@@ -1,0 +1,60 @@
+"""`wattdock compare`."""
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from wattdock.commands.ending import fail
+from wattdock.commands.options import RESULTS, Json, OutputDir
+from wattdock.errors import ConfigError, ExitCode
+
+Side = "a result folder, a folder of them, a study, or a bundle."
+Allowed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-regression",
+        metavar="3%",
+        help="End with 9 where B is shown to be worse than A by more than this, with 10 where that cannot be decided.",
+    ),
+]
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with: {Side}")],
+    second: Annotated[str, typer.Argument(metavar="B", help=f"The other: {Side}")],
+    max_regression: Allowed = None,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Say whether two sets of results differ, by how much, and in what else they do."""
+    from wattdock.compare import compare as compare_rows
+    from wattdock.regression import Outcome, judge
+    from wattdock.report.comparison_table import print_comparison, print_comparison_json
+    from wattdock.results.chosen import chosen_rows
+
+    allowed = None if max_regression is None else _share(max_regression)
+    with ExitStack() as unpacked:
+        sides = [chosen_rows([side], output_dir, unpacked) for side in (first, second)]
+        compared = compare_rows(*sides)
+    if not compared.pairs:
+        alone = f"{len(compared.only_first)} and {len(compared.only_second)} results"
+        raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
+    gate = None if allowed is None else judge(compared, allowed)
+    (print_comparison_json if as_json else print_comparison)(compared, gate)
+    if gate and gate.outcome is Outcome.REGRESSION:
+        fail(f"regression: {gate.lines[0]}", ExitCode.REGRESSION)
+    if gate and gate.outcome is Outcome.UNDECIDED:
+        fail(f"whether it regressed cannot be decided: {gate.lines[0]}; more restarts tell", ExitCode.UNDECIDED)
+
+
+def _share(text: str) -> float:
+    """Return 0.03 for "3%" and for "0.03"."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ConfigError(f"--max-regression {text}: write a share such as 3% or 0.03, from 0 to below 1")
+    return value

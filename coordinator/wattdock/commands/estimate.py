@@ -1,0 +1,130 @@
+"""`wattdock estimate`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattdock.commands.options import Json
+from wattdock.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.config.placement import EngineMemory
+    from wattdock.estimate.against import Comparison
+    from wattdock.estimate.answer import Answer, Gpu
+
+Model = Annotated[str | None, typer.Argument(help="A known model, OWNER/NAME of the hub, ./folder, or shape:NAME.")]
+Gpus = Annotated[list[str] | None, typer.Option("--gpu", help="H100-80GB, …; none: this machine's, else all known.")]
+Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="GPUs that each layer is split over.")]
+Pipeline = Annotated[int | None, typer.Option("--pp", min=1, help="Groups of GPUs that the layers are spread over.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Requests in flight.")]
+Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and answer.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), bfloat16, float32, fp8, mxfp4, ….")]
+Backend = Annotated[str, typer.Option("--backend", help="Whose way of using memory is meant.")]
+Against = Annotated[list[Path] | None, typer.Option("--against", help="Result folders to hold the estimate against.")]
+
+
+def estimate(
+    model: Model = None,
+    gpu: Gpus = None,
+    tp: Tensor = None,
+    pp: Pipeline = None,
+    batch: Batch = 1,
+    context: Context = 2048,
+    dtype: Dtype = "auto",
+    backend: Backend = "vllm",
+    against: Against = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a model takes of a GPU's memory, and how few GPUs hold it; exit code 3 where a given split cannot."""
+    from wattdock.report.estimate import print_answer, print_comparison, print_known
+
+    if against:
+        print_comparison([_compared(folder) for folder in against], as_json=as_json)
+        return
+    if model is None:
+        print_known(as_json=as_json)
+        return
+    found = _answer(model, gpu or [], tp, pp, batch=batch, context=context, dtype=dtype, backend=backend)
+    print_answer(found, as_json=as_json)
+    if (tp or pp) and all(one.verdict == "cannot fit" for one in found.gpus):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+def _answer(
+    model: str,
+    gpus: "Sequence[str]",
+    tp: int | None,
+    pp: int | None,
+    *,
+    batch: int,
+    context: int,
+    dtype: str,
+    backend: str,
+) -> "Answer":
+    from wattdock.config.placement import Split
+    from wattdock.estimate.answer import answer
+    from wattdock.estimate.estimate import sized
+    from wattdock.estimate.fit import Demand
+    from wattdock.flops import UnknownArchitectureError
+    from wattdock.host.folders import wattdock_home
+    from wattdock.models.figures import figures_of
+
+    figures = figures_of(model, home=wattdock_home())
+    try:
+        size = sized(figures.config, file_bytes=figures.weight_bytes, dtype=dtype)
+    except UnknownArchitectureError as error:
+        raise ConfigError(f"{figures.name} cannot be estimated: {error}") from error
+    demand = Demand(requests=batch, context_tokens=context, prompt_tokens=context, certain_requests=batch)
+    split = Split(tp or 1, pp or 1) if tp or pp else None
+    return answer(figures, size, _engine(backend), demand, _gpus(gpus), split)
+
+
+def _compared(folder: Path) -> "Comparison":
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.estimate.against import compare
+    from wattdock.flops import UnknownArchitectureError
+    from wattdock.host.folders import wattdock_home
+    from wattdock.models.figures import figures_of, known_figures
+    from wattdock.results.store import load_result
+
+    result = load_result(folder)
+    if (environment := result.environment) is None:
+        raise ConfigError(f"{folder}: the result does not say what ran; name one of a runner that loaded its model")
+    config = ExperimentConfig.model_validate(result.config)
+    figures = known_figures(config.model) or figures_of(config.model.label, home=wattdock_home())
+    name, engine = f"{figures.name} {folder.name}", config.section.memory()
+    if engine is None:
+        raise ConfigError(f"{folder}: backend {config.backend} does not tell how it uses memory")
+    try:
+        return compare(name, figures, engine, environment.engine_args, environment.parallelism)
+    except UnknownArchitectureError as error:
+        raise ConfigError(f"{folder}: cannot be estimated: {error}") from error
+
+
+def _engine(backend: str) -> "EngineMemory":
+    from wattdock.config.sections.base import section_class
+    from wattdock.launch.runners import find_runner
+
+    find_runner(backend)
+    if (engine := section_class(backend)().memory()) is None:
+        raise ConfigError(f"--backend {backend} does not tell how it uses memory; take pytorch, vllm or tensorrt")
+    return engine
+
+
+def _gpus(names: "Sequence[str]") -> "list[Gpu]":
+    """Return the GPUs that were named, else this machine's models, else every known one."""
+    from wattdock.estimate.answer import Gpu
+    from wattdock.gpu_models import gpu_model, gpu_models
+    from wattdock.host.gpus import inventory
+
+    if names:
+        found = [gpu_model(name) for name in names]
+    else:
+        here = {one.name: one.vram_total_bytes for one in inventory().gpus if one.vram_total_bytes}
+        if here:
+            return [Gpu(name, memory_bytes) for name, memory_bytes in here.items()]
+        found = list(gpu_models().values())
+    return [Gpu(one.name, one.memory_bytes, verified=one.memory_read_at is not None) for one in found]

@@ -1,0 +1,43 @@
+"""`wattdock plot`."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattdock.commands.options import RESULTS, OutputDir
+from wattdock.errors import ConfigError
+
+KINDS = ("intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table")
+WIDTHS = ("column", "page")
+
+
+def plot(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    named: Annotated[
+        list[str], typer.Argument(metavar="RESULTS…", help="Result folders, folders of them, studies, bundles.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")],
+    width: Annotated[str, typer.Option(help="column (89 mm) or page (183 mm).")] = "column",
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Draw a figure, or write a table, for a paper."""
+    if kind not in KINDS:
+        raise ConfigError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
+    if width not in WIDTHS:
+        raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
+    from wattdock.report.points import points
+    from wattdock.results.chosen import chosen_rows
+
+    with ExitStack() as unpacked:
+        found = points(chosen_rows(named, output_dir, unpacked))
+        if kind == "table":
+            from wattdock.report.paper_table import write_table
+
+            write_table(found, output)
+        else:
+            from wattdock.report.figures import draw
+
+            draw(kind, found, output, width=width)
+    typer.echo(f"{kind} of {len(found)} results in {output}")

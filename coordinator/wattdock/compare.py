@@ -1,0 +1,141 @@
+"""Compare two sets of stored results: how their figures differ, and what else does. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wattdock.comparison import Difference, difference, holm
+from wattdock.results.facts import conditions, labels, settings
+from wattdock.results.matching import match
+from wattdock.results.restarts import restart_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.results.chosen import Row
+    from wattdock.results.matching import Match
+
+SIGNIFICANCE = 0.05
+# Quantity → +1 where more is worse.
+QUANTITIES = {"energy_per_output_token_j": 1, "output_tokens_per_s": -1}
+PRIMARY, SPEED = QUANTITIES
+
+
+@dataclass(frozen=True)
+class Test:
+    """One quantity of one pair.
+
+    Attributes:
+        first, second: Means of the restart values; None where a side lacks the quantity.
+        restarts: How many of each side.
+        relative: Second ÷ first − 1 of geometric means.
+        difference: With interval and p-value; None where there is no test, `reason` says why.
+        p_holm: Adjusted for all tests of this quantity.
+    """
+
+    quantity: str
+    first: float | None
+    second: float | None
+    restarts: tuple[int, int]
+    relative: float | None
+    difference: Difference | None
+    p_holm: float | None
+    reason: str | None
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether a difference is shown; None where nothing was tested."""
+        return None if self.p_holm is None else self.p_holm < SIGNIFICANCE
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two results and their tests, by quantity."""
+
+    label: str
+    match: Match
+    tests: dict[str, Test]
+
+    @property
+    def main(self) -> Test:
+        """Joules per output token, or tokens per second where a side has no joules."""
+        tested = self.tests[PRIMARY]
+        return tested if tested.relative is not None else self.tests[SPEED]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Something else in which pairs differ: what each side has, and in how many pairs."""
+
+    name: str
+    first: str
+    second: str
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides compared.
+
+    Attributes:
+        only_first, only_second: Names of results without a partner.
+        repeated: Older rows of an experiment that a later one stands for.
+    """
+
+    pairs: tuple[Pair, ...]
+    apart: tuple[Apart, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    repeated: int
+
+
+def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
+    """Return how two sets of results differ, pair by pair."""
+    matched = match(first, second)
+    names = labels([pair.first.result for pair in matched.pairs])
+    tests = {quantity: _adjusted([_test(pair, quantity) for pair in matched.pairs]) for quantity in QUANTITIES}
+    pairs = tuple(
+        Pair(name, pair, {quantity: tests[quantity][at] for quantity in QUANTITIES})
+        for at, (name, pair) in enumerate(zip(names, matched.pairs, strict=True))
+    )
+    alone = [tuple(labels([row.result for row in side])) for side in (matched.only_first, matched.only_second)]
+    return Comparison(pairs, tuple(_apart(matched.pairs)), alone[0], alone[1], matched.repeated)
+
+
+def _test(pair: Match, quantity: str) -> Test:
+    sides = [restart_values(row.result).get(quantity, []) for row in (pair.first, pair.second)]
+    counts = (len(sides[0]), len(sides[1]))
+    means = [sum(values) / len(values) if values else None for values in sides]
+    if not all(means):
+        which = " and ".join(name for name, mean in zip("AB", means, strict=True) if not mean)
+        return Test(quantity, means[0], means[1], counts, None, None, None, f"not measured in {which}")
+    if min(counts) < 2:
+        relative = (means[1] or 0.0) / (means[0] or 1.0) - 1
+        why = f"no test from {counts[0]} and {counts[1]} restart(s); two of each are the least"
+        return Test(quantity, means[0], means[1], counts, relative, None, None, why)
+    found = difference(*sides)
+    return Test(quantity, means[0], means[1], counts, found.relative, found, None, None)
+
+
+def _adjusted(tests: Sequence[Test]) -> list[Test]:
+    """Return the tests with p-values adjusted for how many of them there are."""
+    tested = [one for one in tests if one.difference]
+    adjusted = iter(holm([one.difference.p_value for one in tested if one.difference]))
+    return [replace(one, p_holm=next(adjusted)) if one.difference else one for one in tests]
+
+
+def _apart(pairs: Sequence[Match]) -> list[Apart]:
+    """Return everything recorded that differs within pairs, the commonest first."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for pair in pairs:
+        own, other = ({**conditions(row.result), **_settings(row)} for row in (pair.first, pair.second))
+        for name in dict.fromkeys([*own, *other]):
+            key = (name, own.get(name, "–"), other.get(name, "–"))
+            if key[1] != key[2]:
+                counts[key] = counts.get(key, 0) + 1
+    return [Apart(*key, many) for key, many in sorted(counts.items(), key=lambda one: -one[1])]
+
+
+def _settings(row: Row) -> dict[str, str]:
+    return {f"setting: {name}": text for name, text in settings(row.result).items()}

@@ -1,0 +1,89 @@
+"""What of a model takes memory: its weights by how a split divides them, and the keys and values it keeps. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: numbers of weights, and what its attention keeps per token.
+
+    Attributes:
+        attention: Weights that tensor parallelism divides: queries, output projection.
+        key_value: Weights of keys and values; divided up to the number of key/value heads, repeated beyond.
+        mlp: Weights of a dense MLP, or biases of experts; divided.
+        experts: Matrices of experts, which may be quantised apart; divided.
+        whole: Norms, routers, biases after a reduction: on every GPU.
+        kv_values: Keys and values kept per token and layer, over all heads; 0 where nothing is kept per token.
+        kv_divides: Whether a split divides them by heads; a latent cache (MLA) is on every GPU.
+        window: Tokens that its attention looks back at most; None is all.
+    """
+
+    attention: int
+    key_value: int
+    mlp: int
+    whole: int
+    experts: int = 0
+    kv_values: int = 0
+    kv_divides: bool = True
+    window: int | None = None
+
+    @property
+    def weights(self) -> int:
+        """All of its weights."""
+        return self.attention + self.key_value + self.mlp + self.experts + self.whole
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder-only model.
+
+    Attributes:
+        heads, kv_heads: Of attention; equal for plain multi-head attention, `kv_heads` 1 for multi-query.
+        mlp_width: What tensor parallelism has to divide in the MLP.
+        mlp_values: Values per token alive at once in an MLP, over all GPUs of a split.
+        expert_values: Of these copies of the hidden state that routing makes, which no split divides.
+        embedding: Weights of the input embedding.
+        head: Weights of the output projection; 0 where tied to the embedding.
+        final: Weights after or before all layers that lie whole on one GPU.
+        dtype: The checkpoint's own.
+        quantization: How its checkpoint is quantised, or None.
+    """
+
+    layers: tuple[Layer, ...]
+    hidden: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    mlp_width: int
+    mlp_values: int
+    embedding: int
+    head: int
+    final: int
+    expert_values: int = 0
+    max_context: int | None = None
+    dtype: str = "bfloat16"
+    quantization: dict[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def parameters(self) -> int:
+        """All weights, each tied one counted once."""
+        return sum(layer.weights for layer in self.layers) + self.embedding + self.head + self.final
+
+    @property
+    def attention_kinds(self) -> str:
+        """Which attention its layers have, in the field's words."""
+        kinds = Counter(self._kind(layer) for layer in self.layers)
+        return (
+            kinds.most_common(1)[0][0] if len(kinds) == 1 else ", ".join(f"{n} × {kind}" for kind, n in kinds.items())
+        )
+
+    def _kind(self, layer: Layer) -> str:
+        if not layer.kv_values:
+            return "no cache per token"
+        if not layer.kv_divides:
+            return "MLA"
+        plain = "MHA" if self.kv_heads == self.heads else "MQA" if self.kv_heads == 1 else "GQA"
+        return f"{plain} over {layer.window} tokens" if layer.window else plain

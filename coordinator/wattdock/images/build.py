@@ -1,0 +1,151 @@
+"""Build an image from exactly the files that its inputs name, and write on it what they were.
+
+Pulls nothing: its base must be on the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock import __version__
+from wattdock.errors import PreflightError
+from wattdock.images.inputs import WHEELS, input_files, read_inputs
+from wattdock.images.labels import Recipe, labels_from
+from wattdock.launch.runners import REPO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wattdock.launch.engine import Image
+
+SOURCE_DATE_EPOCH = "SOURCE_DATE_EPOCH"
+FILE_MODE, FOLDER_MODE = 0o644, 0o755
+
+
+@dataclass(frozen=True)
+class Builder:
+    """The client that builds, and what it is told besides.
+
+    Attributes:
+        client: "docker", or Podman's.
+        pip_conf: A pip configuration, passed as a secret.
+        options: More words for its `build`.
+    """
+
+    client: str = "docker"
+    pip_conf: Path | None = None
+    options: str = ""
+
+
+def build(name: str, *, variant: str, base: Image, builder: Builder) -> None:
+    """Build `wattdock-<name>` on a base that is on the engine.
+
+    Raises:
+        PreflightError: The client is not there, or its build failed.
+        ConfigError: There is no such image.
+    """
+    recipe, source_date_s = new_recipe(name, variant=variant, base=base)
+    with staged(name, source_date_s) as context:
+        command = build_command(name, recipe, context, builder)
+        env = {**os.environ, "DOCKER_BUILDKIT": "1", SOURCE_DATE_EPOCH: str(source_date_s)}
+        try:
+            code = subprocess.run(command, env=env, check=False).returncode
+        except OSError as error:
+            raise PreflightError(
+                f"cannot run {builder.client}: {error.strerror}; name another with --client"
+            ) from error
+    if code:
+        raise PreflightError(f"{builder.client} build of wattdock-{name} failed with code {code}; see its output above")
+
+
+def new_recipe(name: str, *, variant: str, base: Image) -> tuple[Recipe, int]:
+    """Return what an image would be made from now, and its sources' time in seconds since 1970."""
+    source_date_s = source_date()
+    arguments = {"BASE": base.digest or base.name, "VARIANT": variant, "VERSION": __version__, "REVISION": revision()}
+    digest = base.digest.partition("@")[2] if base.digest else None
+    recipe = Recipe(
+        inputs=read_inputs(name, variant=variant, base=digest or base.id),
+        build_args=arguments,
+        base_digest=digest,
+        source_date=datetime.fromtimestamp(source_date_s, UTC).isoformat(),
+    )
+    return recipe, source_date_s
+
+
+def build_command(name: str, recipe: Recipe, context: Path, builder: Builder) -> list[str]:
+    """Return the words of the client's build. Pure."""
+    words = [builder.client, "build", "--file", str(context / "docker" / f"{name}.Dockerfile")]
+    words += ["--tag", f"wattdock-{name}"]
+    for argument, value in recipe.build_args.items():
+        words += ["--build-arg", f"{argument}={value}"]
+    for label, value in labels_from(recipe).items():
+        words += ["--label", f"{label}={value}"]
+    if builder.pip_conf:
+        words += ["--secret", f"id=pip.conf,src={builder.pip_conf}"]
+    return [*words, *shlex.split(builder.options), str(context)]
+
+
+@contextmanager
+def staged(name: str, source_date_s: int) -> Iterator[Path]:
+    """Yield a folder that holds an image's inputs and nothing else, with times and modes that no checkout changes."""
+    parent = REPO / "build"
+    parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="context-", dir=parent) as scratch:
+        context = Path(scratch)
+        # Mounted by the Dockerfile also where no wheel was fetched.
+        (context / WHEELS / name).mkdir(parents=True)
+        for path in input_files(name):
+            _stage(REPO / path, context / path, source_date_s)
+        for folder, _, _ in os.walk(context, topdown=False):
+            Path(folder).chmod(FOLDER_MODE)
+            os.utime(folder, (source_date_s, source_date_s))
+        yield context
+
+
+def _stage(source: Path, target: Path, source_date_s: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".whl":
+        # Hundreds of megabytes, which are installed from and not copied into a layer.
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)
+    target.chmod(FILE_MODE)
+    os.utime(target, (source_date_s, source_date_s))
+
+
+def source_date() -> int:
+    """Return the time of the sources, in seconds since 1970: SOURCE_DATE_EPOCH, else that of the checked-out commit.
+
+    Raises:
+        PreflightError: Neither is known.
+    """
+    given = os.environ.get(SOURCE_DATE_EPOCH, "")
+    text = given or _git("log", "-1", "--format=%ct")
+    if text is None or not text.isdigit():
+        seen = f"{SOURCE_DATE_EPOCH} is {given!r}" if given else "this is no git checkout"
+        raise PreflightError(f"{seen}: set {SOURCE_DATE_EPOCH} to the sources' time, in seconds since 1970")
+    return int(text)
+
+
+def revision() -> str:
+    """Return the commit that is checked out, marked where files differ from it; "unknown" outside a git checkout."""
+    return _git("describe", "--always", "--dirty") or "unknown"
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", REPO, *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

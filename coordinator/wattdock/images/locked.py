@@ -1,0 +1,79 @@
+"""Find the image that the lock names, on this machine, or say what differs. Pulls nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.errors import PreflightError
+from wattdock.images.difference import image_differences
+from wattdock.images.lock import lock_path, lock_sha256, read_lock
+from wattdock.images.registry import find_image, local_name, pull, tag_if_free
+
+if TYPE_CHECKING:
+    from wattdock.images.lock import LockedImage
+    from wattdock.launch.engine import Containers
+
+
+@dataclass(frozen=True)
+class Pin:
+    """By what an image was pinned.
+
+    Attributes:
+        repo_digest: As a registry has it; None for one that was pinned by its id on this machine.
+        lock_sha256: Hash of the lock file.
+    """
+
+    repo_digest: str | None
+    lock_sha256: str
+
+
+def find_locked(name: str, *, needs_gpu: bool) -> tuple[Containers, Pin]:
+    """Return the engine with the image that the lock names, by its digest, or by its id where no registry has it.
+
+    Raises:
+        ConfigError: The lock is not there, or does not hold what a lock holds.
+        PreflightError: It names no such image, or the image is not here, or is another.
+    """
+    path = lock_path()
+    locked = read_lock(path).images.get(name)
+    if locked is None:
+        raise PreflightError(f"{path} names no image for {name}; build one, then: wattdock images lock {name}")
+    found = find_image(_reference(name, locked), _how(name, locked), name=name, needs_gpu=needs_gpu)
+    if differences := image_differences(locked, found):
+        raise PreflightError(f"image {found.image.name} is not the locked one: {'; '.join(differences)}")
+    return found, Pin(locked.repo_digest, lock_sha256(path))
+
+
+def pull_locked(name: str) -> str:
+    """Get the image that the lock names from its registry, and give it its usual name where that is free.
+
+    Returns:
+        What was gotten, and by which name it is called.
+
+    Raises:
+        ConfigError: The lock is not there, or does not hold what a lock holds.
+        PreflightError: No registry has the image, or what came is another.
+    """
+    path = lock_path()
+    locked = read_lock(path).images.get(name)
+    if locked is None or locked.repo_digest is None:
+        why = locked.unresolved.get("repo_digest") if locked else "the lock has no entry for it"
+        raise PreflightError(f"cannot pull {name}: {why}")
+    pull(locked.repo_digest)
+    found, _ = find_locked(name, needs_gpu=False)
+    called = local_name(name) if tag_if_free(found.image, local_name(name)) else "its digest; its name is another's"
+    return f"{locked.repo_digest} is here as {called}"
+
+
+def _reference(name: str, locked: LockedImage) -> str:
+    if reference := locked.repo_digest or locked.image_id:
+        return reference
+    reasons = "; ".join(f"{key}: {why}" for key, why in locked.unresolved.items() if key in ("repo_digest", "image_id"))
+    raise PreflightError(f"the lock pins no image for {name}: {reasons}")
+
+
+def _how(name: str, locked: LockedImage) -> str:
+    if locked.repo_digest:
+        return f"get it with: wattdock images pull {name}"
+    return f"only the machine that built it has it, no registry does; build your own, then: wattdock images lock {name}"

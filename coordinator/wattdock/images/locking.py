@@ -1,0 +1,108 @@
+"""Make entries of the lock: from an image that is on the engine, or from what can be said without one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import PreflightError
+from wattdock.images.difference import source_differences
+from wattdock.images.inputs import BASE_INPUT, VARIANT_INPUT, WHEELS, default_base, in_short, inputs_sha256, read_inputs
+from wattdock.images.labels import recipe_of
+from wattdock.images.lock import LockedImage
+from wattdock.images.registry import find_image, local_name, registry_digest
+from wattdock.launch.engine import NoImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wattdock.images.labels import Recipe
+    from wattdock.launch.engine import Containers
+
+NOT_BUILT = "not built yet: wattdock images build, then push, then lock"
+NOT_REACHED = "its registry was not reached; on a connected machine: wattdock images lock"
+NEVER_PUSHED = "in no registry: wattdock images push {name} --to REGISTRY, then wattdock images lock {name}"
+
+
+def new_entry(
+    name: str, before: LockedImage | None, *, registry: str | None, unreachable: Callable[[PreflightError], None]
+) -> LockedImage:
+    """Return what can be locked of an image now; without one on the engine, what was locked before stays.
+
+    Args:
+        registry: Beginning of the digest to take where several registries have the image.
+        unreachable: Told why a base's registry did not answer.
+
+    Raises:
+        PreflightError: The image on the engine is not one that this checkout makes, or its digest is ambiguous.
+    """
+    how = f"build it with: wattdock images build {name}"
+    try:
+        found = find_image(local_name(name), how, name=name)
+    except NoImageError:
+        return without_image(name, before, unreachable)
+    recipe = recipe_of(found.image.labels)
+    if recipe is None:
+        raise PreflightError(f"image {found.image.name} does not say what it was made from; {how}")
+    here = read_inputs(name, variant=recipe.inputs[VARIANT_INPUT], base=recipe.inputs[BASE_INPUT])
+    if unlike := source_differences(recipe.inputs, here):
+        raise PreflightError(f"image {found.image.name} was built from other inputs: {in_short(unlike)}; {how}")
+    return from_image(name, found, recipe, registry=registry)
+
+
+def from_image(name: str, found: Containers, recipe: Recipe, *, registry: str | None) -> LockedImage:
+    """Return the entry of an image that says what it was made from. Pure but for the date.
+
+    Raises:
+        PreflightError: Several registries have it and none of them was chosen.
+    """
+    digest = _repo_digest(found.image.digests, registry)
+    unresolved = {}
+    if digest is None:
+        unresolved["repo_digest"] = NEVER_PUSHED.format(name=name)
+    if recipe.base_digest is None:
+        unresolved["base_digest"] = f"{recipe.build_args['BASE']} is in no registry that this engine got it from"
+    if not any(path.startswith(WHEELS) for path in recipe.inputs):
+        unresolved["wheels"] = f"none were given; pip's index decided: make wheels-{name}, then build again"
+    return LockedImage(
+        repo_digest=digest,
+        image_id=found.image.id,
+        image_store=found.engine.image_store,
+        platform=found.image.platform,
+        base=recipe.build_args["BASE"].partition("@")[0],
+        base_digest=recipe.base_digest,
+        inputs_sha256=inputs_sha256(recipe.inputs),
+        build_args=dict(recipe.build_args),
+        source_date=recipe.source_date,
+        date=datetime.now(UTC).date(),
+        unresolved=unresolved,
+        inputs=dict(sorted(recipe.inputs.items())),
+    )
+
+
+def without_image(name: str, before: LockedImage | None, unreachable: Callable[[PreflightError], None]) -> LockedImage:
+    """Return the entry of an image that is not here: what was locked before, its base resolved where it was not."""
+    today = datetime.now(UTC).date()
+    if before is None:
+        reasons = dict.fromkeys(("repo_digest", "image_id", "inputs_sha256"), NOT_BUILT)
+        reasons["base_digest"] = NOT_REACHED
+        before = LockedImage(base=default_base(name, "cuda"), date=today, unresolved=reasons)
+    if before.base_digest is not None:
+        return before
+    resolved: dict[str, Any] = {"date": today, "unresolved": dict(before.unresolved)}
+    try:
+        resolved["base_digest"] = registry_digest(before.base)
+        del resolved["unresolved"]["base_digest"]
+    except PreflightError as error:
+        unreachable(error)
+        resolved["unresolved"]["base_digest"] = NOT_REACHED
+    return LockedImage.model_validate({**before.model_dump(), **resolved})
+
+
+def _repo_digest(digests: Sequence[str], registry: str | None) -> str | None:
+    fitting = [one for one in digests if registry is None or one.startswith(registry)]
+    if len(fitting) > 1:
+        raise PreflightError(f"several registries have it ({', '.join(fitting)}); choose one with --registry")
+    if registry and not fitting:
+        raise PreflightError(f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})")
+    return fitting[0] if fitting else None

@@ -1,0 +1,133 @@
+"""Get images from registries and give them to one, through the local engine. The only place that pulls."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from wattdock.errors import PreflightError
+from wattdock.images.labels import recipe_of
+from wattdock.launch.engine import DEFAULT_ENGINE, NoContainersError, connect, find_containers, image_from
+
+if TYPE_CHECKING:
+    from wattdock.launch.engine import Containers, Image
+
+# As much of a hash as a tag shows.
+TAG_LENGTH = 12
+# A layer of many gigabytes may keep an engine silent for minutes.
+TRANSFER_TIMEOUT_S = 3600.0
+ASK_TIMEOUT_S = 30.0
+
+
+def local_name(name: str) -> str:
+    """Return how an image is called on an engine that built it."""
+    return f"wattdock-{name}"
+
+
+def engine_address() -> str:
+    """Return the engine that DOCKER_HOST names, or the usual one."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+
+
+def find_image(reference: str, how: str, *, name: str, needs_gpu: bool = False) -> Containers:
+    """Return the engine and an image that it has.
+
+    Args:
+        how: What would bring it.
+        name: What it is an image of: "pytorch".
+
+    Raises:
+        NoImageError: The engine has no such image.
+        NoContainersError: No engine answers, or the image is for a CPU where a GPU is to be used.
+    """
+    try:
+        return find_containers(reference, backend=name, needs_gpu=needs_gpu, how=how)
+    except NoContainersError as error:
+        # Here nothing but a container will do.
+        raise type(error)(error.reason, error.remedy, instead="") from error
+
+
+def pull(reference: str) -> Image:
+    """Get an image from its registry.
+
+    Raises:
+        PreflightError: The engine or the registry would not.
+    """
+    from docker.errors import DockerException
+
+    try:
+        with connect(engine_address(), timeout_s=TRANSFER_TIMEOUT_S) as client:
+            client.api.pull(reference)
+            return image_from(reference, client.images.get(reference).attrs)
+    except (DockerException, OSError) as error:
+        raise PreflightError(f"cannot pull {reference}: {said(error)}") from error
+
+
+def tag_if_free(image: Image, name: str) -> bool:
+    """Give an image a name that no other image has yet; return whether it has that name now."""
+    from docker.errors import ImageNotFound
+
+    with connect(engine_address()) as client:
+        try:
+            return str(client.images.get(name).id) == image.id
+        except ImageNotFound:
+            return bool(client.images.get(image.id).tag(name, "latest"))
+
+
+def push(name: str, to: str) -> str:
+    """Give `wattdock-<name>` to a registry, tagged with the beginning of its inputs' hash; return its digest there.
+
+    Args:
+        to: Registry and, where it has one, a prefix: "ghcr.io/team".
+
+    Returns:
+        "registry/prefix/wattdock-name@sha256:…".
+
+    Raises:
+        PreflightError: There is no such image, it does not say what it was made from, or the registry would not.
+    """
+    from docker.errors import DockerException
+
+    how = f"build it with: wattdock images build {name}"
+    image = find_image(local_name(name), how, name=name).image
+    recipe = recipe_of(image.labels)
+    if recipe is None:
+        raise PreflightError(f"image {image.name} does not say what it was made from; {how}")
+    repository = f"{to.rstrip('/')}/{local_name(name)}"
+    tag = image.labels["wattdock.inputs_sha256"][:TAG_LENGTH]
+    digest = None
+    try:
+        with connect(engine_address(), timeout_s=TRANSFER_TIMEOUT_S) as client:
+            client.images.get(image.id).tag(repository, tag)
+            for line in client.api.push(repository, tag=tag, stream=True, decode=True):
+                if "error" in line:
+                    raise PreflightError(f"cannot push to {repository}: {line['error']}")
+                digest = line.get("aux", {}).get("Digest", digest)
+    except (DockerException, OSError) as error:
+        raise PreflightError(f"cannot push to {repository}: {said(error)}") from error
+    if digest is None:
+        raise PreflightError(f"the engine did not say under which digest {repository}:{tag} was pushed")
+    return f"{repository}@{digest}"
+
+
+def registry_digest(reference: str) -> str:
+    """Ask an image's registry for the digest of what the name stands for now; gets nothing else of it.
+
+    Returns:
+        "sha256:…".
+
+    Raises:
+        PreflightError: The engine or the registry would not say.
+    """
+    from docker.errors import DockerException
+
+    try:
+        with connect(engine_address(), timeout_s=ASK_TIMEOUT_S) as client:
+            return str(client.images.get_registry_data(reference).id)
+    except (DockerException, OSError) as error:
+        raise PreflightError(f"the registry of {reference} does not tell its digest: {said(error)}") from error
+
+
+def said(error: Exception) -> str:
+    """Return what an engine said, in one line."""
+    return " ".join(str(getattr(error, "explanation", None) or error).split())

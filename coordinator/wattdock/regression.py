@@ -1,0 +1,67 @@
+"""Whether one set of results is worse than another by more than was allowed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from wattdock.compare import QUANTITIES
+from wattdock.comparison import CONFIDENCE, holm
+
+if TYPE_CHECKING:
+    from wattdock.compare import Comparison, Pair, Test
+    from wattdock.comparison import Difference
+
+# One side of a 95 % interval.
+ONE_SIDED = (1 - CONFIDENCE) / 2
+
+
+class Outcome(Enum):
+    """What can be said of an allowed regression."""
+
+    REGRESSION = "regression"
+    NONE = "no regression"
+    UNDECIDED = "cannot be decided"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The outcome, and a line for each pair (or missing partner) that made it."""
+
+    outcome: Outcome
+    lines: tuple[str, ...]
+
+
+def judge(compared: Comparison, allowed: float) -> Gate:
+    """Return whether any pair got worse by more than `allowed` (0.03 for 3 %), by joules per token where both have it.
+
+    A regression is shown where the lower end of a pair's 95 % interval of it lies above `allowed`; with several pairs
+    by Holm's adjustment of the same one-sided tests. None is shown where the upper end of every pair's lies at or
+    below. Everything else, a pair without a test or a result without a partner too, cannot be decided.
+    """
+    tested = [(pair, found) for pair in compared.pairs if (found := pair.main.difference)]
+    shown = holm([_p_worse(pair.main, found, allowed) for pair, found in tested])
+    worse = [_line(pair, "worse than allowed") for (pair, _), p in zip(tested, shown, strict=True) if p < ONE_SIDED]
+    open_ = [
+        _line(pair, "may be worse than allowed") for pair, found in tested if not _within(pair.main, found, allowed)
+    ]
+    open_ += [f"{pair.label}: {pair.main.reason}" for pair in compared.pairs if not pair.main.difference]
+    open_ += [f"{name}: in A only" for name in compared.only_first]
+    if worse:
+        return Gate(Outcome.REGRESSION, tuple(worse))
+    return Gate(Outcome.UNDECIDED, tuple(open_)) if open_ else Gate(Outcome.NONE, ())
+
+
+def _p_worse(test: Test, found: Difference, allowed: float) -> float:
+    return found.p_not_above(allowed) if QUANTITIES[test.quantity] > 0 else found.p_not_below(-allowed)
+
+
+def _within(test: Test, found: Difference, allowed: float) -> bool:
+    return found.high <= allowed if QUANTITIES[test.quantity] > 0 else found.low >= -allowed
+
+
+def _line(pair: Pair, said: str) -> str:
+    found = pair.main.difference
+    interval = f" [{found.low:+.2%}, {found.high:+.2%}]" if found else ""
+    return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {said}"

@@ -1,0 +1,162 @@
+"""Estimates for a terminal, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from wattdock.estimate.against import AIM
+from wattdock.estimate.fit import MARGIN
+from wattdock.gpu_models import gpu_models
+from wattdock.models.shapes import presets
+from wattdock.report.table import NOTHING, console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from wattdock.estimate.against import Comparison, Line
+    from wattdock.estimate.answer import Answer, GpuAnswer
+    from wattdock.estimate.fit import Smallest
+
+GB = 1e9
+UNVERIFIED = "NOT VERIFIED"
+COLUMNS = (
+    *("GPU", "memory", "smallest TP", "smallest PP", "shown", "weights", "KV cache", "activations", "overhead"),
+    *("total", "verdict", "room for KV"),
+)
+
+
+def print_answer(found: Answer, *, as_json: bool) -> None:
+    """Print what a model takes and where it fits."""
+    if as_json:
+        sys.stdout.write(json.dumps(found.as_json(), indent=2) + "\n")
+        return
+    out = console()
+    for line in _head(found):
+        _say(out, line)
+    table = Table(box=None, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name in ("GPU", "verdict", "shown") else "right")
+    for one in found.gpus:
+        table.add_row(*map(Text, _cells(one)))
+    out.print(table)
+    if unread := [one.gpu.name for one in found.gpus if not one.gpu.verified]:
+        _say(out, f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read")
+    _say(
+        out,
+        "GB are 10^9 bytes, on the fullest GPU. Weights and KV cache follow from the config; activations and overhead "
+        f"(context, graphs, communicators) are estimated. fits: {MARGIN:.0%} of all that stays free below "
+        f"{found.engine.share:.0%} of the memory. cannot fit: weights and KV cache alone exceed it. ? marks uncertain.",
+    )
+
+
+def _head(found: Answer) -> list[str]:
+    model, figures = found.sized.model, found.figures
+    kv = sum(layer.kv_values for layer in model.layers if layer.window is None) * found.sized.size.values
+    heads = f"{model.heads} heads, {model.kv_heads} key/value heads, {model.attention_kinds}"
+    demand = f"{found.demand.requests} request(s) of {found.demand.context_tokens:,} tokens"
+    lines = [
+        f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}",
+        f"weights {found.sized.weights / GB:,.1f} GB ({_precision(found)})",
+        f"KV cache {kv / 1000:,.1f} kB per token of context; shown for {demand}",
+        f"tensor parallelism may take {', '.join(map(str, found.legal_tensor_sizes))} GPUs",
+        f"source: {figures.source}",
+    ]
+    if not figures.verified:
+        lines.insert(0, f"{UNVERIFIED}: the figures of {figures.name} were found in no source that was read")
+    return lines + ([f"note: {figures.note}"] if figures.note else [])
+
+
+def _precision(found: Answer) -> str:
+    size, dtype = found.sized.size, found.sized.dtype
+    return dtype if size.experts == size.rest else f"{dtype}, experts at {8 * size.experts:g} bits"
+
+
+def _cells(one: GpuAnswer) -> tuple[str, ...]:
+    small = [_count(found) for found in one.smallest]
+    name, memory = one.gpu.name.removeprefix("NVIDIA "), f"{one.gpu.memory_bytes / GB:.1f} GB"
+    if one.needs is None or one.split is None:
+        return (name, memory, *small, *[NOTHING] * 6, one.verdict, NOTHING)
+    parts = (one.needs.weights, one.needs.kv_cache, one.needs.activations, one.needs.overhead, one.needs.total)
+    room = NOTHING if one.kv_room_tokens is None else f"{one.kv_room_tokens:,} tokens"
+    return (name, memory, *small, one.split.label, *(f"{part / GB:.2f}" for part in parts), one.verdict, room)
+
+
+def _count(found: Smallest) -> str:
+    if found.split is None:
+        return NOTHING
+    return f"{found.split.gpus}{'' if found.verdict == 'fits' else ' ?'}"
+
+
+def print_comparison(found: Sequence[Comparison], *, as_json: bool) -> None:
+    """Print estimates beside what engines reported."""
+    if as_json:
+        sys.stdout.write(json.dumps([_comparison_json(one) for one in found], indent=2) + "\n")
+        return
+    out = console()
+    table = Table(box=None, pad_edge=False)
+    for name in ("result", "split", "part", "estimated", "reported", "error", ""):
+        table.add_column(name, justify="right" if name in ("estimated", "reported", "error") else "left")
+    for one in found:
+        for line in one.lines:
+            table.add_row(*map(Text, (one.name, one.split.label, line.part, *_line_cells(line))))
+    out.print(table)
+    for one in found:
+        if one.reason:
+            _say(out, f"{one.name}: {one.reason}")
+
+
+def _line_cells(line: Line) -> tuple[str, ...]:
+    tokens = line.part.endswith("tokens")
+    values = [
+        NOTHING if value is None else f"{value:,.0f}" if tokens else f"{value / GB:.3f} GB"
+        for value in (line.estimated, line.reported)
+    ]
+    error = NOTHING if line.error is None else f"{line.error:+.1%}"
+    beyond = "beyond the aim of 5 %" if line.error is not None and abs(line.error) > AIM else ""
+    return (*values, error, beyond)
+
+
+def _comparison_json(one: Comparison) -> dict[str, Any]:
+    lines = [asdict(line) | {"error": line.error} for line in one.lines]
+    return {"result": one.name, "split": one.split.label, "reason": one.reason, "lines": lines}
+
+
+def print_known(*, as_json: bool) -> None:
+    """Print the models and GPUs that are known by name."""
+    models, gpus = presets().values(), gpu_models().values()
+    if as_json:
+        names = ("name", "id", "parameters", "verified", "source", "note")
+        known = [{name: getattr(one, name) for name in names} for one in models]
+        hardware = [{"name": one.name, "aliases": one.aliases, "unverified": one.unverified} for one in gpus]
+        sys.stdout.write(json.dumps({"models": known, "gpus": hardware}, indent=2) + "\n")
+        return
+    out = console()
+    table = Table("model", "hub id", "parameters", "figures", box=None, pad_edge=False)
+    for one in models:
+        count = f"{one.parameters:,}" if one.parameters else NOTHING
+        table.add_row(*map(Text, (one.name, one.id or NOTHING, count, "read" if one.verified else UNVERIFIED)))
+    out.print(table)
+    table = Table("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures", box=None, pad_edge=False)
+    for gpu in gpus:
+        table.add_row(
+            gpu.aliases[0],
+            f"{gpu.memory_bytes / GB:.1f} GB",
+            f"{gpu.memory_bytes_per_s / 1e12:g} TB/s",
+            f"{gpu.flops_per_s / 1e12:g} TFLOP/s",
+            f"{gpu.link}, {gpu.link_bytes_per_s / GB:g} GB/s",
+            f"{gpu.power_limit_w:g} W",
+            f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "read",
+        )
+    out.print(table)
+
+
+def _say(out: Console, line: str) -> None:
+    out.print(line, markup=False, highlight=False, soft_wrap=True)

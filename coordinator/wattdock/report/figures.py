@@ -1,0 +1,223 @@
+"""Figures for papers: one file per kind of chart, with a publisher's defaults."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, cast
+
+from wattdock.errors import ConfigError, StoreError
+from wattdock.report.points import gpu_shares, pareto_front
+from wattdock.report.style import ASPECT, COLUMN_IN, PAPER, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+    from wattdock.report.points import Figure, Point
+
+FORMATS = (".pdf", ".svg", ".png")
+WIDTHS = {"column": COLUMN_IN, "page": TWO_COLUMNS_IN}
+J_PER_TOKEN, TOKENS_PER_S = "J/output token (GPU boards)", "output tokens/s"
+ROW_IN, FRAME_IN, NAME_CHARACTERS = 0.2, 0.8, 26
+HATCHES = ("", "////", "xxxx", "----", "....", "++++", "\\\\\\\\", "||||")
+# Without an instant of writing, equal figures are equal files.
+NO_DATE: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+
+
+def draw(kind: str, points: Sequence[Point], file: Path, *, width: str) -> None:
+    """Draw one kind of chart into a file; replaces what is there.
+
+    Args:
+        kind: One of `KINDS`.
+        width: One of `WIDTHS`, columns of a page.
+
+    Raises:
+        ConfigError: The format is unknown, or these results have nothing to draw of this kind.
+        StoreError: The file cannot be written.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Drawing
+
+    if file.suffix not in FORMATS:
+        raise ConfigError(f"{file}: figures are written as {', '.join(FORMATS)}; name such a file with -o")
+    with mpl.rc_context(cast("Any", PAPER)):
+        drawing = Drawing(figsize=(WIDTHS[width], WIDTHS[width] * ASPECT))
+        KINDS[kind](drawing, points)
+        try:
+            drawing.savefig(file, metadata=NO_DATE[file.suffix])
+        except OSError as error:
+            raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file with -o") from error
+
+
+def _intervals(drawing: Drawing, points: Sequence[Point]) -> None:
+    with_energy = any(one.j_per_token for one in points)
+    shown = [(one, found) for one in points if (found := one.j_per_token if with_energy else one.tokens_per_s)]
+    _require(shown, "no result has a figure")
+    axes = _rows(drawing, [one.label for one, _ in shown])
+    shade, shape = colours(one.backend for one, _ in shown), looks(one.gpu_count for one, _ in shown)
+    for at, (one, found) in enumerate(shown):
+        style = _style(one, shade[one.backend], shape[one.gpu_count].paper_marker)
+        axes.errorbar(found.value, at, xerr=_bar(found), **style)
+    axes.set_xlabel(J_PER_TOKEN if with_energy else TOKENS_PER_S)
+    axes.set_xlim(left=0)
+
+
+def _pareto(drawing: Drawing, points: Sequence[Point]) -> None:
+    shown = [one for one in points if one.j_per_token and one.tokens_per_s]
+    _require(shown, f"no result has joules ({_why(points)})")
+    axes = drawing.subplots()
+    shade, shape = colours(one.backend for one in shown), looks(one.gpu_count for one in shown)
+    for model in sorted({one.model for one in shown}):
+        front = pareto_front([one for one in shown if one.model == model])
+        xs, ys = _values(front, lambda one: one.tokens_per_s), _values(front, lambda one: one.j_per_token)
+        axes.plot(xs, ys, color="0.5", linestyle=":", linewidth=0.8, zorder=1)
+    named: set[str] = set()
+    for one in shown:
+        name = f"{one.backend}, {gpus_in_words(one.gpu_count)}"
+        style = _style(one, shade[one.backend], shape[one.gpu_count].paper_marker)
+        label = None if name in named else name
+        named.add(name)
+        if one.tokens_per_s and one.j_per_token:
+            bars: dict[str, Any] = {"xerr": _bar(one.tokens_per_s), "yerr": _bar(one.j_per_token)}
+            axes.errorbar(one.tokens_per_s.value, one.j_per_token.value, **bars, **style, label=label)
+    axes.set(xlabel=TOKENS_PER_S, ylabel=J_PER_TOKEN, xlim=(0, None), ylim=(0, None))
+    axes.legend()
+
+
+def _phases(drawing: Drawing, points: Sequence[Point]) -> None:
+    shown = [one for one in points if any(one.phases_j.values())]
+    _require(shown, f"no result has joules ({_why(points)})")
+    found = {name for one in shown for name in one.phases_j}
+    series = {name: [one.phases_j.get(name, 0.0) for one in shown] for name in PHASES if name in found}
+    _stacked(drawing, shown, series, "J (GPU boards)")
+
+
+def _gpus(drawing: Drawing, points: Sequence[Point]) -> None:
+    shown = [one for one in points if len(one.per_gpu_j) > 1 and one.output_tokens]
+    _require(shown, "no result used more than one GPU")
+    series = {name: [value or 0.0 for value in values] for name, values in gpu_shares(shown).items()}
+    _stacked(drawing, shown, series, J_PER_TOKEN)
+
+
+def _scaling(drawing: Drawing, points: Sequence[Point]) -> None:
+    shown = [one for one in points if one.tokens_per_s]
+    _require({one.gpu_count for one in shown}, "all results used the same number of GPUs", at_least=2)
+    _over(drawing, shown, "GPUs used", lambda one: one.gpu_count, lambda one: f"{one.backend}, batch {one.batch_size}")
+
+
+def _batch(drawing: Drawing, points: Sequence[Point]) -> None:
+    shown = [one for one in points if one.tokens_per_s]
+    _require({one.batch_size for one in shown}, "all results have the same batch size", at_least=2)
+    words = lambda one: f"{one.backend}, {gpus_in_words(one.gpu_count)}"  # noqa: E731
+    _over(drawing, shown, "requests in flight", lambda one: one.batch_size, words)
+
+
+def _timeline(drawing: Drawing, points: Sequence[Point]) -> None:
+    from wattdock.report.paper_timeline import draw_timeline
+
+    draw_timeline(drawing, points)
+
+
+KINDS: Mapping[str, Callable[[Drawing, Sequence[Point]], None]] = {
+    "intervals": _intervals,
+    "pareto": _pareto,
+    "phases": _phases,
+    "gpus": _gpus,
+    "scaling": _scaling,
+    "batch": _batch,
+    "timeline": _timeline,
+}
+
+
+def _over(
+    drawing: Drawing,
+    shown: Sequence[Point],
+    unit: str,
+    x_of: Callable[[Point], int],
+    group_of: Callable[[Point], str],
+) -> None:
+    """Draw joules per token above tokens per second, or the latter alone, over one quantity."""
+    with_energy = any(one.j_per_token for one in shown)
+    panels: list[tuple[str, Callable[[Point], Figure | None]]] = [(TOKENS_PER_S, lambda one: one.tokens_per_s)]
+    if with_energy:
+        panels.insert(0, (J_PER_TOKEN, lambda one: one.j_per_token))
+        drawing.set_figheight(drawing.get_figheight() * 1.8)
+    every = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    groups = list(dict.fromkeys(map(group_of, shown)))
+    shade, shape = colours(groups), looks(range(len(groups)))
+    for axes, (title, of) in zip(every, panels, strict=True):
+        for at, name in enumerate(groups):
+            own = sorted((one for one in shown if group_of(one) == name and of(one)), key=x_of)
+            if not own:
+                continue
+            look = shape[at]
+            figures = [found for one in own if (found := of(one))]
+            bars = [[_bar(one)[side][0] for one in figures] for side in (0, 1)]
+            line: dict[str, Any] = {
+                "marker": look.paper_marker,
+                "linestyle": look.paper_dash,
+                "color": shade[name],
+                "label": name,
+            }
+            axes.errorbar([x_of(one) for one in own], [one.value for one in figures], yerr=bars, **line)
+        axes.set_ylabel(title)
+        axes.set_ylim(bottom=0)
+    every[-1].set_xlabel(unit)
+    every[-1].set_xscale("log", base=2)
+    ticks = sorted({x_of(one) for one in shown})
+    every[-1].set_xticks(ticks, [str(one) for one in ticks])
+    every[-1].minorticks_off()
+    every[0].legend()
+
+
+def _stacked(drawing: Drawing, shown: Sequence[Point], series: Mapping[str, Sequence[float]], unit: str) -> None:
+    axes = _rows(drawing, [one.label for one in shown])
+    left = [0.0] * len(shown)
+    shade = colours(series) | PHASES
+    for at, (name, values) in enumerate(series.items()):
+        style: dict[str, Any] = {"color": shade[name], "hatch": HATCHES[at % len(HATCHES)]}
+        axes.barh(range(len(shown)), values, left=left, label=name, edgecolor="white", linewidth=0.3, **style)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.set_xlabel(unit)
+    drawing.legend(ncols=4 if drawing.get_figwidth() > COLUMN_IN else 3, loc="outside upper left")
+    drawing.set_figheight(drawing.get_figheight() + ROW_IN)
+
+
+def _rows(drawing: Drawing, names: Sequence[str]) -> Axes:
+    """Return axes with a row per name, the first on top, as high as that takes."""
+    lines = sum(1 + len(name) // NAME_CHARACTERS for name in names)
+    drawing.set_figheight(FRAME_IN + ROW_IN * lines)
+    axes: Axes = drawing.subplots()
+    # matplotlib would take a dollar sign for mathematics.
+    wrapped = [textwrap.fill(name, NAME_CHARACTERS).replace("$", r"\$") for name in names]
+    axes.set_yticks(range(len(names)), wrapped, fontsize="small")
+    axes.invert_yaxis()
+    return axes
+
+
+def _style(one: Point, colour: str, marker: str) -> dict[str, Any]:
+    face = colour if one.publishable else "none"
+    return {"marker": marker, "color": colour, "markerfacecolor": face, "linestyle": "none", "elinewidth": 0.8}
+
+
+def _bar(figure: Figure) -> list[list[float]]:
+    if figure.low is None or figure.high is None:
+        return [[0.0], [0.0]]
+    # The mean over restarts need not lie inside the interval of a sum over tokens.
+    return [[max(figure.value - figure.low, 0.0)], [max(figure.high - figure.value, 0.0)]]
+
+
+def _values(shown: Sequence[Point], of: Callable[[Point], Figure | None]) -> list[float]:
+    return [found.value for one in shown if (found := of(one))]
+
+
+def _why(points: Sequence[Point]) -> str:
+    return next((one.reason for one in points if one.reason), "nothing was measured")
+
+
+def _require(found: Any, otherwise: str, *, at_least: int = 1) -> None:
+    if len(found) < at_least:
+        raise ConfigError(f"nothing to draw: {otherwise}")

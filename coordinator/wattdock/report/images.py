@@ -1,0 +1,45 @@
+"""Images and their locks, for a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from wattdock.report.table import NOTHING, console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.images.status import ImageStatus
+
+SHOWN = 19
+
+
+def print_images(found: Sequence[ImageStatus], *, as_json: bool) -> None:
+    """Print one line per image, then what is open or differs."""
+    if as_json:
+        sys.stdout.write(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("image", "on this engine", "locked", "state"):
+        table.add_column(heading)
+    for one in found:
+        here = (one.here or NOTHING)[:SHOWN]
+        table.add_row(*map(Text, (one.name, here, _short(one.locked), "differs" if one.differences else "as locked")))
+    out = console()
+    out.print(table)
+    for one in found:
+        for line in (*one.differences, *(f"{key} is open: {why}" for key, why in one.unresolved.items())):
+            out.print(Text(f"{one.name}: {line}"), soft_wrap=True)
+
+
+def _short(reference: str | None) -> str:
+    if reference is None:
+        return NOTHING
+    name, at, digest = reference.rpartition("@")
+    return f"{name}{at}{digest[:SHOWN]}"

@@ -1,0 +1,177 @@
+"""Each result's figures as charts and tables show them. Pure; draws nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.merge.statistics import mean_interval
+from wattdock.report.table import TIMING_COVERAGE
+from wattdock.results.facts import labels
+from wattdock.results.restarts import restart_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.results.chosen import Row
+    from wattdock.results.result import ExperimentResult
+
+# Measured passes whose prefill and decode cannot be told apart.
+NOT_SPLIT = "passes, not split"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its 95 % interval.
+
+    Attributes:
+        low, high: None without an interval.
+        covers: What the interval speaks for: "restarts", or "timing" where there was one restart only.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    covers: str | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One result in a chart.
+
+    Attributes:
+        j_per_token: Joules per output token; None where it was not measured, `reason` says why.
+        tokens_per_s: Output tokens per second.
+        phases_j: Joules of the GPUs used by what they did, under the names in `style.PHASES`.
+        phases_s: How long each took.
+        per_gpu_j: Joules of the measured passes by GPU UUID.
+        publishable: None where there was nothing to judge.
+    """
+
+    row: Row
+    label: str
+    backend: str
+    model: str
+    gpu_count: int
+    batch_size: int
+    output_tokens: int
+    j_per_token: Figure | None
+    tokens_per_s: Figure | None
+    phases_j: dict[str, float]
+    phases_s: dict[str, float]
+    per_gpu_j: dict[str, float]
+    publishable: bool | None
+    reason: str | None
+
+    @property
+    def result(self) -> ExperimentResult:
+        """The stored result."""
+        return self.row.result
+
+
+def points(rows: Sequence[Row]) -> list[Point]:
+    """Return one point per row, by backend, model, GPUs and batch size."""
+    named = labels([row.result for row in rows])
+    made = [_point(row, label) for row, label in zip(rows, named, strict=True)]
+    return sorted(made, key=lambda one: (one.backend, one.model, one.gpu_count, one.batch_size, one.result.started_utc))
+
+
+def pareto_front(measured: Sequence[Point]) -> list[Point]:
+    """Return the points that no other one beats in both tokens/s and joules per token, the slowest first."""
+    known = [one for one in measured if one.j_per_token and one.tokens_per_s]
+    best: list[Point] = []
+    for one in sorted(known, key=lambda one: (-_speed(one), _cost(one))):
+        if not best or _cost(one) < _cost(best[-1]):
+            best.append(one)
+    return best[::-1]
+
+
+def gpu_shares(shown: Sequence[Point]) -> dict[str, list[float | None]]:
+    """Return each GPU's part of every point's joules per output token, by "GPU <index on its host>"."""
+    numbers = [_gpu_numbers(one) for one in shown]
+    found = sorted({number for own in numbers for number in own.values()})
+    return {
+        f"GPU {number}": [
+            next((one.per_gpu_j[uuid] / one.output_tokens for uuid, at in own.items() if at == number), None)
+            for one, own in zip(shown, numbers, strict=True)
+        ]
+        for number in found
+    }
+
+
+def _gpu_numbers(one: Point) -> dict[str, int]:
+    seen = one.result.environment
+    return {gpu.uuid: gpu.index for gpu in seen.host_gpus if gpu.uuid in one.per_gpu_j} if seen else {}
+
+
+def _speed(one: Point) -> float:
+    return one.tokens_per_s.value if one.tokens_per_s else 0.0
+
+
+def _cost(one: Point) -> float:
+    return one.j_per_token.value if one.j_per_token else 0.0
+
+
+def _point(row: Row, label: str) -> Point:
+    result = row.result
+    seen, done, energy = result.environment, result.performance, result.energy
+    model = result.config.get("model") or {}
+    phases_j, phases_s = _phases(result)
+    return Point(
+        row=row,
+        label=label,
+        backend=str(result.config.get("backend")),
+        model=seen.model.name if seen else str(model.get("id") or model.get("shape") or model.get("path")),
+        gpu_count=seen.gpu_count if seen else 0,
+        batch_size=int((result.config.get("workload") or {}).get("batch_size") or 0),
+        output_tokens=done.output_tokens if done else 0,
+        j_per_token=_joules(result),
+        tokens_per_s=_tokens(result),
+        phases_j=phases_j,
+        phases_s=phases_s,
+        per_gpu_j={uuid: joules for uuid, joules in energy.per_gpu_j.items() if joules is not None} if energy else {},
+        publishable=result.audit.publishable if result.audit else None,
+        reason=result.error.message if result.error else energy.reason if energy else None,
+    )
+
+
+def _joules(result: ExperimentResult) -> Figure | None:
+    energy = result.energy
+    if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
+        return None
+    value = energy.energy_per_output_token_j
+    if interval := mean_interval(restart_values(result).get("energy_per_output_token_j", [])):
+        return Figure(value, *interval, "restarts")
+    if energy.uncertainty.timing_j is None or not energy.total_j:
+        return Figure(value)
+    half = TIMING_COVERAGE * energy.uncertainty.timing_j / energy.total_j * value
+    return Figure(value, value - half, value + half, "timing")
+
+
+def _tokens(result: ExperimentResult) -> Figure | None:
+    if result.performance is None:
+        return None
+    interval = mean_interval(restart_values(result).get("output_tokens_per_s", []))
+    value = result.performance.output_tokens_per_s
+    return Figure(value, *interval, "restarts") if interval else Figure(value)
+
+
+def _phases(result: ExperimentResult) -> tuple[dict[str, float], dict[str, float]]:
+    """Return joules and seconds of everything that has a span; the passes are split where that was measured."""
+    joules: defaultdict[str, float] = defaultdict(float)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for span in result.spans:
+        name = NOT_SPLIT if span.pass_index is not None else "idle" if span.name.startswith("idle") else span.name
+        if span.energy_j is not None:
+            joules[name] += span.energy_j
+            seconds[name] += (span.end_ns - span.start_ns) / 1e9
+    split = result.energy.phases if result.energy else None
+    if split and split.prefill_j is not None and split.decode_j is not None and joules[NOT_SPLIT]:
+        between_j = joules.pop(NOT_SPLIT) - split.prefill_j - split.decode_j
+        between_s = seconds.pop(NOT_SPLIT) - (split.prefill_s or 0.0) - (split.decode_s or 0.0)
+        joules.update({"prefill": split.prefill_j, "decode": split.decode_j, "between rounds": max(between_j, 0.0)})
+        seconds.update(
+            {"prefill": split.prefill_s or 0.0, "decode": split.decode_s or 0.0, "between rounds": between_s}
+        )
+    return dict(joules), dict(seconds)

@@ -1,0 +1,235 @@
+"""A stored run's power and tokens over time, small enough to draw: extremes are kept, the rest thinned.
+
+Reads a run's timeline.parquet; draws nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattdock.errors import StoreError
+from wattdock.results.store import TIMELINE
+from wattdock.results.tables import BRACKETS, COUNTER, TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.results.chosen import Row
+    from wattdock.results.result import StoredSpan
+
+    Array = NDArray[np.float64]
+
+NS_PER_S = 1e9
+SUM = "sum"
+# Where a GPU has no energy counter, or it was not read.
+POWER_READINGS = ("power_w", "power_average_w")
+# Between what is stored around the spans lie gaps, in which only the mean is known.
+GAP_S, GAP_PERIODS = 1.0, 10
+# With fewer tokens in a bin its rate is noise of whole numbers.
+RATE_BINS, TOKENS_PER_BIN = 400, 20
+SHORTEST_BIN_S = 0.05
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One line: values at seconds since the restart's first span began; `value[i]` holds from `at_s[i]` on.
+
+    Attributes:
+        name: A GPU's UUID, "sum", a domain of the host's own counters, or "tokens".
+        source: "counter" for energy between two changes of the counter ÷ the time between them, "reading" for power
+            as the driver says it.
+    """
+
+    name: str
+    source: str
+    at_s: Array
+    value: Array
+
+
+@dataclass(frozen=True)
+class DrawnSpan:
+    """A span of the run: name, pass (None outside the passes), seconds since the first began, joules."""
+
+    name: str
+    pass_index: int | None
+    start_s: float
+    end_s: float
+    energy_j: float | None
+
+
+@dataclass(frozen=True)
+class RestartTimeline:
+    """What one restart looked like over time.
+
+    Attributes:
+        power_w: Of each GPU of the host, and the sum over those used where they are several.
+        host_w: CPU packages and memory, where they were read.
+        tokens_per_s: Output tokens per second, in bins.
+    """
+
+    restart: int
+    spans: tuple[DrawnSpan, ...]
+    power_w: tuple[Trace, ...]
+    host_w: tuple[Trace, ...]
+    tokens_per_s: Trace | None
+
+
+def timelines(row: Row, *, points: int) -> list[RestartTimeline]:
+    """Return the run's restarts, each line thinned so that all lines together have about `points` points.
+
+    Raises:
+        StoreError: The run's timeline cannot be read.
+    """
+    numbers = sorted({span.restart for span in row.result.spans})
+    if not numbers or not (row.folder / TIMELINE).exists():
+        return []
+    used = row.result.environment.gpu_uuids if row.result.environment else []
+    columns = _columns(row)
+    every = [_restart(number, row, used, columns) for number in numbers]
+    lines = sum(len(one.power_w) + len(one.host_w) + (one.tokens_per_s is not None) for one in every)
+    most = max(points // max(lines, 1), 20)
+    return [_thinned(one, most) for one in every]
+
+
+def thin(trace: Trace, most: int) -> Trace:
+    """Return at most `most` points of a line, the smallest and the largest of each stretch of it among them."""
+    count = len(trace.at_s)
+    if count <= most:
+        return trace
+    edges = np.linspace(0, count, most // 2 + 1).astype(int)
+    kept = []
+    for start, end in itertools.pairwise(edges.tolist()):
+        stretch = trace.value[start:end]
+        holes = np.flatnonzero(np.isnan(stretch))
+        if len(holes) == len(stretch):
+            kept.append(start)
+            continue
+        ends = {int(np.nanargmin(stretch)), int(np.nanargmax(stretch)), *holes[:1].tolist()}
+        kept += [start + at for at in sorted(ends)]
+    # Where the line ends says until when its last value holds.
+    kept[-1] = count - 1
+    return Trace(trace.name, trace.source, trace.at_s[kept], trace.value[kept])
+
+
+def _thinned(one: RestartTimeline, most: int) -> RestartTimeline:
+    tokens = thin(one.tokens_per_s, most) if one.tokens_per_s else None
+    power, host = (tuple(thin(trace, most) for trace in traces) for traces in (one.power_w, one.host_w))
+    return RestartTimeline(one.restart, one.spans, power, host, tokens)
+
+
+def _columns(row: Row) -> Mapping[str, Any]:
+    """Return the rows that are drawn, as arrays; the other series of a timeline stay on disk."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    file = row.folder / TIMELINE
+    names = ["restart", "pass", "gpu_uuid", "series", "at_ns", "value", *BRACKETS]
+    try:
+        table = pq.read_table(file, columns=names)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(f"{file}: {error}; leave the run out, or bring the file back") from error
+    drawn = [COUNTER, TOKENS, *POWER_READINGS]
+    series = table["series"].cast(pa.string())
+    wanted = pc.or_(pc.is_in(series, pa.array(drawn)), pc.starts_with(series, "host_"))
+    table = table.filter(wanted).sort_by("at_ns")
+    texts = {name: np.array(table[name].cast(pa.string()).to_pylist(), dtype=object) for name in ("gpu_uuid", "series")}
+    numbers = {name: table[name].to_numpy() for name in ("restart", "at_ns", "value", *BRACKETS)}
+    return texts | numbers | {"pass": np.array(table["pass"].fill_null(-1))}
+
+
+def _restart(number: int, row: Row, used: Sequence[str], columns: Mapping[str, Any]) -> RestartTimeline:
+    own = [span for span in row.result.spans if span.restart == number]
+    origin_ns = min(span.start_ns for span in own)
+    here = columns["restart"] == number
+    part = {name: column[here] for name, column in columns.items()}
+    part["at_s"] = (part["at_ns"] - origin_ns) / NS_PER_S
+    metered = set(part["gpu_uuid"]) - {None}
+    host = [gpu.uuid for gpu in row.result.environment.host_gpus] if row.result.environment else []
+    uuids = [*(uuid for uuid in host if uuid in metered), *sorted(metered - set(host))]
+    energy = {uuid: found for uuid in uuids if (found := _energy(part, uuid, origin_ns)) is not None}
+    power = [_of_energy(uuid, *energy[uuid]) if uuid in energy else _reading(part, uuid) for uuid in uuids]
+    if len(used) > 1 and set(used) <= energy.keys():
+        power.append(_sum({uuid: energy[uuid] for uuid in used}))
+    domains = [name for name in sorted(set(part["series"])) if name.startswith("host_") and _is_line(part, name)]
+    host_w = [_of_energy(name.removeprefix("host_").removesuffix("_j"), *_series(part, name)) for name in domains]
+    spans = tuple(_span(span, origin_ns) for span in sorted(own, key=lambda one: one.start_ns))
+    return RestartTimeline(
+        restart=number,
+        spans=spans,
+        power_w=tuple(one for one in power if one is not None),
+        host_w=tuple(host_w),
+        tokens_per_s=_tokens(part, spans),
+    )
+
+
+def _span(span: StoredSpan, origin_ns: int) -> DrawnSpan:
+    start_s, end_s = ((at_ns - origin_ns) / NS_PER_S for at_ns in (span.start_ns, span.end_ns))
+    return DrawnSpan(span.name, span.pass_index, start_s, end_s, span.energy_j)
+
+
+def _energy(part: Mapping[str, Any], uuid: str, origin_ns: int) -> tuple[Array, Array] | None:
+    """Return when a GPU's counter changed, the middle of what brackets each change, and its joules then."""
+    own = (part["gpu_uuid"] == uuid) & (part["series"] == COUNTER)
+    if own.sum() < 2:
+        return None
+    before, after = part["before_start_ns"][own].astype(np.float64), part["after_end_ns"][own].astype(np.float64)
+    return ((before + after) / 2 - origin_ns) / NS_PER_S, part["value"][own] / 1e3
+
+
+def _of_energy(name: str, at_s: Array, energy_j: Array) -> Trace:
+    """Return the mean power between readings of an energy; none where a counter was reset, nor across a gap."""
+    elapsed = np.maximum(np.diff(at_s), 1e-6)
+    power = np.diff(energy_j) / elapsed
+    power[(power < 0) | (elapsed > max(GAP_S, GAP_PERIODS * float(np.median(elapsed))))] = np.nan
+    return Trace(name, "counter", at_s, np.append(power, power[-1:]))
+
+
+def _sum(energy: Mapping[str, tuple[Array, Array]]) -> Trace:
+    """Return the GPUs' power together, on the instants of the first: no joule is lost between their ticks."""
+    at_s = next(iter(energy.values()))[0]
+    total = np.sum([np.interp(at_s, *one) for one in energy.values()], axis=0)
+    return _of_energy(SUM, at_s, total)
+
+
+def _reading(part: Mapping[str, Any], uuid: str) -> Trace | None:
+    for name in POWER_READINGS:
+        own = (part["gpu_uuid"] == uuid) & (part["series"] == name)
+        if own.any():
+            return Trace(uuid, "reading", part["at_s"][own], part["value"][own])
+    return None
+
+
+def _is_line(part: Mapping[str, Any], name: str) -> bool:
+    return int((part["series"] == name).sum()) > 1
+
+
+def _series(part: Mapping[str, Any], name: str) -> tuple[Array, Array]:
+    own = part["series"] == name
+    return part["at_s"][own], part["value"][own]
+
+
+def _tokens(part: Mapping[str, Any], spans: Sequence[DrawnSpan]) -> Trace | None:
+    """Return output tokens per second in equal bins of each pass; what was generated outside of them was not kept."""
+    passes = [span for span in spans if span.pass_index is not None]
+    own = part["series"] == TOKENS
+    if not own.any() or not passes:
+        return None
+    at_s, counts, numbers = part["at_s"][own], part["value"][own], part["pass"][own]
+    measured_s = sum(span.end_s - span.start_s for span in passes)
+    tokens = sum(float(counts[numbers == span.pass_index].max(initial=0.0)) for span in passes)
+    bin_s = max(measured_s / RATE_BINS, TOKENS_PER_BIN * measured_s / max(tokens, 1.0), SHORTEST_BIN_S)
+    starts, rates = [], []
+    for span in passes:
+        here = numbers == span.pass_index
+        edges = np.linspace(span.start_s, span.end_s, max(int((span.end_s - span.start_s) / bin_s), 1) + 1)
+        emitted, _ = np.histogram(at_s[here], edges, weights=np.diff(counts[here], prepend=0.0))
+        starts.append(edges)
+        rates.append(np.append(emitted / np.diff(edges), np.nan))
+    return Trace("tokens", "tokens", np.concatenate(starts), np.concatenate(rates))

@@ -1,0 +1,32 @@
+"""Figures in words, the same on a page, on paper and in tables. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wattdock.report.points import Figure
+
+NOTHING = "–"
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    """Return a number in a format, or a dash for what was not measured."""
+    return NOTHING if value is None else format(value, form)
+
+
+def figure_text(figure: Figure | None, form: str = ".4g") -> str:
+    """Return "0.0530 [0.0521, 0.0539]", marked where the interval is of timing alone."""
+    if figure is None:
+        return NOTHING
+    if figure.low is None or figure.high is None:
+        return format(figure.value, form)
+    only = " timing only" if figure.covers == "timing" else ""
+    return f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]{only}"
+
+
+def seconds_text(value_s: float | None) -> str:
+    """Return milliseconds below one second, else seconds."""
+    if value_s is None:
+        return NOTHING
+    return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"

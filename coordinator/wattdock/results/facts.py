@@ -1,0 +1,130 @@
+"""What a result was measured with, as flat names and texts, and in which of them results differ. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wattdock.config.experiment import NOT_IDENTITY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from wattdock.results.environment import EnvironmentSnapshot
+    from wattdock.results.result import ExperimentResult
+
+UNKNOWN = "unknown"
+# What is another one for every run and says nothing about its conditions.
+OWN_TO_A_RUN = ("clock", "launcher_reason", "meter_reason", "host_gpus", "gpu_uuids", "leased", "model", "topology")
+SPELLED = {
+    "gpu_count": "GPUs used",
+    "gpu_names": "GPU",
+    "gpu_vram_gb": "GPU memory, GB",
+    "driver_version": "driver",
+    "cuda_version": "CUDA",
+    "nccl_version": "NCCL",
+    "cpu_model": "CPU",
+    "cpu_count": "CPU cores",
+    "memory_total_bytes": "host memory, bytes",
+    "coordinator_python": "Python of the coordinator",
+    "runner_python": "Python of the runner",
+    "wattdock_version": "wattdock",
+    "image_digest": "image",
+    "dataset": "prompts",
+    "dataset_sha256": "prompts' SHA-256",
+    "framework_version": "framework version",
+    "runner_warnings": "warnings of the runner",
+}
+
+
+def settings(result: ExperimentResult) -> dict[str, str]:
+    """Return every setting that makes the experiment what it is, by its dotted name."""
+    written = {name: value for name, value in result.config.items() if name not in NOT_IDENTITY}
+    return {name: str(value) for name, value in _flat(written) if value is not None}
+
+
+def conditions(result: ExperimentResult) -> dict[str, str]:
+    """Return what it ran on and with: hardware, limits, versions, model, prompts, effective engine arguments."""
+    if (seen := result.environment) is None:
+        return {}
+    found = dict(_environment(seen))
+    return {name: UNKNOWN if value is None else str(value) for name, value in found.items()}
+
+
+def differing(every: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names whose texts are not all equal, in the order of their first appearance."""
+    names = dict.fromkeys(name for one in every for name in one)
+    return [name for name in names if len({one.get(name) for one in every}) > 1]
+
+
+def shared(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return what all of them agree in."""
+    apart = set(differing(every))
+    return {name: text for one in every[:1] for name, text in one.items() if name not in apart}
+
+
+def labels(results: Sequence[ExperimentResult]) -> list[str]:
+    """Return a short name for each result, all different: its own, where several have it with the settings that differ.
+
+    Those that differ in no setting are told apart by when they began.
+    """
+    made = [str(one.config.get("name") or "") for one in results]
+    for name, group in _alike(made).items():
+        written = {at: settings(results[at]) for at in group}
+        varying = differing(list(written.values()))
+        for at, own in written.items():
+            texts = [f"{key.rpartition('.')[2]}={own[key]}" for key in varying if key in own]
+            made[at] = " ".join([*([name] if name else []), *texts]) or results[at].experiment_id[:8]
+    for name, group in _alike(made, at_least=2).items():
+        for number, at in enumerate(group, 1):
+            made[at] = f"{name} ({results[at].started_utc[:19]}, {number})"
+    return made
+
+
+def _alike(texts: Sequence[str], *, at_least: int = 1) -> dict[str, list[int]]:
+    """Return the places of equal texts that are too many, or that say nothing."""
+    places: dict[str, list[int]] = {}
+    for at, text in enumerate(texts):
+        places.setdefault(text, []).append(at)
+    return {text: group for text, group in places.items() if len(group) > 1 or (not text and at_least == 1)}
+
+
+def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
+    model = seen.model
+    yield "model", model.name
+    yield "model revision", model.revision
+    yield "weights", model.weights
+    yield "parameters", model.parameter_count
+    used = [gpu for gpu in seen.host_gpus if gpu.used]
+    yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)
+    yield "GPU ECC", _every(gpu.ecc for gpu in used)
+    yield "GPU MIG", _every(gpu.mig for gpu in used)
+    yield "GPUs of the host", len(seen.host_gpus)
+    yield "GPU links", _every(link.label for link in seen.topology.links) if seen.topology else None
+    if seen.container:
+        yield "image id", seen.container.image_id
+    plain = seen.model_dump(mode="json", exclude={*OWN_TO_A_RUN, "container", "package_versions", "engine_args"})
+    # Which GPU holds how many layers is another run's luck; how they were split is not.
+    plain["parallelism"] = {name: value for name, value in seen.parallelism.items() if name != "devices"}
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", one) for key, one in _flat(value))
+        else:
+            yield SPELLED.get(name, name), _every(value) if isinstance(value, list) else value
+    yield from ((f"engine: {name}", value) for name, value in _flat(seen.engine_args))
+    yield from ((f"package: {name}", value) for name, value in sorted(seen.package_versions.items()))
+
+
+def _every(values: Iterable[Any]) -> str | None:
+    """Return equal values once with their number, different ones in turn; None without any."""
+    texts = [UNKNOWN if value is None else str(value) for value in values]
+    if not texts:
+        return None
+    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+
+
+def _flat(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in nested.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value

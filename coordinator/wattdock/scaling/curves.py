@@ -1,0 +1,182 @@
+"""Curves over GPU counts: speed-up, efficiency, Amdahl's serial share, and what costs least. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.comparison import difference
+from wattdock.merge.statistics import CONFIDENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.comparison import Difference
+    from wattdock.config.placement import SplitKind
+    from wattdock.scaling.points import Point, Setting
+
+MIN_SIZES = 4
+ONE = "one GPU"
+RATIO_METHOD = (
+    "ratio of geometric means over restarts; 95 % interval from Welch's t of the difference of mean logarithms"
+)
+AMDAHL_METHOD = (
+    "1/throughput = a + b/N by least squares over restarts; serial share a ÷ (a + b), error propagated linearly"
+)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two sets of restarts.
+
+    Attributes:
+        low, high: 95 % interval; None with fewer than two restarts on either side.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def times(self, factor: float) -> Ratio:
+        """Return the ratio times an exact number."""
+        ends = [None if end is None else end * factor for end in (self.low, self.high)]
+        return Ratio(self.value * factor, *ends)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One point of a curve, beside the curve's first.
+
+    Attributes:
+        speed_up: Tokens per second ÷ those of the first.
+        efficiency: Speed-up ÷ how many times as many GPUs.
+        energy_ratio: Joules per token ÷ those of the first; None where energy was not measured.
+    """
+
+    point: Point
+    speed_up: Ratio
+    efficiency: Ratio
+    energy_ratio: Ratio | None
+
+
+@dataclass(frozen=True)
+class Amdahl:
+    """What part of the time does not shrink with GPUs.
+
+    Attributes:
+        serial_share: None where the fit was refused, with the reason.
+        low, high: 95 % interval.
+        worst_residual: Largest relative distance of a size's mean throughput from the fit.
+    """
+
+    serial_share: float | None
+    low: float | None = None
+    high: float | None = None
+    worst_residual: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One kind of split in one setting; it begins with one GPU where that was measured."""
+
+    kind: SplitKind
+    points: tuple[Scaled, ...]
+    amdahl: Amdahl
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The configuration with the fewest joules per token.
+
+    Attributes:
+        next_best: None where there is no other.
+        difference: Of the next best from it; None with fewer than two restarts on either side.
+    """
+
+    point: Point
+    next_best: Point | None
+    difference: Difference | None
+
+
+def curves(setting: Setting) -> list[Curve]:
+    """Return one curve per kind of split, and none where only one GPU was measured."""
+    first = [point for point in setting.points if point.split.kind == ONE]
+    kinds = dict.fromkeys(point.split.kind for point in setting.points if point.split.kind != ONE)
+    return [_curve(kind, [*first, *(point for point in setting.points if point.split.kind == kind)]) for kind in kinds]
+
+
+def _curve(kind: SplitKind, points: Sequence[Point]) -> Curve:
+    base = points[0]
+    return Curve(kind, tuple(_scaled(point, base) for point in points), amdahl(points))
+
+
+def _scaled(point: Point, base: Point) -> Scaled:
+    speed_up = Ratio(1.0) if point is base else ratio(point.tokens_per_s, base.tokens_per_s)
+    energy = None
+    if point.j_per_token and base.j_per_token:
+        energy = Ratio(1.0) if point is base else ratio(point.j_per_token, base.j_per_token)
+    return Scaled(point, speed_up, speed_up.times(base.gpus / point.gpus), energy)
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
+    """Return the ratio of two sets of independent positive restart values.
+
+    Source: Welch's t-test (Biometrika 34, 1947) on logarithms, degrees of freedom after Satterthwaite.
+    """
+    from scipy.special import stdtrit
+
+    logs = [np.log(values) for values in (over, under)]
+    gap = float(np.mean(logs[0]) - np.mean(logs[1]))
+    if min(map(len, logs)) < 2:
+        return Ratio(exp(gap))
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
+    error = sqrt(sum(parts))
+    if not error:
+        return Ratio(exp(gap), exp(gap), exp(gap))
+    freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    return Ratio(exp(gap), exp(gap - half), exp(gap + half))
+
+
+def amdahl(points: Sequence[Point]) -> Amdahl:
+    """Fit Amdahl's law to one kind of split, if there are enough sizes.
+
+    Source: Amdahl, AFIPS 30, 1967: the time of N processors is serial + parallel ÷ N.
+    """
+    from scipy.special import stdtrit
+
+    sizes = sorted({point.gpus for point in points})
+    if len(sizes) < MIN_SIZES:
+        counted = ", ".join(map(str, sizes))
+        return Amdahl(None, reason=f"{len(sizes)} GPU counts ({counted}); a fit needs at least {MIN_SIZES}")
+    x = np.array([1 / point.gpus for point in points for _ in point.tokens_per_s])
+    y = np.array([1 / value for point in points for value in point.tokens_per_s])
+    design = np.column_stack([np.ones_like(x), x])
+    (serial, parallel), *_ = np.linalg.lstsq(design, y)
+    freedom = len(y) - 2
+    variance = float(np.sum((y - design @ [serial, parallel]) ** 2)) / freedom
+    covariance = variance * np.linalg.inv(design.T @ design)
+    # Of a ÷ (a + b).
+    slope = np.array([parallel, -serial]) / (serial + parallel) ** 2
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * sqrt(float(slope @ covariance @ slope))
+    share = float(serial / (serial + parallel))
+    residuals = [abs(np.mean(point.tokens_per_s) * (serial + parallel / point.gpus) - 1) for point in points]
+    return Amdahl(share, share - half, share + half, float(max(residuals)))
+
+
+def optimum(points: Sequence[Point]) -> Optimum | None:
+    """Return the point with the fewest joules per token; None where energy was not measured."""
+    known = sorted(
+        (point for point in points if point.j_per_token), key=lambda point: float(np.mean(point.j_per_token))
+    )
+    if not known:
+        return None
+    if len(known) == 1:
+        return Optimum(known[0], None, None)
+    best, other = known[:2]
+    enough = min(len(best.j_per_token), len(other.j_per_token)) > 1
+    return Optimum(best, other, difference(best.j_per_token, other.j_per_token) if enough else None)

@@ -1,0 +1,136 @@
+"""docs/publication.md, executed: every command that needs no GPU, on two engines and a registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from containers.engines import BASE, engine_address, image_there
+
+from wattdock.images.inputs import inputs_sha256
+from wattdock.images.labels import recipe_of
+from wattdock.launch.engine import find_containers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from docker import DockerClient
+
+REPO = Path(__file__).resolve().parents[2]
+ENGINE = Path(__file__).with_name("engine.sh")
+BLOCK = re.compile(r"```sh ([A-Za-z ]+)\n(.*?)```", re.DOTALL)
+# In place of the page's own settings: a backend without its GPU, on the base and with the wheels that the suite has.
+STUDY = """
+defaults:
+  model: 'shape:tiny-llama'
+  accelerator: cpu
+  backend: pytorch
+  repeats: {restarts: 1, passes: 1}
+  warmup: {passes: 0}
+  workload: {batch_size: 2, max_output_tokens: 8}
+experiments: [{name: published}]
+"""
+# The suite's image was built with these; pip finds them in place of fetching them again.
+WHEELS = REPO / "build/wheels/pytorch"
+LEND_WHEELS = ("mkdir -p build/wheels/pytorch", f"cp {WHEELS}/*.whl build/wheels/pytorch")
+TIMEOUT_S = 560
+
+
+def commands(machine: str) -> list[str]:
+    """Return the page's commands for one machine, in order."""
+    blocks = BLOCK.findall((REPO / "docs/publication.md").read_text())
+    return [line for marked, text in blocks if marked == machine for line in text.splitlines()]
+
+
+def test_every_block_of_the_page_is_for_somebody() -> None:
+    """One with another mark would be executed by nobody."""
+    marks = [mark for mark, _ in BLOCK.findall((REPO / "docs/publication.md").read_text())]
+    assert set(marks) == {"settings", "first machine", "second machine", "with a GPU", "rebuild"}
+    assert (REPO / "docs/publication.md").read_text().count("```") == 2 * len(marks)
+
+
+@pytest.fixture
+def second_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An engine with nothing on it; its address."""
+    engine_address()
+    if os.getuid() != 0 or shutil.which("dockerd") is None:
+        pytest.skip("needs root and dockerd for a second engine")
+    folder = tmp_path_factory.mktemp("engine")
+    started = subprocess.run([ENGINE, "start", folder, "plain"], stdout=subprocess.PIPE, text=True, check=True)
+    yield started.stdout.strip()
+    subprocess.run([ENGINE, "stop", folder], check=True)
+    # Gigabytes, which pytest would keep.
+    shutil.rmtree(folder)
+
+
+def execute(lines: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+    """Execute commands in one shell, as a reader would."""
+    folder.mkdir(exist_ok=True)
+    script = "\n".join(["set -eux", *lines])
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_machine(
+    registry: str, client: DockerClient, second_engine: str, tmp_path: Path
+) -> None:
+    """From a clone to a locked result, and again from the repository and the registry alone."""
+    image_there("wattdock-pytorch")
+    if not list(WHEELS.glob("*.whl")):
+        pytest.skip("build/wheels/pytorch has no wheels; .ci/run fetches them")
+    base = f"{registry}/base"
+    client.images.get(BASE).tag(base, "1")
+    client.images.push(base, tag="1")
+    (tmp_path / "study.yaml").write_text(STUDY)
+    first, second = tmp_path / "first", tmp_path / "second"
+    env = {
+        "REPOSITORY": str(REPO),
+        "REGISTRY": f"{registry}/team",
+        "BACKEND": "pytorch",
+        "VARIANT": "cpu",
+        "BASE": f"{base}:1",
+        "STUDY": str(tmp_path / "study.yaml"),
+        "DOCKER": "/usr/bin/docker",
+        "WATTDOCK_HOME": str(tmp_path / "home"),
+        **{f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+    }
+    clone, *others = commands("first machine")
+    execute([clone, *LEND_WHEELS, *others], first, env)
+    elsewhere = {"REPOSITORY": str(first / "wattdock"), "DOCKER_HOST": second_engine}
+    execute(commands("second machine"), second, {**env, **elsewhere})
+    rows, ids = zip(*(stored(machine / "wattdock") for machine in (first, second)), strict=True)
+    here, there = (row["environment"]["container"] for row in rows)
+    assert here["locked_digest"] == there["locked_digest"]
+    assert here["locked_digest"].startswith(f"{registry}/team/wattdock-pytorch@sha256:")
+    assert here == there
+    assert len(ids[0]) == 4
+    assert ids[0] == ids[1]
+    execute(commands("rebuild"), first / "wattdock", env)
+    rebuilt = recipe_of(find_containers("wattdock-pytorch", backend="pytorch").image.labels)
+    assert rebuilt is not None
+    assert inputs_sha256(rebuilt.inputs) == here["inputs_sha256"]
+
+
+def stored(checkout: Path) -> tuple[dict[str, dict[str, dict[str, str]]], list[list[int]]]:
+    """Return the one row in a checkout, and the ids of every request."""
+    [folder] = (checkout / "results").glob("2*")
+    return json.loads((folder / "result.json").read_text()), pq.read_table(folder / "requests.parquet")[
+        "output_ids"
+    ].to_pylist()

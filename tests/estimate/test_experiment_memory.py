@@ -1,0 +1,76 @@
+"""Whether an experiment's model fits, told before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.estimate.experiment import MemoryFit, memory_fit
+from wattdock.models.figures import known_figures
+
+H200, H100 = 150_754_820_096, 81559 << 20
+
+
+def fit(settings: dict[str, Any], *, gpus: int = 1, memory_bytes: int | None = H200) -> MemoryFit:
+    """Return what is said of an experiment with the vLLM backend."""
+    config = ExperimentConfig.model_validate({"backend": "vllm", **settings})
+    return memory_fit(config, known_figures(config.model), gpus=gpus, memory_bytes=memory_bytes)
+
+
+def test_a_model_that_fits_says_how_much_it_takes() -> None:
+    """16 GB of weights and 2 GB of cache on an H200."""
+    found = fit({"model": "shape:llama-3.1-8b", "workload": {"batch_size": 16, "max_output_tokens": 512}})
+    assert found.verdict == "fits"
+    assert found.note.startswith("memory of shape:llama-3.1-8b, one GPU: fits: about ")
+    assert "(weights 16.1, keys and values 2.1)" in found.note
+
+
+def test_weights_larger_than_the_gpu_are_refused_with_the_fewest_gpus_that_hold_them() -> None:
+    """141 GB of weights on 85.5 GB."""
+    with pytest.raises(PreflightError) as caught:
+        fit({"model": "shape:llama-3.1-70b"}, memory_bytes=H100)
+    assert "shape:llama-3.1-70b cannot fit on one GPU: 141.1 GB of weights" in str(caught.value)
+    assert str(caught.value).endswith("tensor parallelism over 2 or pipeline parallelism over 3")
+
+
+def test_what_only_perhaps_does_not_fit_is_a_doubt_and_no_refusal() -> None:
+    """70.6 GB of weights on each of two GPUs with 85.5 GB, with requests that may end early."""
+    settings = {"model": "meta-llama/Llama-3.1-70B", "vllm": {"tensor_parallel_size": 2}}
+    found = fit({**settings, "workload": {"batch_size": 64}}, gpus=2, memory_bytes=H100)
+    assert found.verdict == "uncertain"
+    assert found.note.endswith("it may fail while it loads or runs")
+
+
+def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() -> None:
+    """Random weights never end early: 512 requests of 4,096 tokens are 275 GB of keys and values."""
+    full = {"prompts": {"input_tokens": 2048}, "batch_size": 512, "max_output_tokens": 2048}
+    with pytest.raises(PreflightError, match=r"keys and values of 512 requests of 4,096 tokens make 290\.9 GB"):
+        fit({"model": "shape:llama-3.1-8b", "workload": full})
+    assert fit({"model": "shape:llama-3.1-8b", "workload": full, "backend": "tensorrt"}).verdict == "uncertain"
+    for early in ({"ignore_eos": False}, {"output_spread": 0.5}, {"arrival": "poisson", "rate_per_s": 1}):
+        assert fit({"model": "shape:llama-3.1-8b", "workload": full | early}).verdict == "uncertain"
+
+
+def test_an_illegal_split_is_refused_without_a_gpu_too() -> None:
+    """Heads do not depend on the machine."""
+    with pytest.raises(ConfigError, match="over 3 GPUs is not possible: the model has 32 heads"):
+        fit({"model": "shape:llama-3.1-8b", "vllm": {"tensor_parallel_size": 3}}, memory_bytes=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"model": "somebody/something"}, "its config is not here before it is fetched"),
+        ({"model": "shape:llama-3.1-70b", "vllm": {"cpu_offload_gb": 100}}, "settings move or quantise weights"),
+        ({"model": "shape:llama-3.1-70b", "vllm": {"quantization": "fp8"}}, "settings move or quantise weights"),
+        ({"model": "shape:llama-3.1-70b", "backend": "fake"}, "its backend does not tell how it uses memory"),
+    ],
+)
+def test_what_cannot_be_estimated_says_so_and_is_not_refused(settings: dict[str, Any], why: str) -> None:
+    """The engine itself will tell."""
+    found = fit(settings, memory_bytes=H100)
+    assert found.verdict is None
+    assert found.note.endswith(f"not estimated, {why}")

@@ -1,0 +1,163 @@
+"""Weights and keys and values, beside what transformers counts and what can be reckoned by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, runner_environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattdock.config.placement import EngineMemory, Split
+from wattdock.estimate.estimate import sized
+from wattdock.estimate.families import architecture
+from wattdock.estimate.memory import activation_bytes, kv_bytes, stages, weight_bytes
+from wattdock.estimate.precision import Precision
+from wattdock.flops import UnknownArchitectureError
+from wattdock.models.shapes import presets
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+MLA: dict[str, Any] = SMALL | {
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 12,
+    "n_group": 1,
+    "topk_group": 1,
+}
+# Forms that no known model has.
+FORMS: dict[str, dict[str, Any]] = {
+    "qwen2, biased and tied": SMALL | {"model_type": "qwen2", "tie_word_embeddings": True},
+    "llama with biases": SMALL | {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "experts in every other layer": SMALL
+    | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    | {"decoder_sparse_step": 2, "mlp_only_layers": [], "head_dim": 16},
+    "multi-query falcon": {key: SMALL[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size")}
+    | {"model_type": "falcon", "num_attention_heads": 4, "multi_query": True, "new_decoder_architecture": False},
+    "latent attention": MLA | {"model_type": "deepseek_v3", "q_lora_rank": 24},
+    "latent attention, queries whole": MLA | {"model_type": "deepseek_v2", "q_lora_rank": None},
+}
+KNOWN = {name: one for name, one in presets().items() if one.servable}
+
+
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_every_known_model_and_form_has_exactly_the_parameters_that_transformers_makes() -> None:
+    """One wrong figure, or one matrix forgotten, would show here."""
+    configs = {name: one.config for name, one in KNOWN.items()} | FORMS
+    script = Path(__file__).parents[1] / "parameter_counter.py"
+    counted = subprocess.run(
+        [str(PYTORCH_PYTHON), str(script)],
+        input=json.dumps(configs),
+        env=runner_environment(PYTORCH_FOLDER, ""),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    theirs = json.loads(counted)
+    assert {name: architecture(config).parameters for name, config in configs.items()} == theirs
+    assert {name: one.parameters for name, one in KNOWN.items()} == {name: theirs[name] for name in KNOWN}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "per_token"),
+    [
+        # 2 × layers × key/value heads × head size × 2 bytes
+        ("llama-3.1-8b", "GQA", 2 * 32 * 8 * 128 * 2),
+        ("gpt-sw3-40b", "MHA", 2 * 48 * 64 * 128 * 2),
+        ("falcon-180b", "GQA", 2 * 80 * 8 * 64 * 2),
+        # Only eight of its fifty layers attend.
+        ("evo2-40b", "42 × no cache per token, 8 × MHA", 2 * 8 * 64 * 128 * 2),
+    ],
+)
+def test_keys_and_values_per_token_follow_from_heads(name: str, kind: str, per_token: int) -> None:
+    """Reckoned by hand."""
+    model = architecture(presets()[name].config)
+    assert model.attention_kinds.split(", ") == sorted(kind.split(", "), key=model.attention_kinds.index)
+    assert kv_bytes(model, Split(), requests=1, context_tokens=1, bytes_per_value=2) == [per_token]
+
+
+def test_a_window_keeps_no_more_than_its_tokens_and_a_latent_cache_is_whole_on_every_gpu() -> None:
+    """gpt-oss: half of its layers look back 128 tokens; MLA: one vector for all heads."""
+    oss = architecture(presets()["gpt-oss-20b"].config)
+    assert kv_bytes(oss, Split(), requests=3, context_tokens=1000, bytes_per_value=2) == [
+        3 * 2 * (12 * 1000 + 12 * 128) * 2 * 8 * 64
+    ]
+    latent = architecture(FORMS["latent attention"])
+    whole = kv_bytes(latent, Split(), requests=1, context_tokens=10, bytes_per_value=2)
+    assert whole == kv_bytes(latent, Split(tensor=2), requests=1, context_tokens=10, bytes_per_value=2)
+    assert whole == [3 * 10 * (16 + 8) * 2]
+
+
+def test_one_key_value_head_is_repeated_on_every_gpu() -> None:
+    """A multi-query cache gains nothing from tensor parallelism, a grouped one up to the number of its heads."""
+    multi_query = architecture(FORMS["multi-query falcon"])
+    one, two = (
+        kv_bytes(multi_query, Split(tensor=size), requests=1, context_tokens=9, bytes_per_value=2) for size in (1, 2)
+    )
+    assert one == two
+    grouped = architecture(presets()["llama-3.1-8b"].config)
+    sizes = [
+        kv_bytes(grouped, Split(tensor=size), requests=1, context_tokens=9, bytes_per_value=2)[0]
+        for size in (1, 2, 8, 16)
+    ]
+    assert [sizes[0] / size for size in sizes] == [1, 2, 8, 8]
+
+
+@given(
+    name=st.sampled_from(sorted(set(KNOWN) - {"tiny-llama"})),
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.integers(1, 7),
+)
+def test_no_split_loses_a_weight_and_none_repeats_much(name: str, tensor: int, pipeline: int) -> None:
+    """What is on all GPUs together is the model, with norms repeated and a tied embedding at both ends."""
+    model = architecture(presets()[name].config)
+    on_gpus = weight_bytes(model, Split(tensor=tensor, pipeline=pipeline), Precision(2, 2, 2, 2))
+    total = sum(on_gpus) * tensor
+    repeated_embedding = 2 * model.embedding if pipeline > 1 and not model.head else 0
+    assert len(on_gpus) == pipeline
+    assert sum(map(len, stages(model, Split(pipeline=pipeline)))) == len(model.layers)
+    assert 2 * model.parameters <= total * (1 + 1e-9)
+    assert total <= 2 * model.parameters * 1.002 + repeated_embedding
+
+
+def test_choosing_tokens_needs_the_whole_vocabulary_however_the_model_is_split() -> None:
+    """A split divides the MLP, not the logits."""
+    model = architecture(presets()["llama-3.1-8b"].config)
+    engine = EngineMemory(step_tokens=64, logits_rows=1000, logit_bytes=10)
+    sizes = {
+        activation_bytes(model, Split(tensor=size), engine, requests=1, prompt_tokens=1, bytes_per_value=2)
+        for size in (1, 8)
+    }
+    assert sizes == {1000 * 128256 * 10 + 64 * 4096 * 2}
+
+
+def test_what_files_hold_is_taken_as_it_is() -> None:
+    """A checkpoint in a precision that is not known here is as large as its files."""
+    config = presets()["llama-3.1-8b"].config | {"quantization_config": {"quant_method": "some-new-one"}}
+    assert sized(config, file_bytes=5_000_000_000).weights == 5_000_000_000
+    with pytest.raises(UnknownArchitectureError, match="'some-new-one' are only known from their files"):
+        sized(config)
+
+
+def test_experts_in_mxfp4_take_what_the_published_checkpoint_takes() -> None:
+    """OpenAI puts gpt-oss-120b at 60.8 GiB and the 20b at 12.8 GiB."""
+    for name, gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
+        config = presets()[name].config | {"quantization_config": {"quant_method": "mxfp4"}}
+        assert sized(config).weights / 2**30 == pytest.approx(gib, abs=0.05)

@@ -1,0 +1,141 @@
+"""Reports of measured studies, opened and used in a real browser."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from command import Command
+    from selenium.webdriver import Chrome
+
+DRAWN = """
+return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) => [
+    place.dataset.chart || place.id, place.querySelectorAll(".scatterlayer .trace, .barlayer .point").length]))
+"""
+TITLES = (
+    'return [...document.querySelectorAll(".chart")].map((one) => Object.keys(one.layout).filter((key) => '
+    "/^[xy]axis/.test(key) && !one.layout[key].ticktext).map((key) => one.layout[key].title.text))"
+)
+LINES = 'return document.getElementById("timeline-chart").data.map((line) => line.name)'
+GROUND = "return getComputedStyle(document.body).backgroundColor"
+DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
+
+
+def opened(browser: Chrome, study: Command) -> Path:
+    """Write the study's report with the real command, open it, and return its file."""
+    done = study("report", "results", "-o", "report.html", timeout=120)
+    assert done.returncode == 0, done.stderr
+    file = study.folder / "report.html"
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    browser.get(file.as_uri())
+    return file
+
+
+def assert_quiet(browser: Chrome, file: Path) -> None:
+    """The page said nothing and asked for nothing but itself."""
+    assert browser.get_log("browser") == []
+    events: list[dict[str, Any]] = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
+    asked = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
+    assert [url.partition("#")[0] for url in asked] == [file.as_uri()]
+
+
+@pytest.mark.slow
+def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(browser: Chrome, gpu_study: Command) -> None:
+    """Intervals, Pareto, phases, GPUs, both scalings and the timeline, each axis with its unit."""
+    file = opened(browser, gpu_study)
+    drawn = browser.execute_script(DRAWN)
+    assert set(drawn) == {"intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline-chart"}
+    assert all(drawn.values()), drawn
+    titles = browser.execute_script(TITLES)
+    assert all(
+        any(unit in text for unit in ("J ", "tokens/s", "power, W", "seconds", "GPUs", "requests"))
+        for axes in titles
+        for text in axes
+    )
+    assert browser.find_element(By.CSS_SELECTOR, ".verdict").text == "None of the 5 results may be published."
+    assert_quiet(browser, file)
+
+
+@pytest.mark.slow
+def test_gpus_are_shown_each_or_summed_and_runs_are_chosen_with_the_keyboard(
+    browser: Chrome, gpu_study: Command
+) -> None:
+    """Arrow keys on real radio buttons and lists; both GPUs' 300 and 200 W add up to 500."""
+    file = opened(browser, gpu_study)
+    run = browser.find_element(By.ID, "run")
+    two = next(one.text for one in Select(run).options if "used_gpus=2" in one.text)
+    run.send_keys(two)
+    assert len([name for name in browser.execute_script(LINES) if name.startswith("GPU ")]) == 2
+    browser.find_element(By.CSS_SELECTOR, "input[name=gpus][value=each]").send_keys(Keys.ARROW_RIGHT)
+    assert browser.execute_script(LINES)[0] == "sum over the GPUs used"
+    power = browser.execute_script('return document.getElementById("timeline-chart").data[0].y.filter((one) => one)')
+    assert sorted(power)[len(power) // 2] == pytest.approx(500, rel=0.02)
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#spans tr")) >= 3
+    assert_quiet(browser, file)
+
+
+@pytest.mark.slow
+def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Command) -> None:
+    """Charts take the theme with the page; paper is white whatever the screen was."""
+    opened(browser, gpu_study)
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    assert browser.execute_script(GROUND) == DARK
+    browser.find_element(By.CSS_SELECTOR, "input[name=theme][value=light]").click()
+    assert browser.execute_script(GROUND) == LIGHT
+    browser.find_element(By.CSS_SELECTOR, "input[name=theme][value=light]").send_keys(Keys.ARROW_RIGHT)
+    assert browser.execute_script(GROUND) == DARK
+    ink = 'return document.querySelector("[data-chart=pareto]").layout.font.color'
+    assert browser.execute_script(ink) == "#e6e9ed"
+    browser.execute_script('dispatchEvent(new Event("beforeprint"))')
+    assert browser.execute_script(ink) == "#1b1f24"
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.slow
+def test_a_narrow_screen_scrolls_tables_and_not_the_page(browser: Chrome, gpu_study: Command) -> None:
+    """400 px wide."""
+    browser.set_window_size(500, 900)
+    try:
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        )
+        opened(browser, gpu_study)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.set_window_size(1280, 1000)
+
+
+@pytest.mark.slow
+def test_a_cpu_study_shows_throughput_and_says_why_there_are_no_joules(browser: Chrome, cpu_study: Command) -> None:
+    """No chart of energy, and no zero in place of one."""
+    file = opened(browser, cpu_study)
+    drawn = browser.execute_script(DRAWN)
+    assert set(drawn) == {"intervals", "batch", "timeline-chart"}
+    assert all(drawn.values()), drawn
+    summary = browser.find_element(By.ID, "summary").text
+    assert "not measured" in summary
+    assert "No joules: no NVIDIA driver" in summary
+    assert browser.execute_script(LINES) == ["output tokens/s"]
+    assert_quiet(browser, file)
+
+
+@pytest.mark.slow
+def test_what_keeps_results_from_being_published_leads_to_its_figures(browser: Chrome, gpu_study: Command) -> None:
+    """The link opens the check that it names."""
+    opened(browser, gpu_study)
+    browser.find_element(By.LINK_TEXT, "weights real (5)").click()
+    check = browser.find_element(By.ID, "check-weights-real")
+    assert check.get_attribute("open")
+    assert "random(uniform" in check.text

@@ -1,0 +1,201 @@
+"""Comparisons of results: on recorded repeats, by hand, and with the real command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from report_rows import document, row
+from scipy import stats
+
+from wattdock.compare import PRIMARY, SPEED, compare
+from wattdock.comparison import difference, holm
+from wattdock.regression import Outcome, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from command import Command
+
+REPO = Path(__file__).parents[2]
+RECORDED: dict[str, list[float]] = json.loads((REPO / "tests/data/h200-rounds.json").read_text())["rounds"]
+REPETITIONS = 20
+
+
+def test_the_test_is_welchs_on_logarithms() -> None:
+    """Against scipy's own, and with the sides swapped the inverse ratio."""
+    first, second = [1.0, 1.1, 1.05], [1.2, 1.4, 1.3, 1.35]
+    found, back = difference(first, second), difference(second, first)
+    theirs = stats.ttest_ind(np.log(second), np.log(first), equal_var=False)
+    low, high = theirs.confidence_interval(0.95)
+    assert found.p_value == pytest.approx(theirs.pvalue)
+    assert (found.low, found.high) == (pytest.approx(np.exp(low) - 1), pytest.approx(np.exp(high) - 1))
+    assert (1 + found.relative) * (1 + back.relative) == pytest.approx(1)
+    greater = stats.ttest_ind(np.log(second), np.log(first) + np.log(1.03), equal_var=False, alternative="greater")
+    assert found.p_not_above(0.03) == pytest.approx(greater.pvalue)
+    assert found.p_not_above(0.03) + found.p_not_below(0.03) == pytest.approx(1)
+
+
+def test_many_tests_are_paid_for() -> None:
+    """Holm's own procedure: the smallest of four counts four times, the next three times, never less than before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def splits(first: str, second: str, count: int) -> list[tuple[list[float], list[float]]]:
+    """Draw five recorded rounds for each side, anew each time and never the same one on both."""
+    generator = np.random.default_rng(11)
+    drawn = []
+    for _ in range(count):
+        one = generator.permutation(RECORDED[first])
+        other = one[5:] if first == second else generator.permutation(RECORDED[second])
+        drawn.append((one[:5].tolist(), other[:5].tolist()))
+    return drawn
+
+
+def costs_more(first: Sequence[float], second: Sequence[float]) -> bool | None:
+    found = compare([row("one", restarts=first)], [row("one", restarts=second)])
+    return found.pairs[0].tests[PRIMARY].differs
+
+
+def test_over_twenty_repetitions_a_planted_difference_is_found_and_none_is_found_in_equal_studies() -> None:
+    """H200 rounds: another split of a model (15 %) always; the same run against itself at most thrice."""
+    planted = [costs_more(*drawn) for drawn in splits("TP=2 batch 8", "PP=2 batch 8", REPETITIONS)]
+    equal = [costs_more(*drawn) for drawn in splits("TP=2 batch 8", "TP=2 batch 8", REPETITIONS)]
+    assert planted == [True] * REPETITIONS
+    # A test at 5 % errs once in twenty times; more than three times happens once in sixty.
+    assert equal.count(True) <= 3
+    assert None not in equal
+
+
+def test_sweeps_that_differ_in_one_setting_are_matched_by_what_varies_within_them() -> None:
+    """Batch size by batch size, and the setting that tells the sides apart is named with what else differs."""
+    sides = [
+        [
+            row(
+                f"{dtype}{batch}", {"config.fake.dtype": dtype, "config.workload.batch_size": batch}, restarts=[1, 1.01]
+            )
+            for batch in batches
+        ]
+        for dtype, batches in (("float16", (1, 2, 4)), ("bfloat16", (2, 1)))
+    ]
+    found = compare(*sides)
+    matched = [(pair.match.first.result.config, pair.match.second.result.config) for pair in found.pairs]
+    assert [one["workload"]["batch_size"] for pair in matched for one in pair] == [1, 1, 2, 2]
+    assert found.only_first == ("float164",)
+    [apart] = found.apart
+    assert (apart.name, apart.first, apart.second, apart.pairs) == ("setting: fake.dtype", "float16", "bfloat16", 2)
+
+
+def test_what_else_differs_between_two_results_is_named() -> None:
+    """Driver, power limit, image, weights and prompts."""
+    changes = {
+        "environment.driver_version": "590.1",
+        "environment.host_gpus.0.power_limit_w": 500.0,
+        "environment.image_digest": "wattdock-vllm@sha256:00",
+        "environment.model.weights": "real",
+        "environment.dataset_sha256": "00",
+        "environment.package_versions": {"grpcio": "1.85.1", "protobuf": "7.0.0"},
+    }
+    found = compare([row("one", restarts=[1, 1])], [row("one", changes, restarts=[1, 1])])
+    named = {one.name: (one.first, one.second) for one in found.apart}
+    assert named["GPU power limit, W"] == ("700.0", "500.0")
+    assert {"driver", "image", "weights", "prompts' SHA-256", "package: protobuf"} < named.keys()
+    assert len(named) == len(changes)
+
+
+def test_one_restart_gives_a_difference_and_no_test() -> None:
+    """And an allowed regression cannot be decided by it, however large."""
+    found = compare([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])])
+    test = found.pairs[0].tests[PRIMARY]
+    assert (test.relative, test.difference, test.differs) == (pytest.approx(1.0), None, None)
+    assert test.reason == "no test from 1 and 2 restart(s); two of each are the least"
+    assert judge(found, 0.03).outcome is Outcome.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("second", "outcome"),
+    [
+        ([1.10, 1.11, 1.12], Outcome.REGRESSION),
+        ([1.00, 1.01, 1.02], Outcome.NONE),
+        ([0.80, 0.81, 0.82], Outcome.NONE),
+        ([1.00, 1.05, 1.10], Outcome.UNDECIDED),
+    ],
+)
+def test_a_regression_is_shown_ruled_out_or_cannot_be_decided(second: list[float], outcome: Outcome) -> None:
+    """By where the interval lies: above 5 %, below it, or around it."""
+    found = compare([row("one", restarts=[0.99, 1.00, 1.01])], [row("one", restarts=second)])
+    assert judge(found, 0.05).outcome is outcome
+
+
+def test_without_joules_speed_is_judged_and_less_of_it_is_worse() -> None:
+    """Twice the seconds for the same tokens."""
+    no_joules = {f"energy.passes.{at}.total_j": None for at in range(3)}
+    slow = no_joules | {f"energy.passes.{at}.duration_s": 100.0 + at for at in range(3)}
+    fast = no_joules | {f"energy.passes.{at}.duration_s": 50.0 + at for at in range(3)}
+    sides = [[row("one", one, restarts=[1, 1, 1])] for one in (fast, slow)]
+    found = compare(*sides)
+    assert found.pairs[0].main.quantity == SPEED
+    assert found.pairs[0].main.relative == pytest.approx(-0.5, abs=0.01)
+    assert judge(found, 0.05).outcome is Outcome.REGRESSION
+    assert judge(compare(*sides[::-1]), 0.05).outcome is Outcome.NONE
+
+
+def test_a_result_that_the_other_side_lacks_leaves_a_regression_undecided() -> None:
+    """What was not measured again may be what got worse."""
+    both = row("one", restarts=[1.0, 1.0, 1.01])
+    found = compare([both, row("two", restarts=[1, 1])], [both])
+    assert found.only_first == ("two",)
+    assert judge(found, 0.05).outcome is Outcome.UNDECIDED
+
+
+def put(folder: Path, name: str, restarts: Sequence[float]) -> None:
+    (folder / name).mkdir(parents=True)
+    own = document({"experiment_id": "0" * 64, "study": None}, restarts=restarts)
+    (folder / name / "result.json").write_text(json.dumps(own))
+
+
+def test_the_command_ends_with_what_it_found(tmp_path: Path) -> None:
+    """9 for a regression, 10 where it cannot be decided, 0 for none, 2 for what makes no sense; a bundle is a side."""
+    base, worse, close = tmp_path / "base", tmp_path / "worse", tmp_path / "close"
+    put(base, "20260101T000000-fake-0", [0.99, 1.00, 1.01])
+    put(worse, "20260101T000000-fake-0", [1.19, 1.20, 1.21])
+    put(close, "20260101T000000-fake-0", [0.9, 1.0, 1.2])
+    bundle = tmp_path / "base.tar"
+    with tarfile.open(bundle, "w") as archive:
+        archive.add(base, arcname="base/results")
+    assert _ends(bundle, worse, "--max-regression", "3%") == (9, "regression: version three")
+    assert _ends(base, close, "--max-regression", "0.03") == (
+        10,
+        "whether it regressed cannot be decided: version three",
+    )
+    assert _ends(bundle, base, "--max-regression", "3%") == (0, "")
+    assert _ends(base, worse, "--max-regression", "3 percent") == (2, "--max-regression 3 percent")
+    assert _ends(base, tmp_path / "nothing") == (7, f"{tmp_path / 'nothing'}")
+
+
+def _ends(*words: str | Path) -> tuple[int, str]:
+
+    command = [str(Path(sys.executable).with_name("wattdock")), "compare", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stderr.removeprefix("wattdock: ").strip()
+    assert "\n" not in said
+    return done.returncode, ": ".join(said.split(": ")[: 2 if ": version" in said else 1])
+
+
+@pytest.mark.slow
+def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(gpu_study: Command) -> None:
+    """A study against itself: no difference, the failing experiment named as not measured."""
+    done = gpu_study("compare", "results", "results", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(told["pairs"]) == 5
+    assert {test["differs"] for pair in told["pairs"] for test in pair["tests"]} == {False, None}
+    [failed] = [pair for pair in told["pairs"] if pair["label"] == "one that fails"]
+    assert failed["tests"][0]["reason"] == "not measured in A and B"

@@ -1,0 +1,177 @@
+"""The page without a browser: what it says first, what it escapes, how big it gets; and how results are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from report_rows import SAMPLE, document, row
+
+from wattdock.errors import ConfigError, StoreError
+from wattdock.report.html.page import page, write_page
+from wattdock.report.points import pareto_front, points
+from wattdock.report.timelines import Trace, thin, timelines
+from wattdock.results.chosen import Row, chosen_rows
+from wattdock.results.facts import labels
+from wattdock.results.store import load_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from command import Command
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def shown(*rows: Row) -> str:
+    """Return a page without its scripts, which are not ours to read."""
+    return re.sub(r"<script>.*?</script>", "", page(rows, title="a title", written=NOW), flags=re.DOTALL)
+
+
+def test_names_from_results_cannot_become_markup() -> None:
+    """In tables, in attributes, and inside the figures that the script reads."""
+    changes = {"config.name": HOSTILE, "config.backend": HOSTILE, "environment.model.name": HOSTILE}
+    text = shown(row("one", changes), row("two", changes | {"audit.reasons": [HOSTILE], "audit.publishable": False}))
+    assert "alert(1)" in text
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    [data] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, flags=re.DOTALL)
+    figures = json.loads(data)
+    assert figures["charts"]["pareto"]["data"][0]["name"].startswith("&lt;/script&gt;")
+
+
+def test_the_page_names_no_place_to_fetch_from_and_forbids_all() -> None:
+    """One file, whose policy lets only its own two scripts run."""
+    text = page([row("one")], title="a title", written=NOW)
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
+    assert policy.count("sha256-") == text.count("<script>") == 2
+    assert re.findall(r'(?:src|href)="(?!#)[^"]*"', re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)) == []
+
+
+def test_the_verdict_comes_first_and_counts() -> None:
+    """Before any figure, and in words."""
+    good = {"audit.publishable": True, "audit.reasons": [], "audit.checks": []}
+    text = shown(row("one", good), row("two"))
+    assert "1 of 2 results may be published." in text
+    assert text.index('class="verdict bad"') < text.index("<table>")
+    assert "All 2 results may be published" in shown(row("one", good), row("two", good))
+
+
+def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> None:
+    """A result without joules has no point among those that have."""
+    changes = {"energy.total_j": None, "energy.energy_per_output_token_j": None, "energy.reason": "the GPU was lost"}
+    text = shown(row("one", restarts=[1.0, 1.1]), row("two", changes))
+    assert "No joules: the GPU was lost (two)." in text
+    [none] = points([row("two", changes)])
+    assert none.j_per_token is None
+
+
+def test_intervals_stand_beside_figures_and_say_what_they_cover() -> None:
+    """1.0 and 1.2 J/token from two restarts: 1.1 ± 12.706 × 0.1; one restart: timing alone."""
+    text = shown(row("one", restarts=[1.0, 1.2]), row("two", restarts=[1.0]))
+    assert "1.1 [-0.1706, 2.371]" in text
+    assert "timing only" in text
+
+
+def test_the_front_is_what_nothing_else_beats() -> None:
+    """More tokens per second for fewer joules each; a slow and dear one is not on it."""
+
+    def point(name: str, cost: float, speed: float) -> Row:
+        return row(name, {"performance.output_tokens_per_s": speed}, restarts=[cost])
+
+    found = points(
+        [point("a", 3, 100), point("b", 1, 300), point("c", 2, 200), point("d", 1.5, 400), point("e", 4, 90)]
+    )
+    assert [one.label for one in pareto_front(found)] == ["b", "d"]
+
+
+def test_thinning_keeps_every_extreme_of_a_line() -> None:
+    """A spike of one sample in a million is what a reader looks for."""
+    value = np.full(1_000_000, 300.0)
+    value[123_456], value[654_321] = 700.0, 10.0
+    line = thin(Trace("GPU-a", "counter", np.arange(value.size) / 10, value), 500)
+    assert len(line.at_s) <= 500
+    assert (line.value.max(), line.value.min(), line.at_s[-1]) == (700.0, 10.0, 99_999.9)
+    assert bool(np.all(np.diff(line.at_s) > 0))
+
+
+@pytest.mark.slow
+def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Command) -> None:
+    """The line between counter changes, integrated over a pass, is the pass's joules, each GPU and summed."""
+    folders = [folder for folder in (gpu_study.folder / "results").glob("2*") if (folder / "result.json").exists()]
+    with ExitStack() as unpacked:
+        rows = chosen_rows([str(folder) for folder in folders], gpu_study.folder, unpacked)
+    checked = 0
+    for one in rows:
+        for restart in timelines(one, points=1_000_000):
+            total = {trace.name: trace for trace in restart.power_w}
+            used = one.result.environment.gpu_uuids if one.result.environment else []
+            line = total["sum"] if len(used) > 1 else total[used[0]]
+            for span in restart.spans:
+                if span.pass_index is not None and span.energy_j is not None:
+                    assert _integral(line, span.start_s, span.end_s) == pytest.approx(span.energy_j, rel=0.03)
+                    checked += 1
+    assert checked == 8
+
+
+def _integral(line: Trace, start_s: float, end_s: float) -> float:
+    energy = np.concatenate([[0.0], np.cumsum(np.diff(line.at_s) * line.value[:-1])])
+    return float(np.interp(end_s, line.at_s, energy) - np.interp(start_s, line.at_s, energy))
+
+
+def test_results_of_one_name_are_told_apart_by_what_differs_in_them() -> None:
+    """By the settings that differ, else by when they began."""
+    batches = [
+        row(name, {"config.name": "same", "config.workload.batch_size": size}) for name, size in (("a", 1), ("b", 2))
+    ]
+    assert labels([one.result for one in batches]) == ["same batch_size=1", "same batch_size=2"]
+    twice = [row(name, {"config.name": "same"}).result for name in "ab"]
+    assert len(set(labels(twice))) == 2
+    assert labels([row("own").result, row("another").result]) == ["own", "another"]
+
+
+def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_none(tmp_path: Path) -> None:
+    """By its id or its folder; what a resumed study made anew counts once."""
+    results = tmp_path / "results"
+    for name, study, attempt in (("a", "s1", 1), ("b", "s1", 2), ("c", "s2", 1)):
+        (results / name).mkdir(parents=True)
+        own = {"study": {"study_id": study, "attempt": attempt}, "experiment_id": "same"}
+        (results / name / "result.json").write_text(json.dumps(document(own)))
+    (results / "studies/s1").mkdir(parents=True)
+    (results / "studies/s1/journal.jsonl").touch()
+
+    def names(*named: str | Path) -> list[str]:
+        with ExitStack() as unpacked:
+            return [one.folder.name for one in chosen_rows([str(one) for one in named], results, unpacked)]
+
+    assert names(results) == ["b", "c"]
+    assert names("s1") == names(results / "studies/s1") == ["b"]
+    assert names(tmp_path) == ["b", "c"]
+    assert names(results / "c/result.json", "s2") == ["c"]
+    with pytest.raises(StoreError, match="no such folder, and no study of that name"):
+        names("s3")
+    (tmp_path / "text.tar").write_text("no archive")
+    with pytest.raises(StoreError, match=r"neither a result\.json nor a bundle"):
+        names(tmp_path / "text.tar")
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """With the place, and what to do."""
+    with pytest.raises(StoreError, match="choose another file with -o"):
+        write_page([row("one")], tmp_path / "no/such/folder.html", title="a title")
+    with pytest.raises(ConfigError, match="no results to report"):
+        write_page([], tmp_path / "page.html", title="a title")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_results_of_older_versions_have_a_report(version: int) -> None:
+    """What they lack is a dash."""
+    file = SAMPLE.with_name(f"v{version}.json")
+    assert "may not be published" in shown(Row(file.parent, load_result(file)))

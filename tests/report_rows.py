@@ -1,0 +1,48 @@
+"""Stored results for tests: a real sample with some of its values changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattdock.results.chosen import Row
+from wattdock.results.result import ExperimentResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SAMPLE = Path(__file__).parent / "results/samples/v3.json"
+TOKENS = 1000
+
+
+def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> dict[str, Any]:
+    """Return the sample with values changed, each by its dotted place.
+
+    Args:
+        restarts: Joules per output token of one pass each, instead of the sample's own passes.
+    """
+    made: dict[str, Any] = json.loads(SAMPLE.read_text())
+    if restarts:
+        energy = made["energy"]
+        [first, *_] = energy["passes"]
+        parts = {"output_tokens": TOKENS, "pass": 0}
+        energy["passes"] = [
+            first | parts | {"restart": at, "total_j": cost * TOKENS, "energy_per_output_token_j": cost}
+            for at, cost in enumerate(restarts)
+        ]
+        energy["energy_per_output_token_j"] = sum(restarts) / len(restarts)
+        energy["total_j"] = sum(restarts) * TOKENS
+    for place, value in changes.items():
+        *parents, last = place.split(".")
+        part = made
+        for parent in parents:
+            part = part[int(parent)] if isinstance(part, list) else part[parent]
+        part[last] = value
+    return made
+
+
+def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> Row:
+    """Return a stored result without files, its experiment's id made of `name`."""
+    own = {"experiment_id": name * 8, "study": None, "config.name": name, **changes}
+    return Row(Path(f"20260101T000000-fake-{name}"), ExperimentResult.model_validate(document(own, restarts=restarts)))

@@ -1,0 +1,140 @@
+"""Speed-up, efficiency, Amdahl's fit and the cheapest split, from results of known speed and energy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scaling.stored import document, result
+from scipy import stats
+
+from wattdock.results.result import ExperimentResult
+from wattdock.scaling.curves import Curve, curves, optimum, ratio
+from wattdock.scaling.points import Setting, settings
+
+# 5 % of the work is serial, and restarts differ by 1 %.
+SERIAL = 0.05
+SPREAD = (0.99, 1.0, 1.01)
+
+
+def speeds(gpus: int) -> list[float]:
+    """Return tokens per second of three restarts by Amdahl's law."""
+    return [10_000 * factor / (SERIAL + (1 - SERIAL) / gpus) for factor in SPREAD]
+
+
+def tensor(gpus: int, *, power_w: float = 650.0, **options: Any) -> ExperimentResult:
+    """Return a result of tensor parallelism; every GPU draws the same."""
+    split = {"tensor_parallel_size": gpus} if gpus > 1 else {}
+    return result(split, speeds(gpus), [power_w * gpus] * 3, **options)
+
+
+def only(results: dict[str, ExperimentResult]) -> tuple[Setting, list[Curve]]:
+    [found], left_out = settings(results)
+    assert left_out == []
+    return found, curves(found)
+
+
+def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
+    """Two GPUs with 5 % of serial work are 1 ÷ (0.05 + 0.475) times as fast, and cost the more joules per token."""
+    _, [curve] = only({"one": tensor(1), "two": tensor(2)})
+    assert curve.kind == "tensor"
+    first, second = curve.points
+    assert (first.speed_up.value, first.efficiency.value) == (1, 1)
+    assert second.speed_up.value == pytest.approx(1 / 0.525, rel=1e-4)
+    assert second.efficiency.value == pytest.approx(1 / 1.05, rel=1e-4)
+    assert second.energy_ratio is not None
+    assert second.energy_ratio.value == pytest.approx(1.05, rel=1e-4)
+
+
+def test_every_kind_of_split_is_a_curve_of_its_own_that_begins_with_one_gpu() -> None:
+    """Tensor, pipeline, both, replicas and device_map do not mix."""
+    splits: list[dict[str, int]] = [
+        {},
+        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+        {"data_parallel_size": 2},
+        {"device_map": 2},
+    ]
+    made = {str(split): result(split, [100.0, 101.0], [600.0, 610.0]) for split in splits}
+    _, drawn = only(made)
+    assert {curve.kind: [one.point.gpus for one in curve.points] for curve in drawn} == {
+        "tensor": [1, 2],
+        "pipeline": [1, 2],
+        "tensor × pipeline": [1, 4],
+        "data": [1, 2],
+        "device_map": [1, 2],
+    }
+
+
+def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> None:
+    """Another batch size is a setting of its own, and the repeats of one setting are pooled."""
+    many = {"a": tensor(1), "b": tensor(2), "again": tensor(2), "other": tensor(2, batch_size=8)}
+    found, _ = settings(many)
+    assert [[len(point.tokens_per_s) for point in one.points] for one in found] == [[3, 6], [3]]
+    assert [len(curves(one)) for one in found] == [1, 1]
+
+
+def test_amdahl_finds_the_serial_share_of_four_sizes_and_refuses_three() -> None:
+    """A line through three points would say little of its own error."""
+    results = {f"TP {gpus}": tensor(gpus) for gpus in (1, 2, 4, 8)}
+    _, [curve] = only(results)
+    fit = curve.amdahl
+    assert fit.serial_share == pytest.approx(SERIAL, abs=2e-3)
+    assert fit.low is not None
+    assert fit.high is not None
+    assert fit.low < SERIAL < fit.high
+    results.pop("TP 8")
+    _, [curve] = only(results)
+    assert curve.amdahl.serial_share is None
+    assert curve.amdahl.reason == "3 GPU counts (1, 2, 4); a fit needs at least 4"
+
+
+def test_the_interval_of_a_ratio_is_welch_s_on_logarithms() -> None:
+    """Beside scipy's own test."""
+    draw = np.random.default_rng(4)
+    over, under = draw.normal(200, 4, 5), draw.normal(100, 1, 3)
+    ours = ratio(over.tolist(), under.tolist())
+    theirs = stats.ttest_ind(np.log(over), np.log(under), equal_var=False).confidence_interval()
+    assert (ours.low, ours.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)))
+    assert ratio([2.0], [1.0, 1.1]).low is None
+
+
+def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None:
+    """A hundredth more with a spread of a hundredth is no difference; a tenth is."""
+    near = {"one": tensor(1), "two": result({"pipeline_parallel_size": 2}, speeds(1), [656.0] * 3)}
+    far = near | {"two": result({"pipeline_parallel_size": 2}, speeds(1), [800.0] * 3)}
+    for results, differs in ((near, False), (far, True)):
+        found, _ = only(results)
+        best = optimum(found.points)
+        assert best is not None
+        assert best.point.split.label == "one GPU"
+        assert best.difference is not None
+        assert best.difference.differs is differs
+
+
+def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> None:
+    """Efficiency counts the GPUs that the first point has."""
+    _, [curve] = only({"two": tensor(2), "four": tensor(4)})
+    assert [one.point.gpus for one in curve.points] == [2, 4]
+    assert curve.points[1].efficiency.value == pytest.approx(curve.points[1].speed_up.value / 2)
+
+
+def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
+    """A failed row must not look like a slow one."""
+    failed = document({"tensor_parallel_size": 2}, [1.0], [1.0]) | {"status": "failed"}
+    on_cpu = document({}, [1.0], None)
+    on_cpu["environment"] |= {"gpu_count": 0, "gpu_names": [], "gpu_uuids": []}
+    made = {"failed": ExperimentResult.model_validate(failed), "cpu": ExperimentResult.model_validate(on_cpu)}
+    found, left_out = settings(made)
+    assert found == []
+    assert [one.reason for one in left_out] == ["status failed", "no GPU was used"]
+
+
+def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:
+    """Not measured is none, not zero."""
+    found, [curve] = only({str(n): result({"tensor_parallel_size": n} if n > 1 else {}, [100.0], None) for n in (1, 2)})
+    assert optimum(found.points) is None
+    assert [one.energy_ratio for one in curve.points] == [None, None]
+    assert all(point.j_per_token == () for point in found.points)
