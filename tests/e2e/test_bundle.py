@@ -72,7 +72,8 @@ def test_a_tenth_more_power_is_not_equivalent(reader: Command) -> None:
     other = gpu(1, 1.1 * WATTS, power_limit_w=500.0)
     done, comparisons = reproduce(reader, on_gpus(reader, other))
     assert done.returncode == 9, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("wattdock: not reproduced: 1 of 1 experiments")
+    said = "wattdock: not reproduced: 1 of 1 experiments not equivalent, the first: fake batch 2"
+    assert done.stderr.splitlines()[-1] == said
     [one] = comparisons
     assert one["verdict"] == "not equivalent"
     [joules, speed] = one["figures"]

@@ -180,10 +180,16 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def settings_here(pinned: dict[str, Any], before: ExperimentResult) -> dict[str, Any]:
+def settings_here(
+    pinned: dict[str, Any], before: ExperimentResult, *, lock_sha256: str | None = None
+) -> dict[str, Any]:
     """Return pinned settings with what was found out on the first machine made explicit: accelerator, launcher, image.
 
     "auto" must not choose otherwise here.
+
+    Args:
+        lock_sha256: Of the lock of images that there is here; where an experiment was measured under that one, its
+            image is taken from the lock, else by its digest.
     """
     seen = before.environment
     if seen is None:
@@ -192,7 +198,8 @@ def settings_here(pinned: dict[str, Any], before: ExperimentResult) -> dict[str,
     changed: dict[str, Any] = {"accelerator": "cuda" if on_gpu else "cpu", "launcher": seen.launcher}
     if not on_gpu:
         changed["gpus"] = "auto"
-    if seen.launcher == "docker":
-        image = seen.image_digest or (seen.container.image if seen.container else None)
-        changed["container"] = pinned.get("container", {}) | {"image": image}
+    if inside := seen.container:
+        locked = inside.locked and inside.lock_sha256 == lock_sha256
+        image = None if locked else inside.locked_digest or seen.image_digest or inside.image
+        changed["container"] = pinned.get("container", {}) | {"image": image, "locked": locked}
     return pinned | changed

@@ -34,7 +34,7 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a bundle's experiments again here, and say of each whether it came out the same; exit code 9: not all."""
+    """Measure a bundle's experiments again here, and say of each whether it is equivalent; exit code 9: not all are."""
     from wattdock.bundle.reproduce import Local, prepare
     from wattdock.bundle.verify import opened
     from wattdock.host.folders import wattdock_home
@@ -89,7 +89,7 @@ def _require_equivalent(ready: "Reproduction", comparisons: "Sequence[Comparison
     errors = [one.result.error for one in ready.run.stored if one.result.error]
     if errors:
         fail(f"{errors[0].stage}: {errors[0].message}", ExitCode(errors[0].exit_code))
-    unlike = [one for one in comparisons if one.verdict != "equivalent"]
-    if unlike:
-        first = f"the first, {unlike[0].label}, is {unlike[0].verdict}"
-        fail(f"not reproduced: {len(unlike)} of {len(comparisons)} experiments, {first}", ExitCode.REGRESSION)
+    for verdict, code in (("not equivalent", ExitCode.REGRESSION), ("undecided", ExitCode.UNDECIDED)):
+        if unlike := [one for one in comparisons if one.verdict == verdict]:
+            count = f"{len(unlike)} of {len(comparisons)} experiments"
+            fail(f"not reproduced: {count} {verdict}, the first: {unlike[0].label}", code)
