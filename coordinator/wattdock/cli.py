@@ -32,11 +32,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
-for command in (run, plan, show, gpus, doctor, estimate, reap, report, plot, compare, scaling, reproduce):
+ABOUT_RUNS = (run, plan, show, reproduce)
+ABOUT_RESULTS = (report, plot, compare, scaling)
+ABOUT_MACHINES = (estimate, gpus, doctor, reap)
+for command in (*ABOUT_RUNS, *ABOUT_RESULTS, *ABOUT_MACHINES):
     app.command()(command)
 app.add_typer(results_app, name="results")
-app.add_typer(images_app, name="images")
 app.add_typer(bundle_app, name="bundle")
+app.add_typer(images_app, name="images")
 
 
 def _print_version(wanted: bool) -> None:
