@@ -1,6 +1,6 @@
 """Make the pictures that README shows, from stored results: a terminal as it looks, and the page that `report` writes.
 
-    python docs/pictures.py RESULTS [--chromium PATH]
+    python docs/pictures.py RESULTS
 
 Terminal output is that of the real command on a pseudo-terminal; the page is opened in headless Chromium.
 """
@@ -20,11 +20,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
 
 PICTURES = Path(__file__).parent / "pictures"
 WATTDOCK = Path(sys.executable).with_name("wattdock")
 COLUMNS, LINES = 112, 60
-WIDTH_PX, HEIGHT_PX = 1200, 900
+WIDTH_PX, HEIGHT_PX = 1200, 1320
+SECTION = "pareto"
 # Rich's picture asks a server for its font; readers' own monospace does.
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 LIMIT_S = 120
@@ -38,7 +41,6 @@ def main() -> None:
     """Write both pictures into docs/pictures."""
     parser = argparse.ArgumentParser(description="Make the pictures that README shows, from stored results.")
     parser.add_argument("results", type=Path, help="a folder of results")
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
     given = parser.parse_args()
     results: Path = given.results
     PICTURES.mkdir(exist_ok=True)
@@ -49,9 +51,10 @@ def main() -> None:
         (Path(name) / "results").symlink_to(results.resolve())
         shown = "\n".join(f"$ wattdock {shlex.join(one)}\n{on_terminal(one, Path(name))}" for one in commands)
     (PICTURES / "terminal.svg").write_text(terminal_picture(shown, title="wattdock"), encoding="utf-8")
-    if given.chromium is None:
-        sys.exit("no Chromium here for the report's picture: apt-get install chromium, or name one with --chromium")
-    report_picture(results, PICTURES / "report.png", chromium=given.chromium)
+    chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
+    if chromium is None or driver is None:
+        sys.exit("no browser here for the report's picture: on Debian apt-get install chromium chromium-driver")
+    report_picture(results, PICTURES / "report.png", chromium=chromium, driver=driver)
 
 
 def on_terminal(words: list[str], folder: Path) -> str:
@@ -81,14 +84,22 @@ def terminal_picture(ansi: str, *, title: str) -> str:
         return FONT_FACE.sub("", console.export_svg(title=title))
 
 
-def report_picture(results: Path, target: Path, *, chromium: str) -> None:
-    """Write a picture of the upper end of the page that `wattdock report` makes of `results`."""
+def report_picture(results: Path, target: Path, *, chromium: str, driver: str) -> None:
+    """Write a picture of what the page of `wattdock report` shows from SECTION on, as a reader's window would."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for word in ("--headless=new", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH_PX},{HEIGHT_PX}"):
+        options.add_argument(word)
     with tempfile.TemporaryDirectory() as name:
         page = Path(name) / "report.html"
         subprocess.run([WATTDOCK, "report", results, "--output", page], check=True, timeout=LIMIT_S)
-        words = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        words += [f"--window-size={WIDTH_PX},{HEIGHT_PX}", f"--screenshot={target}", page.as_uri()]
-        subprocess.run(words, check=True, capture_output=True, timeout=LIMIT_S)
+        browser = webdriver.Chrome(options=options, service=Service(driver))
+        try:
+            browser.get(page.as_uri())
+            browser.execute_script(f"document.getElementById({SECTION!r}).scrollIntoView()")
+            target.write_bytes(browser.get_screenshot_as_png())
+        finally:
+            browser.quit()
 
 
 def _read(file: int) -> bytes:
