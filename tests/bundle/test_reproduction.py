@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stored_results import SAMPLE, bundled, stored
 
-from wattdock.bundle.differences import environment_differences
 from wattdock.bundle.reproduce import Local, prepare
-from wattdock.bundle.reproduction import settings_here, token_comparison
+from wattdock.bundle.reproduction import differences, settings_here, token_comparison
 from wattdock.bundle.study_file import pinned_settings
 from wattdock.bundle.verify import verify
 from wattdock.config.experiment import ExperimentConfig
@@ -111,13 +110,15 @@ def test_token_ids_are_compared_request_by_request_where_that_means_something(tm
 
 
 def test_what_differs_between_environments_is_named_with_both_values(tmp_path: Path) -> None:
-    """Driver, packages, weights; a version that one of them lacks too."""
-    before = sample(tmp_path).environment
-    changed = document()["environment"] | {"driver_version": "999", "package_versions": {"torch": "9"}}
-    now = sample(tmp_path, "other", environment=changed).environment
-    assert before
-    assert now
-    found = {one.name: (one.before, one.now) for one in environment_differences(before, now)}
-    assert found["driver_version"] == (before.driver_version, "999")
-    assert found["package.torch"] == ("none", "9")
-    assert not environment_differences(before, before)
+    """Boards, driver, packages that one of them lacks; not where somebody's home lies."""
+    seen = document()["environment"]
+    before = sample(tmp_path, environment=seen | {"engine_args": {"model": "/home/user1/m", "memory_by_gpu": {"G": 1}}})
+    changed = {"driver_version": "999", "package_versions": {"torch": "9"}, "gpu_uuids": ["GPU-9"]}
+    engine = {"model": "/home/anybody/m", "memory_by_gpu": {"G": 2}}
+    now = sample(tmp_path, "other", environment=seen | changed | {"engine_args": engine})
+    found = {one.name: (one.before, one.now) for one in differences(before, now)}
+    assert found.pop("driver") == (seen["driver_version"], "999")
+    assert found.pop("package: torch") == ("none", "9")
+    assert found.pop("GPU boards")[1] == "GPU-9"
+    assert all(now == "none" for _, now in found.values()), found
+    assert not differences(before, before)

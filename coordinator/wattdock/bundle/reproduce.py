@@ -11,7 +11,7 @@ import os
 import shutil
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -73,18 +73,18 @@ class Reproduction:
     """The experiments of an opened bundle, checked, and measured by `measure`.
 
     Attributes:
-        skipped: Of the bundle, why each is not measured again.
+        skipped: A line for each result of the bundle that is not measured again.
     """
 
     folder: Path
     pairs: tuple[_Pair, ...]
     run: Run
-    skipped: dict[str, str] = field(default_factory=dict)
+    skipped: tuple[str, ...]
 
     def measure(self, progress: Progress) -> None:
         """Measure; raises what `Run.measure` raises."""
-        for label, why in self.skipped.items():
-            progress.say(f"{label} is not measured again: {why}")
+        for line in self.skipped:
+            progress.say(line)
         self.run.measure(progress)
 
     def comparisons(self, *, margin: float) -> list[Comparison]:
@@ -121,13 +121,14 @@ def prepare(
         PreflightError: This machine has not its GPUs, images or model; nothing was started.
         StoreError: The bundle's results cannot be read, or none of them is whole.
     """
-    pairs, skipped = [], {}
+    pairs: list[tuple[BundledResult, ExperimentResult]] = []
+    skipped: list[str] = []
     for one in verified.manifest.results:
         before = load_result(folder / RESULTS / one.folder)
         if before.status != "ok" or before.environment is None:
-            skipped[one.label] = f"it {before.status} in the bundle"
-            continue
-        pairs.append((one, before))
+            skipped.append(f"{one.label} is not measured again: it is {before.status} in the bundle")
+        else:
+            pairs.append((one, before))
     if not pairs:
         raise StoreError(f"{verified.manifest.name} holds no experiment that was measured whole; nothing to reproduce")
     _require_gpus([before for _, before in pairs])
@@ -142,7 +143,7 @@ def prepare(
     with _lock_in_use(lock if any(one.config.container.locked for one in ready) else None):
         run = Run(study, output_dir=output_dir, home=home, resume=resume)
     _require_same_gpus(ready, run.ready)
-    return Reproduction(folder, ready, run, skipped)
+    return Reproduction(folder, ready, run, tuple(skipped))
 
 
 def _require_gpus(results: Sequence[ExperimentResult]) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattdock.bundle.differences import environment_differences
 from wattdock.equivalence import METHOD, equivalence
-from wattdock.merge.statistics import statistics
+from wattdock.results.facts import conditions, differing
+from wattdock.results.restarts import restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
+BOARDS, ABSENT = "GPU boards", "none"
+# What an engine found out about memory is no setting.
+SEEN_ONLY = "engine: memory_by_gpu"
 # Of a request: restart, pass, index.
 Place = tuple[int, int, int]
 Ids = tuple[int, ...]
@@ -95,12 +98,8 @@ def compared(
     Args:
         folders: Of both results.
     """
-    differences = (
-        [Difference(**vars(one)) for one in environment_differences(before.environment, now.environment)]
-        if before.environment and now.environment
-        else []
-    )
-    figures = [_figure(name, _values(before, name), _values(now, name), margin) for name in (ENERGY, SPEED)]
+    old, new = restart_values(before), restart_values(now)
+    figures = [_figure(name, old.get(name, []), new.get(name, []), margin) for name in (ENERGY, SPEED)]
     if figures[0].before is None:
         # Nothing to reproduce: speed is what was published.
         figures.reverse()
@@ -117,8 +116,28 @@ def compared(
         margin=margin,
         figures=figures,
         tokens=tokens,
-        differences=differences,
+        differences=differences(before, now),
     )
+
+
+def differences(before: ExperimentResult, now: ExperimentResult) -> list[Difference]:
+    """Return what else is not the same: boards, limits, driver, software, model, prompts, engine arguments."""
+    old, new = ({BOARDS: _boards(one), **conditions(one)} for one in (before, now))
+    pairs = [(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in differing([old, new])]
+    return [
+        Difference(name=name, before=was, now=is_)
+        for name, was, is_ in pairs
+        if not name.startswith(SEEN_ONLY) and not _same_file(was, is_)
+    ]
+
+
+def _boards(result: ExperimentResult) -> str:
+    return ", ".join(result.environment.gpu_uuids) if result.environment else ""
+
+
+def _same_file(was: str, is_: str) -> bool:
+    """Whether two paths differ in where the folder lies only: homes do, and stand-ins for them."""
+    return was.startswith("/") and is_.startswith("/") and was.rpartition("/")[2] == is_.rpartition("/")[2]
 
 
 def token_comparison(
@@ -165,15 +184,6 @@ def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin
         verdict=found.verdict,
         reason=found.reason,
     )
-
-
-def _values(result: ExperimentResult, quantity: str) -> list[float]:
-    """Return a value per restart; none where some pass has no energy."""
-    passes = result.energy.passes if result.energy else []
-    if quantity == SPEED:
-        passes = [one.model_copy(update={"total_j": None}) for one in passes]
-    seen = statistics(passes)
-    return seen.per_restart if seen and seen.quantity == quantity and min(seen.per_restart) > 0 else []
 
 
 def _mean(values: Sequence[float]) -> float | None:
