@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattdock.equivalence import METHOD, equivalence
-from wattdock.results.facts import conditions, differing
+from wattdock.results.facts import SPELLED, conditions, differing
 from wattdock.results.restarts import restart_values
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
 BOARDS, ABSENT = "GPU boards", "none"
+PROMPTS, PROMPTS_HASH = SPELLED["dataset"], SPELLED["dataset_sha256"]
 # What an engine found out about memory is no setting.
 SEEN_ONLY = "engine: memory_by_gpu"
 # Of a request: restart, pass, index.
@@ -123,6 +124,10 @@ def compared(
 def differences(before: ExperimentResult, now: ExperimentResult) -> list[Difference]:
     """Return what else is not the same: boards, limits, driver, software, model, prompts, engine arguments."""
     old, new = ({BOARDS: _boards(one), **conditions(one)} for one in (before, now))
+    if old.get(PROMPTS_HASH) == new.get(PROMPTS_HASH):
+        # The same file, wherever it lies.
+        for one in (old, new):
+            one.pop(PROMPTS, None)
     pairs = [(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in differing([old, new])]
     return [
         Difference(name=name, before=was, now=is_)
