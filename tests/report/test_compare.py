@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from report_rows import document, row
 from scipy import stats
+from stored_results import bundled, complete
 
 from wattdock.compare import PRIMARY, SPEED, compare
 from wattdock.comparison import difference, holm
@@ -168,9 +168,8 @@ def test_the_command_ends_with_what_it_found(tmp_path: Path) -> None:
     put(base, "20260101T000000-fake-0", [0.99, 1.00, 1.01])
     put(worse, "20260101T000000-fake-0", [1.19, 1.20, 1.21])
     put(close, "20260101T000000-fake-0", [0.9, 1.0, 1.2])
-    bundle = tmp_path / "base.tar"
-    with tarfile.open(bundle, "w") as archive:
-        archive.add(base, arcname="base/results")
+    complete(base / "20260101T000000-fake-0")
+    bundle = bundled(base, tmp_path / "base.tar").path
     assert _ends(bundle, worse, "--max-regression", "3%") == (9, "regression: version three")
     assert _ends(base, close, "--max-regression", "0.03") == (
         10,
