@@ -25,6 +25,7 @@ from figures import Figures, ratio_row
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import energy_arithmetic, start_up, wire_costs
 from paired import Claim
+from reports import reports
 from studies import studies
 
 from wattdock.errors import ConfigError, ExitCode, PreflightError, WattdockError
@@ -43,10 +44,16 @@ if TYPE_CHECKING:
 
     Arms = Mapping[Arm, Callable[[], GeneratedPass]]
 
-OVERHEADS = {"start-up": start_up, "wire": wire_costs, "energy": energy_arithmetic, "studies": studies}
+OVERHEADS = {
+    "start-up": start_up,
+    "wire": wire_costs,
+    "energy": energy_arithmetic,
+    "studies": studies,
+    "reports": reports,
+}
 # On which engine each comparison runs.
 COMPARISONS = {"pytorch": "pytorch", "vllm": "vllm", "vllm-final": "vllm", "meter": "vllm"}
-DEFAULT = ("start-up", "wire", "energy", "studies", "pytorch", "vllm", "meter")
+DEFAULT = ("start-up", "wire", "energy", "studies", "reports", "pytorch", "vllm", "meter")
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
 KEPT = REPO / "docs/measurements/bench.md"
 

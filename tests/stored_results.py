@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from wattdock.bundle.create import Created, Wishes, create
 from wattdock.results.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
 
 SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
@@ -19,7 +20,17 @@ def stored(folder: Path, *, name: str = "20260101T000000-pytorch-0123abcd", **ch
     result.mkdir(parents=True)
     document = json.loads(SAMPLE.read_text()) | changes
     (result / "result.json").write_text(json.dumps(document))
+    return complete(result)
+
+
+def complete(result: Path) -> Path:
+    """Put beside a result.json the other files of a result, without any sample in them."""
     pq.write_table(TIMELINE_SCHEMA.empty_table(), result / "timeline.parquet")
     pq.write_table(REQUESTS_SCHEMA.empty_table(), result / "requests.parquet")
     (result / "runner.log").write_text("loaded\n")
     return result
+
+
+def bundled(results: Path, out: Path, **wishes: Any) -> Created:
+    """Bundle `results`, with nothing else of a home than what lies beside `out`."""
+    return create([str(results)], out, Wishes(**wishes), output_dir=out.parent, home=out.parent)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.comparison import Difference, difference, holm
-from wattdock.results.facts import conditions, labels, settings
+from wattdock.results.facts import ABSENT, conditions, labels, settings
 from wattdock.results.matching import match
 from wattdock.results.restarts import restart_values
 
@@ -93,7 +93,8 @@ class Comparison:
 def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
     """Return how two sets of results differ, pair by pair."""
     matched = match(first, second)
-    names = labels([pair.first.result for pair in matched.pairs])
+    own = labels([pair.first.result for pair in matched.pairs])
+    names = [pair.place or name for pair, name in zip(matched.pairs, own, strict=True)]
     tests = {quantity: _adjusted([_test(pair, quantity) for pair in matched.pairs]) for quantity in QUANTITIES}
     pairs = tuple(
         Pair(name, pair, {quantity: tests[quantity][at] for quantity in QUANTITIES})
@@ -131,7 +132,7 @@ def _apart(pairs: Sequence[Match]) -> list[Apart]:
     for pair in pairs:
         own, other = ({**conditions(row.result), **_settings(row)} for row in (pair.first, pair.second))
         for name in dict.fromkeys([*own, *other]):
-            key = (name, own.get(name, "–"), other.get(name, "–"))
+            key = (name, own.get(name, ABSENT), other.get(name, ABSENT))
             if key[1] != key[2]:
                 counts[key] = counts.get(key, 0) + 1
     return [Apart(*key, many) for key, many in sorted(counts.items(), key=lambda one: -one[1])]

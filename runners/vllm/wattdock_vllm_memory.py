@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# torch's own pool; CUDA graphs allocate from others.
+ORDINARY = (0, 0)
 
 
 def memory_found(worker: Any) -> dict[str, int | None]:
@@ -31,3 +37,14 @@ def memory_found(worker: Any) -> dict[str, int | None]:
         "total_bytes": getattr(getattr(worker, "init_snapshot", None), "total_memory", None),
     }
     return {name: None if value is None else int(value) for name, value in found.items()}
+
+
+def pool_bytes(segments: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return what torch holds in other pools than its ordinary one, as CUDA graphs do; None where it does not tell.
+
+    Args:
+        segments: torch.cuda.memory_snapshot().
+    """
+    if any("segment_pool_id" not in one for one in segments):
+        return None
+    return sum(int(one["total_size"]) for one in segments if tuple(one["segment_pool_id"]) != ORDINARY)

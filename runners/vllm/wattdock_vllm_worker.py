@@ -13,7 +13,7 @@ import torch
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from wattdock_vllm_faults import report_to_parent
-from wattdock_vllm_memory import memory_found
+from wattdock_vllm_memory import memory_found, pool_bytes
 
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
 
@@ -44,8 +44,7 @@ class WorkerExtension:
         """Return the UUID of this worker's GPU, and what vLLM found there at its start, in bytes; nothing on a CPU."""
         if self.device.type != "cuda":
             return None, {}
-        graphs = [one for one in torch.cuda.memory_snapshot() if tuple(one["segment_pool_id"]) != (0, 0)]
-        found = memory_found(self) | {"graph_pool_bytes": sum(int(one["total_size"]) for one in graphs)}
+        found = memory_found(self) | {"pool_bytes": pool_bytes(torch.cuda.memory_snapshot())}
         return str(torch.cuda.get_device_properties(self.device).uuid), found
 
 

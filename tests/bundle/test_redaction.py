@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import tarfile
-from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from stored_results import SAMPLE, stored
+from stored_results import SAMPLE, bundled, stored
 
-from wattdock.bundle.create import Wishes, create
 from wattdock.bundle.redaction import Private, Redactor, private_in
 from wattdock.bundle.verify import opened, verify
 from wattdock.errors import ConfigError
-from wattdock.images.inputs import inputs_sha256
-from wattdock.images.lock import LockedImage, write_lock
 from wattdock.results.store import load_result
 from wattdock.results.tables import REQUESTS_SCHEMA
 
@@ -83,7 +79,7 @@ def test_planted_names_and_secrets_are_nowhere_in_the_bundle(tmp_path: Path) -> 
     """Users, home folders, hosts, keys of known shape and values of secret variables, compressed or not."""
     folder = full_result(tmp_path)
     assert all(word in everything_of(folder) for word in PRIVATE)
-    created = create([folder], tmp_path / "b.tar", Wishes(more_names=(MACHINE,)), home=tmp_path)
+    created = bundled(folder, tmp_path / "b.tar", more_names=(MACHINE,))
     left = [word for word in PRIVATE if word in everything(created.path)]
     assert not left
     assert {one.kind for one in created.manifest.replaced} == {"user", "home", "host", "secret"}
@@ -97,7 +93,7 @@ def everything_of(folder: Path) -> str:
 
 def test_one_name_has_one_stand_in_in_every_file(tmp_path: Path) -> None:
     """A reader can still tell that the same user stood in the log and in the process list."""
-    created = create([full_result(tmp_path)], tmp_path / "b.tar", Wishes(), home=tmp_path)
+    created = bundled(full_result(tmp_path), tmp_path / "b.tar")
     with opened(created.path) as (folder, _):
         [place] = (folder / "results").glob("2*")
         result = load_result(place)
@@ -111,7 +107,7 @@ def test_one_name_has_one_stand_in_in_every_file(tmp_path: Path) -> None:
 
 def test_names_stay_where_that_was_asked_for_and_secrets_do_not(tmp_path: Path) -> None:
     """No flag publishes a key."""
-    created = create([full_result(tmp_path)], tmp_path / "b.tar", Wishes(keep_names=True), home=tmp_path)
+    created = bundled(full_result(tmp_path), tmp_path / "b.tar", keep_names=True)
     text = everything(created.path)
     assert USER in text
     assert HOST in text
@@ -123,7 +119,7 @@ def test_names_stay_where_that_was_asked_for_and_secrets_do_not(tmp_path: Path) 
 def test_files_without_anything_private_are_kept_byte_for_byte(tmp_path: Path) -> None:
     """A redaction that finds nothing must not rewrite what was measured."""
     folder = stored(tmp_path / "results")
-    with opened(create([folder], tmp_path / "b.tar", Wishes(), home=tmp_path).path) as (bundle, _):
+    with opened(bundled(folder, tmp_path / "b.tar").path) as (bundle, _):
         for file in folder.iterdir():
             assert (bundle / "results" / folder.name / file.name).read_bytes() == file.read_bytes()
 
@@ -137,7 +133,7 @@ def test_a_user_named_like_a_word_of_the_result_breaks_nothing(
     folder = stored(tmp_path / "results")
     (folder / "runner.log").write_text(f"started by {name}\n")
     before = load_result(folder)
-    with opened(create([folder], tmp_path / "b.tar", Wishes(), home=tmp_path).path) as (bundle, _):
+    with opened(bundled(folder, tmp_path / "b.tar").path) as (bundle, _):
         after = load_result(bundle / "results" / folder.name)
         log = (bundle / "results" / folder.name / "runner.log").read_text()
     assert (after.config["backend"], after.status) == (before.config["backend"], before.status)
@@ -155,11 +151,23 @@ def test_prompts_that_hold_a_name_are_refused_not_changed(tmp_path: Path) -> Non
     seen = {"dataset": str(prompts), "dataset_sha256": hashlib.sha256(prompts.read_bytes()).hexdigest()}
     folder = stored(tmp_path / "results", environment=document["environment"] | seen)
     with pytest.raises(ConfigError, match="--no-prompts"):
-        create([folder], tmp_path / "b.tar", Wishes(), home=tmp_path)
-    created = create([folder], tmp_path / "b.tar", Wishes(with_prompts=False), home=tmp_path)
+        bundled(folder, tmp_path / "b.tar")
+    created = bundled(folder, tmp_path / "b.tar", with_prompts=False)
     assert any("prompts" in line for line in created.manifest.missing)
-    kept = create([folder], tmp_path / "c.tar", Wishes(keep_names=True), home=tmp_path)
+    kept = bundled(folder, tmp_path / "c.tar", keep_names=True)
     assert list(kept.manifest.prompt_files) == [seen["dataset_sha256"]]
+
+
+def test_a_lock_of_images_goes_in_as_it_is_and_with_a_secret_not_at_all(tmp_path: Path) -> None:
+    """Results cite its hash; one that they cite and that is not there is named."""
+    lock = tmp_path / "images.lock"
+    lock.write_text("images: {}\n")
+    folder = stored(tmp_path / "results")
+    with opened(bundled(folder, tmp_path / "b.tar", lock=lock).path) as (bundle, _):
+        assert (bundle / "images.lock").read_bytes() == lock.read_bytes()
+    lock.write_text("base: https://quentina:s3cr3t@registry.example/x\n")
+    with pytest.raises(ConfigError, match="a secret"):
+        bundled(folder, tmp_path / "c.tar", lock=lock)
 
 
 @pytest.mark.parametrize(
@@ -199,30 +207,3 @@ def test_ordinary_text_holds_no_secret(text: str) -> None:
     """Figures must not go for keys."""
     assert private_in(text) == set()
     assert Redactor({Private("user", "t5"), Private("user", "max")}).text("t512 max_2 climax") == "t512 user1_2 climax"
-
-
-@pytest.mark.parametrize(("registry", "kept"), [("ghcr.io/somebody", False), ("ghcr.io/team", True)])
-def test_of_a_lock_of_images_only_what_a_person_named_is_looked_at(
-    registry: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user's name in a registry's prefix is private, in the path of a runner's source it is not."""
-    monkeypatch.setenv("USER", "somebody")
-    inputs = {"runners/somebody/wattdock_somebody.py": "1" * 64}
-    entry = LockedImage(
-        repo_digest=f"{registry}/wattdock-pytorch@sha256:{'a' * 64}",
-        base="base",
-        date=date(2026, 11, 21),
-        inputs=inputs,
-        inputs_sha256=inputs_sha256(inputs),
-        unresolved=dict.fromkeys(("image_id", "base_digest"), "-"),
-    )
-    lock = tmp_path / "images.lock"
-    write_lock(lock, {"pytorch": entry})
-    folder = stored(tmp_path / "results")
-    wishes = Wishes(lock=lock)
-    if not kept:
-        with pytest.raises(ConfigError, match="holds a name or secret"):
-            create([folder], tmp_path / "b.tar", wishes, home=tmp_path)
-        return
-    with opened(create([folder], tmp_path / "b.tar", wishes, home=tmp_path).path) as (bundle, _):
-        assert (bundle / "images.lock").read_bytes() == lock.read_bytes()

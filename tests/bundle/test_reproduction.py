@@ -6,14 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from stored_results import SAMPLE, stored
+from stored_results import SAMPLE, bundled, stored
 
-from wattdock.bundle.create import Wishes, create
-from wattdock.bundle.differences import environment_differences
 from wattdock.bundle.reproduce import Local, prepare
-from wattdock.bundle.reproduction import token_comparison
+from wattdock.bundle.reproduction import differences, settings_here, token_comparison
 from wattdock.bundle.study_file import pinned_settings
 from wattdock.bundle.verify import verify
+from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.results.store import load_result
 
@@ -40,7 +39,7 @@ def on_cpu(**config: Any) -> dict[str, Any]:
 
 
 def prepared(tmp_path: Path, local: Local, **changes: Any) -> None:
-    made = create([stored(tmp_path / "results", **changes)], tmp_path / "b", Wishes(), home=tmp_path)
+    made = bundled(stored(tmp_path / "results", **changes), tmp_path / "b")
     prepare(made.path, verify(made.path), local, output_dir=tmp_path / "out", home=tmp_path, resume=False)
 
 
@@ -81,6 +80,22 @@ def test_prompts_from_a_file_that_is_not_in_the_bundle_cannot_be_sent_again(tmp_
         prepared(tmp_path, Local(), **on_cpu(workload=workload))
 
 
+def test_an_image_is_the_locked_one_where_the_lock_is_the_same_else_the_one_by_its_digest(tmp_path: Path) -> None:
+    """Never what a tag leads to by now."""
+    digest, lock = f"registry.example/wattdock-vllm@sha256:{'a' * 64}", "b" * 64
+    inside = {"engine": "docker", "engine_version": "27", "rootless": False, "image": "wattdock-vllm:latest"}
+    inside |= {"image_id": "sha256:0", "locked": True, "locked_digest": digest, "lock_sha256": lock}
+    seen = document()["environment"] | {"launcher": "docker", "container": inside}
+    before = sample(tmp_path, environment=seen)
+    pinned = pinned_settings(before, {})
+    locked = settings_here(pinned, before, lock_sha256=lock)
+    assert (locked["container"]["image"], locked["container"]["locked"]) == (None, True)
+    for other in (None, "c" * 64):
+        elsewhere = settings_here(pinned, before, lock_sha256=other)
+        assert (elsewhere["container"]["image"], elsewhere["container"]["locked"]) == (digest, False)
+    assert ExperimentConfig.model_validate(locked).container.locked
+
+
 def test_token_ids_are_compared_request_by_request_where_that_means_something(tmp_path: Path) -> None:
     """Not where tokens were drawn at random, nor for other prompts."""
     before = sample(tmp_path)
@@ -95,13 +110,15 @@ def test_token_ids_are_compared_request_by_request_where_that_means_something(tm
 
 
 def test_what_differs_between_environments_is_named_with_both_values(tmp_path: Path) -> None:
-    """Driver, packages, weights; a version that one of them lacks too."""
-    before = sample(tmp_path).environment
-    changed = document()["environment"] | {"driver_version": "999", "package_versions": {"torch": "9"}}
-    now = sample(tmp_path, "other", environment=changed).environment
-    assert before
-    assert now
-    found = {one.name: (one.before, one.now) for one in environment_differences(before, now)}
-    assert found["driver_version"] == (before.driver_version, "999")
-    assert found["package.torch"] == ("none", "9")
-    assert not environment_differences(before, before)
+    """Boards, driver, packages that one of them lacks; not where somebody's home lies."""
+    seen = document()["environment"]
+    before = sample(tmp_path, environment=seen | {"engine_args": {"model": "/home/user1/m", "memory_by_gpu": {"G": 1}}})
+    changed = {"driver_version": "999", "package_versions": {"torch": "9"}, "gpu_uuids": ["GPU-9"]}
+    engine = {"model": "/home/anybody/m", "memory_by_gpu": {"G": 2}}
+    now = sample(tmp_path, "other", environment=seen | changed | {"engine_args": engine})
+    found = {one.name: (one.before, one.now) for one in differences(before, now)}
+    assert found.pop("driver") == (seen["driver_version"], "999")
+    assert found.pop("package: torch") == ("none", "9")
+    assert found.pop("GPU boards")[1] == "GPU-9"
+    assert all(now == "none" for _, now in found.values()), found
+    assert not differences(before, before)

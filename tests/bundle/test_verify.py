@@ -8,9 +8,9 @@ import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
-from stored_results import stored
+from stored_results import bundled, stored
 
-from wattdock.bundle.create import Wishes, create, hashes
+from wattdock.bundle.create import hashes
 from wattdock.bundle.manifest import sums_text
 from wattdock.bundle.verify import opened, verify
 from wattdock.errors import StoreError
@@ -26,12 +26,12 @@ GOOD = "b/good.txt"
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Created:
-    return create([stored(tmp_path / "results")], tmp_path / "b.tar", Wishes(), home=tmp_path)
+    return bundled(stored(tmp_path / "results"), tmp_path / "b.tar")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    create([stored(tmp_path / "results")], tmp_path / "b", Wishes(), home=tmp_path)
+    bundled(stored(tmp_path / "results"), tmp_path / "b")
     return tmp_path / "b"
 
 
@@ -195,6 +195,6 @@ def test_a_manifest_that_names_other_results_is_refused(folder: Path) -> None:
 def test_a_bundle_is_never_overwritten(bundle: Created, tmp_path: Path) -> None:
     """What is published under a name stays what it is."""
     with pytest.raises(StoreError, match="is there already"):
-        create([tmp_path / "results"], bundle.path, Wishes(), home=tmp_path)
+        bundled(tmp_path / "results", bundle.path)
     assert verify(bundle.path).digest == bundle.digest
     assert sorted(one.name for one in tmp_path.iterdir()) == ["b.tar", "results"]

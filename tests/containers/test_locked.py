@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -164,3 +165,20 @@ def test_an_entry_changed_by_hand_is_a_mistake_in_the_lock(locked: Locked) -> No
 def test_what_would_be_another_image_excludes_the_lock(more: tuple[str, ...], other: str, locked: Locked) -> None:
     """It would be silently ignored otherwise, on one side or the other."""
     assert f"container.locked (--locked) and {other} exclude each other" in locked.refused(*more)
+
+
+def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: Locked) -> None:
+    """The lock in use here meanwhile names another image; the one in the bundle counts."""
+    assert locked(*RUN).returncode == 0
+    made = locked("bundle", "create", "results", "--output", "b.tar")
+    assert made.returncode == 0, made.stderr
+    locked.lock(image_id=ABSENT)
+    again = locked("reproduce", "b.tar", "--output-dir", "again", "--json")
+    # One restart has no interval: undecided, which is 10.
+    assert again.returncode == 10, again.stderr
+    [comparison] = json.loads(again.stdout)
+    assert comparison["differences"] == []
+    row = json.loads((locked.folder / comparison["reproduced"] / "result.json").read_text())
+    inside = row["environment"]["container"]
+    assert (inside["locked"], inside["locked_digest"]) == (True, locked.entry.repo_digest)
+    assert inside["image_id"] == locked.entry.image_id

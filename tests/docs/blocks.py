@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-FENCE = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN, RUN, FILE, NEEDS = "not-run: ", "run", "file=", "needs-"
 
 
@@ -41,7 +41,7 @@ def blocks(page: Path) -> list[Block]:
     """Return the page's blocks of shell, and those that are files.
 
     Raises:
-        ValueError: A shell block does not say whether it is run.
+        ValueError: A shell block does not say whether it is run, or a block not what language it is in.
     """
     text = page.read_text(encoding="utf-8")
     found = []
@@ -50,6 +50,8 @@ def blocks(page: Path) -> list[Block]:
         line = text.count("\n", 0, match.start()) + 1
         if said and said.startswith(FILE):
             found.append(Block(line, content, file=said.removeprefix(FILE)))
+        elif not language:
+            raise ValueError(f"{page.name}:{line}: say which language this is, `text` for output")
         elif language == "sh":
             found.append(_shell(f"{page.name}:{line}", line, content, (said or "").strip()))
     return found

@@ -94,6 +94,9 @@ def test_a_block_that_does_not_say_whether_it_is_run_is_refused(tmp_path: Path) 
     page.write_text("```sh\nfalse\n```\n")
     with pytest.raises(ValueError, match=r"page\.md:1"):
         blocks(page)
+    page.write_text("```\nfalse\n```\n")
+    with pytest.raises(ValueError, match="which language"):
+        blocks(page)
     shell = "```sh run needs-gpu\ntrue\n```\n\n```sh not-run: a reason\nfalse\n```\n"
     page.write_text(f"{shell}\n```yaml file=a.yaml\na: 1\n```\n")
     first, second, third = blocks(page)

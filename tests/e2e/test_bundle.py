@@ -64,7 +64,7 @@ def test_the_same_power_on_another_gpu_of_the_same_model_is_equivalent(reader: C
     assert one["verdict"] == "equivalent"
     assert one["tokens"] == {"compared": 12, "equal": 12, "reason": None}
     differing = {each["name"] for each in one["differences"]}
-    assert differing == {"gpu_uuids"}
+    assert differing == {"GPU boards"}
 
 
 def test_a_tenth_more_power_is_not_equivalent(reader: Command) -> None:
@@ -72,7 +72,8 @@ def test_a_tenth_more_power_is_not_equivalent(reader: Command) -> None:
     other = gpu(1, 1.1 * WATTS, power_limit_w=500.0)
     done, comparisons = reproduce(reader, on_gpus(reader, other))
     assert done.returncode == 9, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("wattdock: not reproduced: 1 of 1 experiments")
+    said = "wattdock: not reproduced: 1 of 1 experiments not equivalent, the first: fake batch 2"
+    assert done.stderr.splitlines()[-1] == said
     [one] = comparisons
     assert one["verdict"] == "not equivalent"
     [joules, speed] = one["figures"]
@@ -80,7 +81,7 @@ def test_a_tenth_more_power_is_not_equivalent(reader: Command) -> None:
     assert joules["relative"] == pytest.approx(0.1, abs=0.03)
     assert joules["interval90"][0] > 0.05
     assert speed["verdict"] != "not equivalent"
-    assert "gpu.power_limit_w" in {each["name"] for each in one["differences"]}
+    assert "GPU power limit, W" in {each["name"] for each in one["differences"]}
 
 
 @pytest.mark.parametrize("gpus", [(), (FakeGpu(name="NVIDIA L4"),)], ids=["no GPU", "another model"])

@@ -13,6 +13,7 @@ from fake_nvml import FakeGpu
 from models import tiny
 from models.hub_server import serve
 from safetensors.numpy import save
+from scaling.stored import document
 
 from wattdock.models.shapes import shape_config
 
@@ -81,6 +82,23 @@ def test_a_plan_refuses_what_cannot_fit_and_says_how_much_the_rest_takes(wattdoc
     assert planned.returncode == 3
     assert "memory of shape:llama-3.1-8b, one GPU: fits: about " in planned.stdout
     assert "8b cannot fit on one GPU: 16.1 GB of weights and keys and values of 1000 requests" in planned.stdout
+
+
+def test_an_estimate_stands_beside_what_the_engine_of_a_stored_result_found(wattdock: Command) -> None:
+    """With the error of each part, and where it is beyond the aim."""
+    made = document({}, [100.0], [600.0])
+    made["config"]["model"] |= {"id": None, "shape": "llama-3.1-8b"}
+    found = {"weights_bytes": 16_060_522_496, "activation_peak_bytes": 10**9, "total_bytes": 150_754_820_096}
+    made["environment"]["engine_args"] = {"dtype": "bfloat16", "memory_by_gpu": {"GPU-0": found}}
+    folder = wattdock.folder / "results" / "20261121T100000-vllm-00000001"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(made))
+    done = wattdock("estimate", "--against", "results")
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    start = f"shape:llama-3.1-8b {folder.name} one GPU"
+    assert f"{start} weights 16.061 GB 16.061 GB +0.0%" in lines
+    assert any(line.startswith(f"{start} activation peak") and line.endswith("beyond the aim of 5 %") for line in lines)
 
 
 @pytest.mark.parametrize(

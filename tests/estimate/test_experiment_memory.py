@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from wattdock.config.experiment import ExperimentConfig
+from wattdock.config.placement import EngineMemory, Split
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.estimate.experiment import MemoryFit, memory_fit
+from wattdock.estimate.experiment import MemoryFit, demand_of, memory_fit
 from wattdock.models.figures import known_figures
 
 H200, H100 = 150_754_820_096, 81559 << 20
@@ -52,6 +53,14 @@ def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() 
     assert fit({"model": "shape:llama-3.1-8b", "workload": full, "backend": "tensorrt"}).verdict == "uncertain"
     for early in ({"ignore_eos": False}, {"output_spread": 0.5}, {"arrival": "poisson", "rate_per_s": 1}):
         assert fit({"model": "shape:llama-3.1-8b", "workload": full | early}).verdict == "uncertain"
+
+
+def test_replicas_share_the_requests_out() -> None:
+    """Each of two engines holds half of them."""
+    config = ExperimentConfig.model_validate(
+        {"backend": "vllm", "model": "shape:llama-3.1-8b", "workload": {"batch_size": 8}}
+    )
+    assert [demand_of(config, EngineMemory(), Split(replicas=count)).requests for count in (1, 2)] == [8, 4]
 
 
 def test_an_illegal_split_is_refused_without_a_gpu_too() -> None:

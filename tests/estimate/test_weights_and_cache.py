@@ -55,24 +55,59 @@ FORMS: dict[str, dict[str, Any]] = {
     "latent attention, queries whole": MLA | {"model_type": "deepseek_v2", "q_lora_rank": None},
 }
 KNOWN = {name: one for name, one in presets().items() if one.servable}
+CONFIGS = {name: one.config for name, one in KNOWN.items()} | FORMS
 
 
-@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
-def test_every_known_model_and_form_has_exactly_the_parameters_that_transformers_makes() -> None:
-    """One wrong figure, or one matrix forgotten, would show here."""
-    configs = {name: one.config for name, one in KNOWN.items()} | FORMS
-    script = Path(__file__).parents[1] / "parameter_counter.py"
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, dict[str, int | None]]:
+    """Return what transformers makes of every known model and form."""
+    if not PYTORCH_PYTHON.exists():
+        pytest.skip(f"no PyTorch environment at {PYTORCH_PYTHON}")
+    script = Path(__file__).parents[1] / "transformers_counter.py"
     counted = subprocess.run(
         [str(PYTORCH_PYTHON), str(script)],
-        input=json.dumps(configs),
+        input=json.dumps(CONFIGS),
         env=runner_environment(PYTORCH_FOLDER, ""),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     ).stdout
-    theirs = json.loads(counted)
-    assert {name: architecture(config).parameters for name, config in configs.items()} == theirs
-    assert {name: one.parameters for name, one in KNOWN.items()} == {name: theirs[name] for name in KNOWN}
+    found: dict[str, dict[str, int | None]] = json.loads(counted)
+    return found
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_has_exactly_the_parameters_that_transformers_makes(
+    name: str, theirs: dict[str, dict[str, int | None]]
+) -> None:
+    """One wrong figure, or one matrix forgotten, would show here."""
+    assert architecture(CONFIGS[name]).parameters == theirs[name]["parameters"]
+    if name in KNOWN:
+        assert KNOWN[name].parameters == theirs[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if CONFIGS[name]["model_type"] != "gpt2"])
+def test_keys_and_values_are_as_large_as_transformers_own_cache(
+    name: str, theirs: dict[str, dict[str, int | None]]
+) -> None:
+    """Of two prompts of 300 tokens; a window keeps one token less than it looks back at."""
+    ours = kv_bytes(
+        architecture(CONFIGS[name]), Split(), requests=2, context_tokens=300, bytes_per_value=2, repeated=True
+    )
+    assert sum(ours) == pytest.approx(theirs[name]["kv_bytes"], rel=0.003 if "gpt-oss" in name else 1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "llama-3.1-70b", "qwen3-32b", "alia-40b", "falcon-40b", "falcon-180b"]
+)
+def test_activations_of_a_prefill_are_what_was_alive_in_transformers_own(
+    name: str, theirs: dict[str, dict[str, int | None]]
+) -> None:
+    """The most bytes at a time, over all tensors that its code makes; kernels' own workspaces are not among them."""
+    engine = EngineMemory(keeps_repeated_heads=True)
+    model = architecture(CONFIGS[name])
+    ours = activation_bytes(model, Split(), engine, requests=2, prompt_tokens=300, bytes_per_value=2)
+    assert ours == pytest.approx(theirs[name]["activation_bytes"], rel=0.01)
 
 
 @pytest.mark.parametrize(

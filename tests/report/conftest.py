@@ -77,7 +77,7 @@ def cpu_study(tmp_path_factory: pytest.TempPathFactory) -> Command:
     command = replace(_command(tmp_path_factory.mktemp("cpu-study")), runner_python=runner_python)
     (command.folder / "study.yaml").write_text(CPU_STUDY)
     own = {"WATTDOCK_HOME": command.home / "wattdock", "WATTDOCK_LEASES": command.home / "leases"}
-    words = [WATTDOCK, "run", "study.yaml", "--quiet", "--runner-python", runner_python]
+    words: list[str | Path] = [WATTDOCK, "run", "study.yaml", "--quiet", "--runner-python", runner_python]
     done = subprocess.run(
         words,
         env={"PATH": "/usr/bin:/bin", "HOME": str(command.home)} | {name: str(path) for name, path in own.items()},

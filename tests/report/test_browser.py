@@ -20,13 +20,21 @@ DRAWN = """
 return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) => [
     place.dataset.chart || place.id, place.querySelectorAll(".scatterlayer .trace, .barlayer .point").length]))
 """
-TITLES = (
-    'return [...document.querySelectorAll(".chart")].map((one) => Object.keys(one.layout).filter((key) => '
-    "/^[xy]axis/.test(key) && !one.layout[key].ticktext).map((key) => one.layout[key].title.text))"
-)
+# An axis that names results needs no unit.
+TITLES = """
+return [...document.querySelectorAll(".chart")].map((place) => Object.entries(place.layout)
+    .filter(([key, axis]) => /^[xy]axis/.test(key) && (axis.title || !axis.ticktext))
+    .map(([, axis]) => axis.title?.text))
+"""
 LINES = 'return document.getElementById("timeline-chart").data.map((line) => line.name)'
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
+
+
+def logged(browser: Chrome, log: str) -> list[dict[str, Any]]:
+    """Return what was logged since the last call."""
+    entries: list[dict[str, Any]] = browser.get_log(log)  # type: ignore[no-untyped-call]
+    return entries
 
 
 def opened(browser: Chrome, study: Command) -> Path:
@@ -35,15 +43,15 @@ def opened(browser: Chrome, study: Command) -> Path:
     assert done.returncode == 0, done.stderr
     file = study.folder / "report.html"
     for log in ("browser", "performance"):
-        browser.get_log(log)
+        logged(browser, log)
     browser.get(file.as_uri())
     return file
 
 
 def assert_quiet(browser: Chrome, file: Path) -> None:
     """The page said nothing and asked for nothing but itself."""
-    assert browser.get_log("browser") == []
-    events: list[dict[str, Any]] = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
+    assert logged(browser, "browser") == []
+    events: list[dict[str, Any]] = [json.loads(one["message"])["message"] for one in logged(browser, "performance")]
     asked = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
     assert [url.partition("#")[0] for url in asked] == [file.as_uri()]
 
@@ -56,6 +64,7 @@ def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(brows
     assert set(drawn) == {"intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline-chart"}
     assert all(drawn.values()), drawn
     titles = browser.execute_script(TITLES)
+    assert [len(axes) for axes in titles] == [1, 2, 1, 1, 3, 3, 3]
     assert all(
         any(unit in text for unit in ("J ", "tokens/s", "power, W", "seconds", "GPUs", "requests"))
         for axes in titles
@@ -85,7 +94,7 @@ def test_gpus_are_shown_each_or_summed_and_runs_are_chosen_with_the_keyboard(
 
 @pytest.mark.slow
 def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Command) -> None:
-    """Charts take the theme with the page; paper is white whatever the screen was."""
+    """Charts take the theme with the page; paper is white whatever the screen was, and nothing on it is folded."""
     opened(browser, gpu_study)
     browser.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
@@ -97,8 +106,13 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Co
     assert browser.execute_script(GROUND) == DARK
     ink = 'return document.querySelector("[data-chart=pareto]").layout.font.color'
     assert browser.execute_script(ink) == "#e6e9ed"
+    folded = 'return document.querySelectorAll("#audit details:not([open])").length'
     browser.execute_script('dispatchEvent(new Event("beforeprint"))')
     assert browser.execute_script(ink) == "#1b1f24"
+    assert browser.execute_script(folded) == 0
+    browser.execute_script('dispatchEvent(new Event("afterprint"))')
+    assert browser.execute_script(ink) == "#e6e9ed"
+    assert browser.execute_script(folded) > 0
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 

@@ -122,7 +122,8 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Command) -> None:
 
 
 def _integral(line: Trace, start_s: float, end_s: float) -> float:
-    energy = np.concatenate([[0.0], np.cumsum(np.diff(line.at_s) * line.value[:-1])])
+    # Between what is stored around the spans is a hole.
+    energy = np.concatenate([[0.0], np.cumsum(np.nan_to_num(np.diff(line.at_s) * line.value[:-1]))])
     return float(np.interp(end_s, line.at_s, energy) - np.interp(start_s, line.at_s, energy))
 
 
@@ -158,7 +159,7 @@ def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_non
     with pytest.raises(StoreError, match="no such folder, and no study of that name"):
         names("s3")
     (tmp_path / "text.tar").write_text("no archive")
-    with pytest.raises(StoreError, match=r"neither a result\.json nor a bundle"):
+    with pytest.raises(StoreError, match=r"cut short|no tar file"):
         names(tmp_path / "text.tar")
 
 

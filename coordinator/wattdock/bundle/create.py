@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ from wattdock.bundle.study_file import study_document
 from wattdock.bundle.texts import citation, readme
 from wattdock.errors import ConfigError, StoreError
 from wattdock.host.code import checkout
-from wattdock.images.lock import lock_path
+from wattdock.images.lock import lock_path, lock_sha256
 from wattdock.results.store import load_result
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Wishes:
         keep_names: Leave users, home folders and hosts as they are; secrets go all the same.
         more_names: Further words to replace.
         with_prompts: Take files of prompts in.
-        lock: The lock file of images; None takes the one that locked runs take, where it is there.
+        lock: The lock file of images; None takes the one in use, docker/images.lock of this checkout.
     """
 
     title: str | None = None
@@ -86,42 +86,36 @@ class Created:
     digest: str
 
 
-def create(paths: Sequence[Path], out: Path | None, wishes: Wishes, *, home: Path) -> Created:
-    """Bundle the results that `paths` mean.
+def create(named: Sequence[str], out: Path | None, wishes: Wishes, *, output_dir: Path, home: Path) -> Created:
+    """Bundle the results that `named` means.
 
     Args:
+        named: As `report` takes them: result folders, folders of them, studies, bundles.
         out: A name that ends in .tar makes a tar file, any other a folder; None makes NAME.tar in the current folder.
+        output_dir: Where a study that is named by its id lies.
         home: WATTDOCK_HOME.
 
     Raises:
         ConfigError: The name cannot be one, or something private cannot be replaced.
         StoreError: A result cannot be read, or the bundle cannot be written; nothing is left of it.
     """
-    chosen = choose(paths)
-    sources = gather(chosen, home=home, with_prompts=wishes.with_prompts)
-    words = {Private("user", word) for word in wishes.more_names}
-    redactor = redactor_for(sources, own_names() | words, keep_names=wishes.keep_names)
-    # A study's name, and so its folder's, may hold one.
-    sources = sources.renamed(redactor.text)
-    out = out or Path(f"wattdock-{_natural_name(sources)}{TAR}")
-    name = out.name.removesuffix(TAR)
-    if not SAFE_PART.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot be a bundle's name; use letters, digits, . _ - only")
-    with _room_beside(out) as folder:
-        stage(sources, folder, redactor)
-        has_lock = _stage_lock(wishes.lock, sources, folder, redactor)
-        results = {one: load_result(folder / RESULTS / one) for one in sources.results}
-        manifest = _manifest(name, sources, results, redactor, keep_names=wishes.keep_names)
-        title = wishes.title or name
-        _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
-        _write(folder / README, readme(manifest, title, has_lock=has_lock))
-        _write(folder / CITATION, citation(manifest, title, wishes.authors))
-        _write(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
-        digests = hashes(folder)
-        _write(folder / SUMS, sums_text(digests))
-        _place(folder, [*digests, SUMS], out)
-        digest = hashlib.sha256(sums_text(digests).encode()).hexdigest()
-    return Created(out, manifest, digest)
+    with ExitStack() as unpacked:
+        sources = gather(choose(named, output_dir, unpacked), home=home, with_prompts=wishes.with_prompts)
+        words = {Private("user", word) for word in wishes.more_names}
+        redactor = redactor_for(sources, own_names() | words, keep_names=wishes.keep_names)
+        # A study's name, and so its folder's, may hold one.
+        sources = sources.renamed(redactor.text)
+        out = out or Path(f"wattdock-{_natural_name(sources)}{TAR}")
+        if not SAFE_PART.fullmatch(name := out.name.removesuffix(TAR)):
+            raise ConfigError(f"{name!r} cannot be a bundle's name; use letters, digits, . _ - only")
+        with _room_beside(out) as folder:
+            stage(sources, folder, redactor)
+            _stage_lock(wishes.lock, sources, folder)
+            manifest = _describe(folder, name, sources, redactor, wishes)
+            digests = hashes(folder)
+            _write(folder / SUMS, sums_text(digests))
+            _place(folder, [*digests, SUMS], out)
+    return Created(out, manifest, hashlib.sha256(sums_text(digests).encode()).hexdigest())
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -135,15 +129,31 @@ def _natural_name(sources: Sources) -> str:
     return names[0] if len(names) == 1 else f"{names[-1]}-and-{len(names) - 1}-more"
 
 
-def _stage_lock(given: Path | None, sources: Sources, folder: Path, redactor: Redactor) -> bool:
+def _stage_lock(given: Path | None, sources: Sources, folder: Path) -> None:
+    """Copy the lock of images, and note where results were measured under another, which nothing here can bring."""
     path = given or lock_path()
-    if path.is_file():
-        copy_lock(path, folder / LOCK, redactor)
-        return True
-    if given:
+    if given and not path.is_file():
         raise ConfigError(f"--lock {given}: is not there")
-    sources.missing.append("no lock file of images was there; results name the digest of theirs, where it has one")
-    return False
+    found = lock_sha256(path) if path.is_file() else None
+    if found:
+        copy_lock(path, folder / LOCK)
+    else:
+        sources.missing.append("no lock file of images was there")
+    inside = [one.environment.container for one in sources.results.values() if one.environment]
+    for wanted in sorted({one.lock_sha256 for one in inside if one and one.lock_sha256} - {found}):
+        sources.missing.append(f"the lock of images that results were measured under (SHA-256 {wanted}): see --lock")
+
+
+def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wishes: Wishes) -> BundleManifest:
+    """Write what describes the files, from the results as they stand in the bundle."""
+    results = {one: load_result(folder / RESULTS / one) for one in sources.results}
+    manifest = _manifest(name, sources, results, redactor, keep_names=wishes.keep_names)
+    title = wishes.title or name
+    _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
+    _write(folder / README, readme(manifest, title, has_lock=(folder / LOCK).is_file()))
+    _write(folder / CITATION, citation(manifest, title, wishes.authors))
+    _write(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+    return manifest
 
 
 def _manifest(

@@ -7,27 +7,30 @@ this machine's user says so.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from wattdock.bundle.create import label_of
-from wattdock.bundle.manifest import RESULTS
+from wattdock.bundle.manifest import LOCK, RESULTS
 from wattdock.bundle.reproduction import Comparison, compared, settings_here, token_comparison
 from wattdock.bundle.study_file import pinned_settings
 from wattdock.config.expand import Study, without_duplicates
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.host.gpus import inventory
+from wattdock.images.lock import SETTING, lock_sha256
 from wattdock.models.folder import check_folder, sampled_revision
 from wattdock.results.store import REQUESTS, load_result
 from wattdock.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from wattdock.bundle.manifest import BundledResult
@@ -70,18 +73,18 @@ class Reproduction:
     """The experiments of an opened bundle, checked, and measured by `measure`.
 
     Attributes:
-        skipped: Of the bundle, why each is not measured again.
+        skipped: A line for each result of the bundle that is not measured again.
     """
 
     folder: Path
     pairs: tuple[_Pair, ...]
     run: Run
-    skipped: dict[str, str] = field(default_factory=dict)
+    skipped: tuple[str, ...]
 
     def measure(self, progress: Progress) -> None:
         """Measure; raises what `Run.measure` raises."""
-        for label, why in self.skipped.items():
-            progress.say(f"{label} is not measured again: {why}")
+        for line in self.skipped:
+            progress.say(line)
         self.run.measure(progress)
 
     def comparisons(self, *, margin: float) -> list[Comparison]:
@@ -118,13 +121,14 @@ def prepare(
         PreflightError: This machine has not its GPUs, images or model; nothing was started.
         StoreError: The bundle's results cannot be read, or none of them is whole.
     """
-    pairs, skipped = [], {}
+    pairs: list[tuple[BundledResult, ExperimentResult]] = []
+    skipped: list[str] = []
     for one in verified.manifest.results:
         before = load_result(folder / RESULTS / one.folder)
         if before.status != "ok" or before.environment is None:
-            skipped[one.label] = f"it {before.status} in the bundle"
-            continue
-        pairs.append((one, before))
+            skipped.append(f"{one.label} is not measured again: it is {before.status} in the bundle")
+        else:
+            pairs.append((one, before))
     if not pairs:
         raise StoreError(f"{verified.manifest.name} holds no experiment that was measured whole; nothing to reproduce")
     _require_gpus([before for _, before in pairs])
@@ -132,12 +136,14 @@ def prepare(
         digest: str(_kept_prompts(folder / name, digest, home))
         for digest, name in verified.manifest.prompt_files.items()
     }
-    ready = tuple(_Pair(one, before, _config(before, local, prompt_files)) for one, before in pairs)
+    lock = _kept_lock(folder / LOCK, home)
+    ready = tuple(_Pair(one, before, _config(before, local, prompt_files, lock)) for one, before in pairs)
     experiments, _ = without_duplicates([one.config for one in ready])
     study = Study(name=f"reproduce {verified.manifest.name}", experiments=experiments)
-    run = Run(study, output_dir=output_dir, home=home, resume=resume)
+    with _lock_in_use(lock if any(one.config.container.locked for one in ready) else None):
+        run = Run(study, output_dir=output_dir, home=home, resume=resume)
     _require_same_gpus(ready, run.ready)
-    return Reproduction(folder, ready, run, skipped)
+    return Reproduction(folder, ready, run, tuple(skipped))
 
 
 def _require_gpus(results: Sequence[ExperimentResult]) -> None:
@@ -169,8 +175,11 @@ def _counted(names: Counter[str]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in sorted(names.items()))
 
 
-def _config(before: ExperimentResult, local: Local, prompt_files: dict[str, str]) -> ExperimentConfig:
-    settings = settings_here(pinned_settings(before, prompt_files), before)
+def _config(
+    before: ExperimentResult, local: Local, prompt_files: dict[str, str], lock: Path | None
+) -> ExperimentConfig:
+    known = None if lock is None else lock_sha256(lock)
+    settings = settings_here(pinned_settings(before, prompt_files), before, lock_sha256=known)
     settings["model"] = _model(settings["model"], before, local)
     _require_prompts(settings, before, prompt_files)
     if local.runner_python:
@@ -218,13 +227,40 @@ def _kept_prompts(path: Path, digest: str, home: Path) -> Path:
     """Put a file of prompts where it outlives the unpacked bundle, named by its content."""
     if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         raise StoreError(f"{path.name} is not the file of prompts that results name; the bundle was made wrongly")
-    kept = home / "prompts" / f"{digest}.jsonl"
+    return _kept(path, home / "prompts" / f"{digest}.jsonl")
+
+
+def _kept_lock(path: Path, home: Path) -> Path | None:
+    return _kept(path, home / "locks" / f"{lock_sha256(path)}.lock") if path.is_file() else None
+
+
+def _kept(path: Path, target: Path) -> Path:
+    """Copy a file of the bundle to where it stays when the bundle goes."""
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, kept)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     except OSError as error:
-        raise StoreError(f"cannot write {kept}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
-    return kept
+        raise StoreError(f"cannot write {target}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
+    return target
+
+
+@contextmanager
+def _lock_in_use(lock: Path | None) -> Iterator[None]:
+    """Let images be looked up in the bundle's lock, as with that environment variable, while they are."""
+    if lock is None:
+        yield
+        return
+    before = os.environ.get(SETTING)
+    os.environ[SETTING] = str(lock)
+    try:
+        yield
+    except PreflightError as error:
+        raise PreflightError(f"{error} (the bundle's lock: {SETTING}={lock})") from error
+    finally:
+        if before is None:
+            del os.environ[SETTING]
+        else:
+            os.environ[SETTING] = before
 
 
 def _output_ids(folder: Path) -> dict[Place, Ids | None]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattdock.bundle.differences import environment_differences
 from wattdock.equivalence import METHOD, equivalence
-from wattdock.merge.statistics import statistics
+from wattdock.results.facts import SPELLED, conditions, differing
+from wattdock.results.restarts import restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
+BOARDS, ABSENT = "GPU boards", "none"
+PROMPTS, PROMPTS_HASH = SPELLED["dataset"], SPELLED["dataset_sha256"]
+# What an engine found out about memory is no setting.
+SEEN_ONLY = "engine: memory_by_gpu"
 # Of a request: restart, pass, index.
 Place = tuple[int, int, int]
 Ids = tuple[int, ...]
@@ -95,12 +99,8 @@ def compared(
     Args:
         folders: Of both results.
     """
-    differences = (
-        [Difference(**vars(one)) for one in environment_differences(before.environment, now.environment)]
-        if before.environment and now.environment
-        else []
-    )
-    figures = [_figure(name, _values(before, name), _values(now, name), margin) for name in (ENERGY, SPEED)]
+    old, new = restart_values(before), restart_values(now)
+    figures = [_figure(name, old.get(name, []), new.get(name, []), margin) for name in (ENERGY, SPEED)]
     if figures[0].before is None:
         # Nothing to reproduce: speed is what was published.
         figures.reverse()
@@ -117,8 +117,32 @@ def compared(
         margin=margin,
         figures=figures,
         tokens=tokens,
-        differences=differences,
+        differences=differences(before, now),
     )
+
+
+def differences(before: ExperimentResult, now: ExperimentResult) -> list[Difference]:
+    """Return what else is not the same: boards, limits, driver, software, model, prompts, engine arguments."""
+    old, new = ({BOARDS: _boards(one), **conditions(one)} for one in (before, now))
+    if old.get(PROMPTS_HASH) == new.get(PROMPTS_HASH):
+        # The same file, wherever it lies.
+        for one in (old, new):
+            one.pop(PROMPTS, None)
+    pairs = [(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in differing([old, new])]
+    return [
+        Difference(name=name, before=was, now=is_)
+        for name, was, is_ in pairs
+        if not name.startswith(SEEN_ONLY) and not _same_file(was, is_)
+    ]
+
+
+def _boards(result: ExperimentResult) -> str:
+    return ", ".join(result.environment.gpu_uuids) if result.environment else ""
+
+
+def _same_file(was: str, is_: str) -> bool:
+    """Whether two paths differ in where the folder lies only: homes do, and stand-ins for them."""
+    return was.startswith("/") and is_.startswith("/") and was.rpartition("/")[2] == is_.rpartition("/")[2]
 
 
 def token_comparison(
@@ -167,23 +191,20 @@ def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin
     )
 
 
-def _values(result: ExperimentResult, quantity: str) -> list[float]:
-    """Return a value per restart; none where some pass has no energy."""
-    passes = result.energy.passes if result.energy else []
-    if quantity == SPEED:
-        passes = [one.model_copy(update={"total_j": None}) for one in passes]
-    seen = statistics(passes)
-    return seen.per_restart if seen and seen.quantity == quantity and min(seen.per_restart) > 0 else []
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def settings_here(pinned: dict[str, Any], before: ExperimentResult) -> dict[str, Any]:
+def settings_here(
+    pinned: dict[str, Any], before: ExperimentResult, *, lock_sha256: str | None = None
+) -> dict[str, Any]:
     """Return pinned settings with what was found out on the first machine made explicit: accelerator, launcher, image.
 
     "auto" must not choose otherwise here.
+
+    Args:
+        lock_sha256: Of the lock of images that there is here; where an experiment was measured under that one, its
+            image is taken from the lock, else by its digest.
     """
     seen = before.environment
     if seen is None:
@@ -192,7 +213,8 @@ def settings_here(pinned: dict[str, Any], before: ExperimentResult) -> dict[str,
     changed: dict[str, Any] = {"accelerator": "cuda" if on_gpu else "cpu", "launcher": seen.launcher}
     if not on_gpu:
         changed["gpus"] = "auto"
-    if seen.launcher == "docker":
-        image = seen.image_digest or (seen.container.image if seen.container else None)
-        changed["container"] = pinned.get("container", {}) | {"image": image}
+    if inside := seen.container:
+        locked = inside.locked and inside.lock_sha256 == lock_sha256
+        image = None if locked else inside.locked_digest or seen.image_digest or inside.image
+        changed["container"] = pinned.get("container", {}) | {"image": image, "locked": locked}
     return pinned | changed

@@ -11,13 +11,13 @@ from wattdock.bundle.manifest import CARDS, PROMPTS, RESULTS, SAFE_PART
 from wattdock.errors import ConfigError, StoreError
 from wattdock.meter_cards import load_cards
 from wattdock.prompts import BUNDLED, SYNTHETIC
-from wattdock.results.store import LOG, REQUESTS, RESULT, TIMELINE, load_result
+from wattdock.results.chosen import chosen_rows
+from wattdock.results.store import LOG, REQUESTS, RESULT, TIMELINE
 from wattdock.study.folder import JOURNAL, STUDIES
-from wattdock.study.history import pasts
-from wattdock.study.journal import read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import ExitStack
 
     from wattdock.results.result import ExperimentResult
 
@@ -28,8 +28,9 @@ FILES = (RESULT, TIMELINE, REQUESTS, LOG)
 class Chosen:
     """Results and studies, by the name of their folder."""
 
-    results: dict[str, Path]
+    folders: dict[str, Path]
     studies: dict[str, Path]
+    results: dict[str, ExperimentResult]
 
 
 @dataclass
@@ -62,30 +63,24 @@ class Sources:
         return replace(self, studies=[*studies.values()], files=files)
 
 
-def choose(paths: Sequence[Path]) -> Chosen:
-    """Return the results that `paths` mean: result folders, study folders, or a folder of results, whole.
+def choose(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> Chosen:
+    """Return the results that `named` means, as `report` takes them, and the studies that they were measured in.
 
-    Rows that a later one of their study stands for are left out.
+    Args:
+        output_dir: Where a study that is named by its id lies.
+        unpacked: Holds the temporary folders of bundles among them.
 
     Raises:
-        StoreError: One of them is nothing of this kind, or a study's row is gone.
+        StoreError: One of them means no result, or one cannot be read.
         ConfigError: Two different results have one name.
     """
-    chosen = Chosen({}, {})
-    for path in paths:
-        if (path / RESULT).is_file():
-            _add(chosen.results, path)
-        elif (path / JOURNAL).is_file():
-            _add_study(chosen, path)
-        elif path.is_dir() and (found := sorted(path.glob(f"[!.]*/{RESULT}"))):
-            superseded = _superseded(path)
-            for file in found:
-                if file.parent.name not in superseded:
-                    _add(chosen.results, file.parent)
-            for journal in sorted((path / STUDIES).glob(f"[!.]*/{JOURNAL}")):
-                _add_study(chosen, journal.parent)
-        else:
-            raise StoreError(f"{path} is neither a result nor a study; name folders in results/ or results/studies/")
+    chosen = Chosen({}, {}, {})
+    for row in chosen_rows(named, output_dir, unpacked):
+        folder = row.folder.resolve()
+        _add(chosen.folders, folder)
+        chosen.results[folder.name] = row.result
+        if (study := row.result.study) and (path := folder.parent / STUDIES / study.study_id / JOURNAL).is_file():
+            _add(chosen.studies, path.parent)
     return chosen
 
 
@@ -97,12 +92,12 @@ def gather(chosen: Chosen, *, home: Path, with_prompts: bool) -> Sources:
         with_prompts: Take files of prompts in.
 
     Raises:
-        StoreError: A result cannot be read, or its folder is incomplete.
+        StoreError: A result's folder is incomplete.
     """
     sources = Sources()
-    for name, folder in sorted(chosen.results.items()):
+    for name, folder in sorted(chosen.folders.items()):
         _require_safe(name)
-        sources.results[name] = load_result(folder)
+        sources.results[name] = chosen.results[name]
         for file in FILES:
             if not (folder / file).is_file():
                 raise StoreError(f"{folder} has no {file}; a bundle holds whole results only")
@@ -121,27 +116,8 @@ def _journal(study: str) -> str:
 
 
 def _add(folders: dict[str, Path], path: Path) -> None:
-    path = path.resolve()
     if folders.setdefault(path.name, path) != path:
         raise ConfigError(f"{path} and {folders[path.name]} have one name; bundle them apart")
-
-
-def _add_study(chosen: Chosen, path: Path) -> None:
-    path = path.resolve()
-    last = [past.folders[-1] for past in pasts(read_journal(path / JOURNAL)).values() if past.folders]
-    if not last:
-        raise StoreError(f"{path} has stored no row yet; let it end, or go on with --resume")
-    _add(chosen.studies, path)
-    for name in last:
-        row = path.parents[1] / name
-        if not (row / RESULT).is_file():
-            raise StoreError(f"{row} is gone, where {path.name} stored a row; put it back, or name results one by one")
-        _add(chosen.results, row)
-
-
-def _superseded(output_dir: Path) -> set[str]:
-    journals = sorted((output_dir / STUDIES).glob(f"[!.]*/{JOURNAL}"))
-    return {name for one in journals for past in pasts(read_journal(one)).values() for name in past.folders[:-1]}
 
 
 def _require_safe(name: str) -> None:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from wattdock.bundle.redaction import Private, Redactor, private_in
 from wattdock.bundle.vocabulary import needed_values, schema_keys, schema_values
 from wattdock.errors import ConfigError, StoreError
-from wattdock.images.lock import read_lock
 from wattdock.results.result import ExperimentResult
 from wattdock.results.upgrade import upgraded
 
@@ -62,19 +61,26 @@ def stage(sources: Sources, folder: Path, redactor: Redactor) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             _kind_of(path)(path, folder / name, redactor)
         for name, path in sources.prompts.items():
-            _copy_unchanged(path, folder / name, redactor, instead="leave them out with --no-prompts")
+            _copy_prompts(path, folder / name, redactor)
     except OSError as error:
         raise StoreError(f"{error.filename}: {error.strerror or error}; see its owner and free space") from error
 
 
-def copy_lock(path: Path, target: Path, redactor: Redactor) -> None:
-    """Copy a lock file of images as it is; beside what a person named it holds what every checkout does.
+def copy_lock(path: Path, target: Path) -> None:
+    """Copy a lock file of images as it is: names of images and registries are what it is for.
 
     Raises:
-        ConfigError: Something private stands in it, or it is no lock.
+        ConfigError: A secret or a home folder stands in it.
+        StoreError: It cannot be read.
     """
-    chosen = "\n".join(read_lock(path).chosen_names)
-    _copy_unchanged(path, target, redactor, instead=KEEP, told=chosen)
+    try:
+        text = _read(path)
+        if found := sorted({one.kind for one in private_in(text) if one.kind in ("secret", "user")}):
+            what = "a home folder" if "user" in found else "a secret"
+            raise ConfigError(f"{path} holds {what}; write it anew, or name another with --lock")
+        shutil.copyfile(path, target)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; name another with --lock") from error
 
 
 def _users(sources: Sources) -> set[Private]:
@@ -143,12 +149,13 @@ def _stage_text(path: Path, target: Path, redactor: Redactor) -> None:
     target.write_text(redactor.text(_read(path)), encoding="utf-8")
 
 
-def _copy_unchanged(path: Path, target: Path, redactor: Redactor, *, instead: str, told: str | None = None) -> None:
-    """Copy a file in which, or in whose part `told`, nothing private stands."""
-    text = _read(path) if told is None else told
-    found = redactor.text(text) != text or {one for one in private_in(text) if one.kind == "secret"}
-    if found:
-        raise ConfigError(f"{path} holds a name or secret, and cannot be changed: its hash is its identity; {instead}")
+def _copy_prompts(path: Path, target: Path, redactor: Redactor) -> None:
+    text = _read(path)
+    if redactor.text(text) != text or any(one.kind == "secret" for one in private_in(text)):
+        raise ConfigError(
+            f"{path} holds a name or secret, and its hash is part of results, so that it cannot be changed; "
+            f"leave prompts out with --no-prompts, or {KEEP}"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, target)
 

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import Json
+from wattdock.commands.options import RESULTS, Json, OutputDir
 
 app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
 
-Sources = Annotated[list[Path], typer.Argument(help="Result folders, study folders, or a folder of results.")]
+Named = Annotated[
+    list[str], typer.Argument(metavar="RESULTS…", help="Result folders, folders of them, studies, bundles.")
+]
 Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name.")]
 Title = Annotated[str | None, typer.Option(help="Title for README.md and CITATION.cff.")]
@@ -17,12 +19,12 @@ Author = Annotated[list[str] | None, typer.Option(help='For CITATION.cff, "Famil
 KeepNames = Annotated[bool, typer.Option("--keep-names", help="Leave users, home folders and hosts as they are.")]
 Redact = Annotated[list[str] | None, typer.Option(help="A further word to replace, such as another machine's name.")]
 Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Take files of prompts in.")]
-Lock = Annotated[Path | None, typer.Option(help="Lock file of images; docker/images.lock where that is there.")]
+Lock = Annotated[Path | None, typer.Option(help="Lock file of images; docker/images.lock unless given.")]
 
 
 @app.command()
 def create(
-    results: Sources,
+    named: Named,
     output: Output = None,
     title: Title = None,
     author: Author = None,
@@ -30,6 +32,7 @@ def create(
     keep_names: KeepNames = False,
     prompts: Prompts = True,
     lock: Lock = None,
+    output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
@@ -46,7 +49,7 @@ def create(
         with_prompts=prompts,
         lock=lock,
     )
-    created = make(results, output, wishes, home=wattdock_home())
+    created = make(named, output, wishes, output_dir=output_dir, home=wattdock_home())
     if as_json:
         typer.echo(_json(created.path, created.digest))
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from wattdock.commands.ending import fail
-from wattdock.commands.options import RESULTS, Json, OutputDir
+from wattdock.commands.options import RESULTS, Json, OutputDir, share
 from wattdock.errors import ConfigError, ExitCode
 
 Side = "a result folder, a folder of them, a study, or a bundle."
@@ -33,7 +33,7 @@ def compare(
     from wattdock.report.comparison_table import print_comparison, print_comparison_json
     from wattdock.results.chosen import chosen_rows
 
-    allowed = None if max_regression is None else _share(max_regression)
+    allowed = None if max_regression is None else share(max_regression, "--max-regression")
     with ExitStack() as unpacked:
         sides = [chosen_rows([side], output_dir, unpacked) for side in (first, second)]
         compared = compare_rows(*sides)
@@ -46,15 +46,3 @@ def compare(
         fail(f"regression: {gate.lines[0]}", ExitCode.REGRESSION)
     if gate and gate.outcome is Outcome.UNDECIDED:
         fail(f"whether it regressed cannot be decided: {gate.lines[0]}; more restarts tell", ExitCode.UNDECIDED)
-
-
-def _share(text: str) -> float:
-    """Return 0.03 for "3%" and for "0.03"."""
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise ConfigError(f"--max-regression {text}: write a share such as 3% or 0.03, from 0 to below 1")
-    return value

@@ -1,11 +1,10 @@
 """`wattdock estimate`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import Json
+from wattdock.commands.options import RESULTS, Json
 from wattdock.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from wattdock.config.placement import EngineMemory
     from wattdock.estimate.against import Comparison
     from wattdock.estimate.answer import Answer, Gpu
+    from wattdock.results.result import ExperimentResult
 
 Model = Annotated[str | None, typer.Argument(help="A known model, OWNER/NAME of the hub, ./folder, or shape:NAME.")]
 Gpus = Annotated[list[str] | None, typer.Option("--gpu", help="H100-80GB, …; none: this machine's, else all known.")]
@@ -23,7 +23,9 @@ Batch = Annotated[int, typer.Option("--batch", min=1, help="Requests in flight."
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and answer.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), bfloat16, float32, fp8, mxfp4, ….")]
 Backend = Annotated[str, typer.Option("--backend", help="Whose way of using memory is meant.")]
-Against = Annotated[list[Path] | None, typer.Option("--against", help="Result folders to hold the estimate against.")]
+Against = Annotated[
+    list[str] | None, typer.Option("--against", help="Results, or folders of them, whose engines' reports to compare.")
+]
 
 
 def estimate(
@@ -42,7 +44,7 @@ def estimate(
     from wattdock.report.estimate import print_answer, print_comparison, print_known
 
     if against:
-        print_comparison([_compared(folder) for folder in against], as_json=as_json)
+        print_comparison(_comparisons(against), as_json=as_json)
         return
     if model is None:
         print_known(as_json=as_json)
@@ -82,22 +84,32 @@ def _answer(
     return answer(figures, size, _engine(backend), demand, _gpus(gpus), split)
 
 
-def _compared(folder: Path) -> "Comparison":
-    from wattdock.config.experiment import ExperimentConfig
+def _comparisons(named: "Sequence[str]") -> "list[Comparison]":
+    from contextlib import ExitStack
+
+    from wattdock.results.chosen import chosen_rows
+
+    with ExitStack() as unpacked:
+        rows = chosen_rows(named, RESULTS, unpacked)
+    return [_compared(row.folder.name, row.result) for row in rows]
+
+
+def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
+    from wattdock.config.experiment import ModelSpec
+    from wattdock.config.sections.base import section_class
     from wattdock.estimate.against import compare
     from wattdock.flops import UnknownArchitectureError
     from wattdock.host.folders import wattdock_home
     from wattdock.models.figures import figures_of, known_figures
-    from wattdock.results.store import load_result
 
-    result = load_result(folder)
-    if (environment := result.environment) is None:
-        raise ConfigError(f"{folder}: the result does not say what ran; name one of a runner that loaded its model")
-    config = ExperimentConfig.model_validate(result.config)
-    figures = known_figures(config.model) or figures_of(config.model.label, home=wattdock_home())
-    name, engine = f"{figures.name} {folder.name}", config.section.memory()
+    model, environment = ModelSpec.model_validate(result.config["model"]), result.environment
+    if environment is None or not environment.engine_args:
+        raise ConfigError(f"{folder}: no runner loaded its model there; name results of runners that did")
+    engine = section_class(environment.backend).model_validate(result.config.get(environment.backend, {})).memory()
     if engine is None:
-        raise ConfigError(f"{folder}: backend {config.backend} does not tell how it uses memory")
+        raise ConfigError(f"{folder}: backend {environment.backend} does not tell how it uses memory")
+    figures = known_figures(model) or figures_of(model.label, home=wattdock_home())
+    name = f"{figures.name} {folder}"
     try:
         return compare(name, figures, engine, environment.engine_args, environment.parallelism)
     except UnknownArchitectureError as error:

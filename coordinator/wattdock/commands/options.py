@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from wattdock.errors import ConfigError
+
 Given = dict[str, Any]
 # What a command's parameter defaults to that `takes` fills.
 NOTHING: Mapping[str, Any] = {}
@@ -16,6 +18,22 @@ OutputDir = Annotated[Path, typer.Option(help="Where results are, or go.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RESULTS = Path("results")
+
+
+def share(text: str, flag: str) -> float:
+    """Return 0.03 for "3%" and for "0.03".
+
+    Raises:
+        ConfigError: It is no share from 0 to below 1.
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ConfigError(f"{flag} {text}: write a share such as 3% or 0.03, from 0 to below 1")
+    return value
 
 
 def takes(flags: Callable[..., None], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

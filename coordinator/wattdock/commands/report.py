@@ -15,7 +15,9 @@ Named = Annotated[
 
 def report(
     named: Named,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write; replaces what is there.")] = Path(
+        "report.html"
+    ),
     title: Annotated[str, typer.Option(help="Its heading.")] = "Energy of LLM inference",
     output_dir: OutputDir = RESULTS,
 ) -> None:

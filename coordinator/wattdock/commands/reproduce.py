@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.commands.ending import fail
-from wattdock.commands.options import RESULTS, Json, OutputDir, Quiet
+from wattdock.commands.options import RESULTS, Json, OutputDir, Quiet, share
 from wattdock.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -34,13 +34,16 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a bundle's experiments again here, and say of each whether it came out the same; exit code 9: not all."""
+    """Measure a bundle's experiments again here, and say of each whether it is equivalent; exit code 9: not all are."""
     from wattdock.bundle.reproduce import Local, prepare
     from wattdock.bundle.verify import opened
     from wattdock.host.folders import wattdock_home
     from wattdock.progress import progress_for
 
-    wanted = share(margin, "--margin")
+    if not (wanted := share(margin, "--margin")):
+        raise ConfigError(
+            "--margin 0: nothing measured twice is equal; say what difference does not matter, such as 5%"
+        )
     local = Local(runner_python, model_folder, trust_remote_code)
     with opened(bundle) as (folder, verified):
         ready = prepare(folder, verified, local, output_dir=output_dir, home=wattdock_home(), resume=resume)
@@ -54,22 +57,6 @@ def reproduce(
     if interrupted:
         fail("interrupted; what was measured is stored, go on with --resume", ExitCode.INTERRUPTED)
     _require_equivalent(ready, comparisons)
-
-
-def share(text: str, flag: str) -> float:
-    """Return "5%" or "0.05" as 0.05.
-
-    Raises:
-        ConfigError: It is no share between 0 and 1.
-    """
-    percent = text.strip().endswith("%")
-    try:
-        value = float(text.strip().removesuffix("%")) / (100 if percent else 1)
-    except ValueError as error:
-        raise ConfigError(f"{flag} {text}: write 5% or 0.05") from error
-    if not 0 < value < 1:
-        raise ConfigError(f"{flag} {text}: must lie between 0 and 100 %; write 5% or 0.05")
-    return value
 
 
 def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[Comparison]":
@@ -89,7 +76,7 @@ def _require_equivalent(ready: "Reproduction", comparisons: "Sequence[Comparison
     errors = [one.result.error for one in ready.run.stored if one.result.error]
     if errors:
         fail(f"{errors[0].stage}: {errors[0].message}", ExitCode(errors[0].exit_code))
-    unlike = [one for one in comparisons if one.verdict != "equivalent"]
-    if unlike:
-        first = f"the first, {unlike[0].label}, is {unlike[0].verdict}"
-        fail(f"not reproduced: {len(unlike)} of {len(comparisons)} experiments, {first}", ExitCode.REGRESSION)
+    for verdict, code in (("not equivalent", ExitCode.REGRESSION), ("undecided", ExitCode.UNDECIDED)):
+        if unlike := [one for one in comparisons if one.verdict == verdict]:
+            count = f"{len(unlike)} of {len(comparisons)} experiments"
+            fail(f"not reproduced: {count} {verdict}, the first: {unlike[0].label}", code)

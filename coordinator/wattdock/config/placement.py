@@ -56,12 +56,14 @@ class EngineMemory:
         share: Of each GPU's memory, what the engine may take.
         step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
         logits_rows: Most requests whose logits are computed together; None: the batch.
+        hidden_copies: Tensors as wide as the hidden state that are alive at once in a step.
         logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
         kv_dtype: Of keys and values; "auto" is the model's own.
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
         overhead_bytes: CUDA context, kernels' workspaces and captured graphs; assumed.
         overhead_split_bytes: What communicators add on each GPU of a split model; assumed.
+        keeps_repeated_heads: Whether the cache keeps key/value heads as often as a model's code repeats them.
         queues: Whether requests that the cache has no room for may wait, rather than fail.
         estimable: False where settings move weights or caches off the GPU, or quantise while loading.
     """
@@ -69,11 +71,13 @@ class EngineMemory:
     share: float = 1.0
     step_tokens: int | None = None
     logits_rows: int | None = None
+    hidden_copies: int = 4
     logit_bytes: int = 8
     kv_cache_bytes: int | None = None
     kv_dtype: str = "auto"
     repeats_kv_heads: bool = False
     overhead_bytes: int = 600_000_000
     overhead_split_bytes: int = 500_000_000
+    keeps_repeated_heads: bool = False
     queues: bool = False
     estimable: bool = True

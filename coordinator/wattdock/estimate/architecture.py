@@ -17,6 +17,7 @@ class Layer:
         experts: Matrices of experts, which may be quantised apart; divided.
         whole: Norms, routers, biases after a reduction: on every GPU.
         kv_values: Keys and values kept per token and layer, over all heads; 0 where nothing is kept per token.
+        kv_repeated: How often transformers' code repeats each key/value head before it keeps it.
         kv_divides: Whether a split divides them by heads; a latent cache (MLA) is on every GPU.
         window: Tokens that its attention looks back at most; None is all.
     """
@@ -27,6 +28,7 @@ class Layer:
     whole: int
     experts: int = 0
     kv_values: int = 0
+    kv_repeated: int = 1
     kv_divides: bool = True
     window: int | None = None
 
@@ -44,6 +46,7 @@ class Architecture:
         heads, kv_heads: Of attention; equal for plain multi-head attention, `kv_heads` 1 for multi-query.
         mlp_width: What tensor parallelism has to divide in the MLP.
         mlp_values: Values per token alive at once in an MLP, over all GPUs of a split.
+        branches: How many more copies of the hidden state there are, where attention and MLP run side by side.
         expert_values: Of these copies of the hidden state that routing makes, which no split divides.
         embedding: Weights of the input embedding.
         head: Weights of the output projection; 0 where tied to the embedding.
@@ -62,6 +65,7 @@ class Architecture:
     embedding: int
     head: int
     final: int
+    branches: int = 0
     expert_values: int = 0
     max_context: int | None = None
     dtype: str = "bfloat16"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
@@ -76,7 +77,7 @@ def memory_fit(
     weights = int(model.weights)
     if memory_bytes is None:
         return MemoryFit(None, f"memory of {config.model.label}: not estimated, no GPU is used", weights)
-    demand = demand or demand_of(config, engine)
+    demand = demand or demand_of(config, engine, split)
     needed = model.needs(split, engine, demand)
     verdict = needed.verdict(memory_bytes, engine.share)
     if verdict == "cannot fit":
@@ -84,8 +85,8 @@ def memory_fit(
     return MemoryFit(verdict, _note(config, verdict, needed, split, engine.share * memory_bytes), weights)
 
 
-def demand_of(config: ExperimentConfig, engine: EngineMemory) -> Demand:
-    """Return what an experiment's workload has in memory at once, and which part of that is certain.
+def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Demand:
+    """Return what an experiment's workload has in one engine's memory at once, and which part of that is certain.
 
     Certain are whole batches of synthetic prompts whose answers do not end early, on an engine that lets none wait.
     """
@@ -95,7 +96,8 @@ def demand_of(config: ExperimentConfig, engine: EngineMemory) -> Demand:
     runs_to_the_end = work.ignore_eos if work.ignore_eos is not None else config.model.shape is not None
     together = work.arrival in ("batch", "closed") and not (work.output_spread or work.staggered_start)
     certain = is_exact and runs_to_the_end and together and not engine.queues
-    in_flight = min(work.batch_size, work.prompts_per_pass)
+    # Replicas share the requests out among them.
+    in_flight = ceil(min(work.batch_size, work.prompts_per_pass) / split.replicas)
     return Demand(
         requests=in_flight,
         context_tokens=prompt + work.max_output_tokens,

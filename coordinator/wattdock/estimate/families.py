@@ -158,6 +158,7 @@ def _falcon(config: Mapping[str, Any]) -> Architecture:
         mlp=2 * hidden * width + bias * width,
         whole=2 * norms * hidden + 2 * bias * hidden,
         kv_values=2 * kv_heads * size,
+        kv_repeated=heads // kv_heads if grouped else 1,
     )
     return Architecture(
         layers=(layer,) * config["num_hidden_layers"],
@@ -165,6 +166,7 @@ def _falcon(config: Mapping[str, Any]) -> Architecture:
         kv_heads=kv_heads,
         mlp_width=width,
         mlp_values=PLAIN * width,
+        branches=1 if config.get("parallel_attn", True) else 0,
         final=2 * hidden,
         **_ends(config, hidden, tied=True),
     )

@@ -94,7 +94,14 @@ def needs(model: Architecture, split: Split, engine: EngineMemory, size: Precisi
     weights = weight_bytes(model, split, size)
 
     def kept(requests: int, context_tokens: int) -> list[float]:
-        return kv_bytes(model, split, requests=requests, context_tokens=context_tokens, bytes_per_value=each)
+        return kv_bytes(
+            model,
+            split,
+            requests=requests,
+            context_tokens=context_tokens,
+            bytes_per_value=each,
+            repeated=engine.keeps_repeated_heads,
+        )
 
     cache, certain = (kept(one, demand.context_tokens) for one in (demand.requests, demand.certain_requests))
     # A cache of a set size is there whole, used or not.

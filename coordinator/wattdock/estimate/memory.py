@@ -44,17 +44,25 @@ def _layer_bytes(layer: Layer, model: Architecture, tensor: int, size: Precision
 
 
 def kv_bytes(
-    model: Architecture, split: Split, *, requests: int, context_tokens: int, bytes_per_value: float
+    model: Architecture,
+    split: Split,
+    *,
+    requests: int,
+    context_tokens: int,
+    bytes_per_value: float,
+    repeated: bool = False,
 ) -> list[float]:
     """Return what one GPU of each pipeline stage keeps for requests of one length.
 
     Args:
         context_tokens: Of each request, prompt and answer.
+        repeated: Heads are kept as often as the model's code in transformers repeats them.
     """
-    return [
-        requests * bytes_per_value * sum(_kept(layer, model, split.tensor, context_tokens) for layer in layers)
-        for layers in stages(model, split)
-    ]
+
+    def kept(layer: Layer) -> float:
+        return _kept(layer, model, split.tensor, context_tokens) * (layer.kv_repeated if repeated else 1)
+
+    return [requests * bytes_per_value * sum(map(kept, layers)) for layers in stages(model, split)]
 
 
 def _kept(layer: Layer, model: Architecture, tensor: int, context_tokens: int) -> float:
@@ -74,7 +82,7 @@ def activation_bytes(
     prompt_tokens: int,
     bytes_per_value: float,
 ) -> float:
-    """Return the largest transient need of one GPU: a step's MLP beside two hidden states, or choosing tokens.
+    """Return the largest transient need of one GPU: a step's MLP beside hidden states, or choosing tokens.
 
     Choosing tokens needs the whole vocabulary for every request, in single precision, however the model is split.
     """
@@ -83,4 +91,4 @@ def activation_bytes(
     hidden = tokens * model.hidden * bytes_per_value
     inside = tokens * max(model.mlp_values / split.tensor, model.expert_values) * bytes_per_value
     choosing = rows * model.vocab * engine.logit_bytes
-    return max(2 * hidden + inside, hidden + choosing)
+    return max((engine.hidden_copies + model.branches) * hidden + inside, hidden + choosing)

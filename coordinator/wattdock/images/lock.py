@@ -87,12 +87,6 @@ class ImagesLock(BaseModel):
     schema_version: Literal[1] = 1
     images: dict[str, LockedImage] = Field(default_factory=dict)
 
-    @property
-    def chosen_names(self) -> list[str]:
-        """Names that a person chose: registries with their prefixes, and bases, less the images' own names."""
-        named = [(name, text) for name, one in self.images.items() for text in (one.repo_digest, one.base) if text]
-        return [text.partition("@")[0].replace(name, "") for name, text in named]
-
 
 def lock_path() -> Path:
     """Return the file in use: the one in WATTDOCK_IMAGES_LOCK, else `docker/images.lock` of this checkout."""

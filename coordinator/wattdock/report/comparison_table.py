@@ -13,6 +13,7 @@ from wattdock.compare import PRIMARY, QUANTITIES
 from wattdock.comparison import TEST
 from wattdock.report.table import console
 from wattdock.report.words import NOTHING, number
+from wattdock.results.facts import ABSENT, ENGINE, PACKAGE
 
 if TYPE_CHECKING:
     from wattdock.compare import Comparison, Pair, Test
@@ -98,12 +99,18 @@ def _print_apart(compared: Comparison) -> None:
     table = Table(box=None, pad_edge=False, title="What else differs", title_justify="left", title_style="bold")
     for name in ("", "A", "B", "pairs"):
         table.add_column(name, justify="right" if name == "pairs" else "left")
-    for one in compared.apart[:MOST_APART]:
+    # What only one of two backends has says no more than that they are two.
+    shown = [
+        one
+        for one in compared.apart
+        if not one.name.startswith((ENGINE, PACKAGE)) or ABSENT not in (one.first, one.second)
+    ]
+    for one in shown[:MOST_APART]:
         many = f"{one.pairs} of {len(compared.pairs)}"
         table.add_row(*(Text(_short(text)) for text in (one.name, one.first, one.second, many)))
     out.print(table)
-    if more := len(compared.apart) - MOST_APART:
-        out.print(f"and {more} more; --json has them all" if more > 0 else "", style="dim")
+    if more := len(compared.apart) - len(shown[:MOST_APART]):
+        out.print(f"and {more} more, most of them engine arguments and packages; --json has them all", style="dim")
 
 
 def _short(text: str) -> str:

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.report.points import gpu_shares, pareto_front
+from wattdock.report.points import gpu_shares, pareto_front, spans_decades
 from wattdock.report.style import ASPECT, COLUMN_IN, PAPER, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
 
 if TYPE_CHECKING:
@@ -83,7 +83,11 @@ def _pareto(drawing: Drawing, points: Sequence[Point]) -> None:
         if one.tokens_per_s and one.j_per_token:
             bars: dict[str, Any] = {"xerr": _bar(one.tokens_per_s), "yerr": _bar(one.j_per_token)}
             axes.errorbar(one.tokens_per_s.value, one.j_per_token.value, **bars, **style, label=label)
-    axes.set(xlabel=TOKENS_PER_S, ylabel=J_PER_TOKEN, xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel=TOKENS_PER_S, ylabel=J_PER_TOKEN)
+    if spans_decades(_values(shown, lambda one: one.j_per_token)):
+        axes.loglog()
+    else:
+        axes.set(xlim=(0, None), ylim=(0, None))
     axes.legend()
 
 
@@ -164,7 +168,10 @@ def _over(
             }
             axes.errorbar([x_of(one) for one in own], [one.value for one in figures], yerr=bars, **line)
         axes.set_ylabel(title)
-        axes.set_ylim(bottom=0)
+        if spans_decades(_values(shown, panels[0][1])):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
     every[-1].set_xlabel(unit)
     every[-1].set_xscale("log", base=2)
     ticks = sorted({x_of(one) for one in shown})

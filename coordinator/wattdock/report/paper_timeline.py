@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from wattdock.report.timelines import RestartTimeline, Trace
 
 POINTS = 20_000
-SHADES = {"pass": "0.86", "warm-up": "0.93", "load": "0.9"}
+SHADES = {"pass": "0.86", "warm-up": "0.93"}
+# What is stored before and after each span.
+LEAD_S = 2.0
 
 
 def draw_timeline(drawing: Drawing, points: Sequence[Point]) -> None:
-    """Draw the first restart of one result.
+    """Draw the first restart of one result, from its warm-up on.
 
     Raises:
         ConfigError: These are several results, or no timeline lies beside this one.
@@ -43,9 +45,14 @@ def draw_timeline(drawing: Drawing, points: Sequence[Point]) -> None:
         every[-1].step(first.tokens_per_s.at_s, first.tokens_per_s.value, where="post", color=PALETTE[1], linewidth=0.6)
         every[-1].set_ylabel("output tokens/s")
     for axes in every:
-        _shade(axes, first)
+        _shade(axes, first, named=axes is every[0])
         axes.set_ylim(bottom=0)
+    drawing.legend(ncols=4, loc="outside upper left")
     every[-1].set_xlabel("s since the first span")
+    # A restart may serve other experiments between its load and its passes.
+    measured = [span for span in first.spans if span.pass_index is not None or span.name == "warm-up"]
+    if measured:
+        every[-1].set_xlim(measured[0].start_s - LEAD_S, measured[-1].end_s + LEAD_S)
 
 
 def _power(axes: Axes, power: Sequence[Trace], point: Point) -> None:
@@ -59,12 +66,13 @@ def _power(axes: Axes, power: Sequence[Trace], point: Point) -> None:
         else:
             axes.plot(trace.at_s, trace.value, linewidth=0.6, label=name, **where)
     axes.set_ylabel("power, W")
-    if len(power) > 1:
-        axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
-def _shade(axes: Axes, timeline: RestartTimeline) -> None:
+def _shade(axes: Axes, timeline: RestartTimeline, *, named: bool) -> None:
+    seen: set[str] = set()
     for span in timeline.spans:
         kind = "pass" if span.pass_index is not None else span.name
         if kind in SHADES:
-            axes.axvspan(span.start_s, span.end_s, color=SHADES[kind], linewidth=0, zorder=0)
+            label = kind if named and kind not in seen else None
+            axes.axvspan(span.start_s, span.end_s, color=SHADES[kind], linewidth=0, zorder=0, label=label)
+            seen.add(kind)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"
+DECADE = 10
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ def gpu_shares(shown: Sequence[Point]) -> dict[str, list[float | None]]:
 def _gpu_numbers(one: Point) -> dict[str, int]:
     seen = one.result.environment
     return {gpu.uuid: gpu.index for gpu in seen.host_gpus if gpu.uuid in one.per_gpu_j} if seen else {}
+
+
+def spans_decades(values: Sequence[float]) -> bool:
+    """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
+    return bool(values) and 0 < min(values) < max(values) / DECADE
 
 
 def _speed(one: Point) -> float:

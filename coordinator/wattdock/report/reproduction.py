@@ -48,7 +48,7 @@ def _cells(figure: FigureComparison) -> tuple[str, ...]:
         *(NOTHING if one is None else f"{one:.4g}" for one in (figure.before, figure.now)),
         "" if figure.relative is None else f"{figure.relative:+.2%}",
         between,
-        figure.verdict,
+        "not compared" if figure.relative is None else figure.verdict,
     )
 
 

@@ -28,7 +28,7 @@ COLUMNS = (
     *("kind", "split", "GPUs", "restarts", "tokens/s", "speed-up", "efficiency", "TTFT p50", "TPOT p50", "mean W"),
     *("J/token", "J/token ÷ first", "imbalance"),
 )
-KIND_OF_SCALING = "strong: the same requests in flight at every size"
+KIND_OF_SCALING = "strong, the same requests in flight at every size, unless a kind says weak: as many for each replica"
 
 
 def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_json: bool) -> None:
@@ -54,7 +54,7 @@ def _print_setting(out: Console, setting: Setting) -> None:
         for one in curve.points:
             table.add_row(*map(Text, _cells(curve, one)))
     for point in setting.points if not drawn else ():
-        table.add_row(*map(Text, (point.split.kind, point.split.label, str(point.gpus), str(len(point.tokens_per_s)))))
+        table.add_row(*map(Text, (point.kind, point.split.label, str(point.gpus), str(len(point.tokens_per_s)))))
     out.print(table)
     for curve in drawn:
         _say(out, f"Amdahl, {curve.kind}: {_amdahl(curve.amdahl)}")
@@ -163,7 +163,7 @@ def _point_json(point: Point) -> dict[str, Any]:
         )
     }
     rest = ("ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "load_imbalance", "results")
-    split = {"split": point.split.label, "kind": point.split.kind, "gpus": point.gpus}
+    split = {"split": point.split.label, "kind": point.kind, "gpus": point.gpus}
     return split | means | {name: getattr(point, name) for name in rest}
 
 

@@ -5,7 +5,6 @@ Reads a run's timeline.parquet; draws nothing.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from wattdock.errors import StoreError
 from wattdock.results.store import TIMELINE
-from wattdock.results.tables import BRACKETS, COUNTER, TOKENS
+from wattdock.results.tables import COUNTER, TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 NS_PER_S = 1e9
 SUM = "sum"
+# The calls that bracket a change of a counter; the change lies between them.
+EDGES = ("before_start_ns", "after_end_ns")
 # Where a GPU has no energy counter, or it was not read.
 POWER_READINGS = ("power_w", "power_average_w")
 # Between what is stored around the spans lie gaps, in which only the mean is known.
@@ -98,22 +99,22 @@ def timelines(row: Row, *, points: int) -> list[RestartTimeline]:
 
 
 def thin(trace: Trace, most: int) -> Trace:
-    """Return at most `most` points of a line, the smallest and the largest of each stretch of it among them."""
+    """Return about `most` points of a line, the smallest and the largest of each stretch of it among them."""
     count = len(trace.at_s)
     if count <= most:
         return trace
-    edges = np.linspace(0, count, most // 2 + 1).astype(int)
-    kept = []
-    for start, end in itertools.pairwise(edges.tolist()):
-        stretch = trace.value[start:end]
-        holes = np.flatnonzero(np.isnan(stretch))
-        if len(holes) == len(stretch):
-            kept.append(start)
-            continue
-        ends = {int(np.nanargmin(stretch)), int(np.nanargmax(stretch)), *holes[:1].tolist()}
-        kept += [start + at for at in sorted(ends)]
+    width = -(-count // max(most // 2, 1))
+    stretches = np.full((-(-count // width), width), np.nan)
+    stretches.flat[:count] = trace.value
+    # The first hole of a stretch stays one.
+    holes = np.isnan(stretches)
+    lowest, highest = (np.where(holes, fill, stretches) for fill in (np.inf, -np.inf))
+    places = [lowest.argmin(axis=1), highest.argmax(axis=1), holes.argmax(axis=1)]
+    starts = np.arange(len(stretches)) * width
     # Where the line ends says until when its last value holds.
-    kept[-1] = count - 1
+    chosen = [starts + places[0], starts + places[1], (starts + places[2])[holes.any(axis=1)], [count - 1]]
+    kept = np.unique(np.concatenate(chosen))
+    kept = kept[kept < count]
     return Trace(trace.name, trace.source, trace.at_s[kept], trace.value[kept])
 
 
@@ -130,18 +131,34 @@ def _columns(row: Row) -> Mapping[str, Any]:
     import pyarrow.parquet as pq
 
     file = row.folder / TIMELINE
-    names = ["restart", "pass", "gpu_uuid", "series", "at_ns", "value", *BRACKETS]
+    names = ["restart", "pass", "gpu_uuid", "series", "at_ns", "value", *EDGES]
     try:
         table = pq.read_table(file, columns=names)
     except (OSError, pa.ArrowInvalid) as error:
         raise StoreError(f"{file}: {error}; leave the run out, or bring the file back") from error
-    drawn = [COUNTER, TOKENS, *POWER_READINGS]
     series = table["series"].cast(pa.string())
-    wanted = pc.or_(pc.is_in(series, pa.array(drawn)), pc.starts_with(series, "host_"))
+    wanted = pc.or_(pc.is_in(series, pa.array(_drawn(row))), pc.starts_with(series, "host_"))
     table = table.filter(wanted).sort_by("at_ns")
-    texts = {name: np.array(table[name].cast(pa.string()).to_pylist(), dtype=object) for name in ("gpu_uuid", "series")}
-    numbers = {name: table[name].to_numpy() for name in ("restart", "at_ns", "value", *BRACKETS)}
+    numbers = {name: table[name].to_numpy() for name in ("restart", "at_ns", "value", *EDGES)}
+    texts = {name: _coded(table[name].cast(pa.string())) for name in ("gpu_uuid", "series")}
     return texts | numbers | {"pass": np.array(table["pass"].fill_null(-1))}
+
+
+def _coded(texts: Any) -> NDArray[np.object_]:
+    """Return a column of few different texts; equal ones are one object, which makes comparing them quick."""
+    import pyarrow as pa
+
+    coded = texts.combine_chunks().dictionary_encode()
+    known = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    where: NDArray[np.object_] = known[pa.array(coded.indices).fill_null(-1).to_numpy()]
+    return where
+
+
+def _drawn(row: Row) -> list[str]:
+    """Return the series to read: power as the driver says it only where a GPU has no counter."""
+    facts = row.result.energy.meter.values() if row.result.energy else ()
+    counted = all(fact.source == "counter" for fact in facts)
+    return [COUNTER, TOKENS, *(() if counted else POWER_READINGS)]
 
 
 def _restart(number: int, row: Row, used: Sequence[str], columns: Mapping[str, Any]) -> RestartTimeline:

@@ -5,8 +5,6 @@ Reads files and prints nothing. Rows that a later one of the same study stands f
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,8 +75,9 @@ def _in_folder(folder: Path, what: str) -> list[Path]:
     """Return a result folder itself, a bundle's results, or the results that a folder holds."""
     if (folder / RESULT).exists():
         return [folder]
-    # A bundle may lie in a folder of its own inside a .tar.
-    for place in (folder / BUNDLED, folder, *sorted(one / BUNDLED for one in folder.iterdir() if one.is_dir())):
+    # A bundle's files may stand in one folder of its name.
+    inside = [one for one in folder.iterdir() if (one / BUNDLED).is_dir()]
+    for place in (folder / BUNDLED, folder, *(one / BUNDLED for one in inside if len(inside) == 1)):
         if found := sorted(file.parent for file in place.glob(f"[!.]*/{RESULT}")):
             return found
     raise StoreError(f"{what}: holds no results; name a result folder, a study, a bundle, or a folder of results")
@@ -97,11 +96,9 @@ def _of_study(study_id: str, output_dir: Path, otherwise: str) -> list[Path]:
 
 
 def _unpack(file: Path, unpacked: ExitStack) -> Path:
-    """Unpack a bundle into a temporary folder; its members cannot reach outside of it."""
-    folder = Path(unpacked.enter_context(tempfile.TemporaryDirectory(prefix="wattdock-bundle-")))
-    try:
-        with tarfile.open(file) as archive:
-            archive.extractall(folder, filter="data")
-    except (OSError, tarfile.TarError) as error:
-        raise StoreError(f"{file}: is neither a {RESULT} nor a bundle that can be unpacked ({error})") from error
+    """Unpack a bundle into a temporary folder, once every byte of it was checked."""
+    # It stands to the right of stored results, which it is made of.
+    from wattdock.bundle.verify import opened
+
+    folder, _ = unpacked.enter_context(opened(file))
     return folder

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from wattdock.results.environment import EnvironmentSnapshot
     from wattdock.results.result import ExperimentResult
 
-UNKNOWN = "unknown"
+UNKNOWN, ABSENT = "unknown", "–"
+ENGINE, PACKAGE = "engine: ", "package: "
 # What is another one for every run and says nothing about its conditions.
 OWN_TO_A_RUN = ("clock", "launcher_reason", "meter_reason", "host_gpus", "gpu_uuids", "leased", "model", "topology")
 SPELLED = {
@@ -95,6 +96,8 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "weights", model.weights
     yield "parameters", model.parameter_count
     used = [gpu for gpu in seen.host_gpus if gpu.used]
+    # Two boards of one model have two sensors.
+    yield "GPU boards", ", ".join(seen.gpu_uuids) or None
     yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)
     yield "GPU ECC", _every(gpu.ecc for gpu in used)
     yield "GPU MIG", _every(gpu.mig for gpu in used)
@@ -110,8 +113,9 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{key}", one) for key, one in _flat(value))
         else:
             yield SPELLED.get(name, name), _every(value) if isinstance(value, list) else value
-    yield from ((f"engine: {name}", value) for name, value in _flat(seen.engine_args))
-    yield from ((f"package: {name}", value) for name, value in sorted(seen.package_versions.items()))
+    # An argument that is None was read back as that.
+    yield from ((f"{ENGINE}{name}", str(value)) for name, value in _flat(seen.engine_args))
+    yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(seen.package_versions.items()))
 
 
 def _every(values: Iterable[Any]) -> str | None:

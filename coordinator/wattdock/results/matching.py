@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.results.facts import differing, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from wattdock.results.chosen import Row
 
@@ -18,12 +18,14 @@ class Match:
     """Two results of one experiment, or of experiments that play the same part on each side.
 
     Attributes:
-        by: "settings" where the experiments are the same one, else what was matched on.
+        by: "settings" where the experiments are the same one, else the names of the settings that they agree in.
+        place: What these are in both, in short: "batch_size=8"; empty where the experiments are the same one.
     """
 
     first: Row
     second: Row
     by: str
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,13 @@ def match(first: Sequence[Row], second: Sequence[Row]) -> Matched:
             return tuple(own.get(name) for name in names)
 
         more, rests = _paired(*rests, place, ", ".join(names) or "being the only one on each side")
-        pairs += more
+        pairs += [replace(pair, place=_in_short(settings(pair.first.result), names)) for pair in more]
     left_out = len(first) + len(second) - len(latest[0]) - len(latest[1])
     return Matched(tuple(pairs), tuple(rests[0]), tuple(rests[1]), left_out)
+
+
+def _in_short(own: Mapping[str, str], names: Sequence[str]) -> str:
+    return " ".join(f"{name.rpartition('.')[2]}={own[name]}" for name in names if name in own)
 
 
 def _latest(side: Sequence[Row]) -> list[Row]:

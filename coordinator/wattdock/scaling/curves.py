@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.comparison import Difference
-    from wattdock.config.placement import SplitKind
     from wattdock.scaling.points import Point, Setting
 
 MIN_SIZES = 4
@@ -83,7 +82,7 @@ class Amdahl:
 class Curve:
     """One kind of split in one setting; it begins with one GPU where that was measured."""
 
-    kind: SplitKind
+    kind: str
     points: tuple[Scaled, ...]
     amdahl: Amdahl
 
@@ -104,12 +103,12 @@ class Optimum:
 
 def curves(setting: Setting) -> list[Curve]:
     """Return one curve per kind of split, and none where only one GPU was measured."""
-    first = [point for point in setting.points if point.split.kind == ONE]
-    kinds = dict.fromkeys(point.split.kind for point in setting.points if point.split.kind != ONE)
-    return [_curve(kind, [*first, *(point for point in setting.points if point.split.kind == kind)]) for kind in kinds]
+    first = [point for point in setting.points if point.kind == ONE]
+    kinds = dict.fromkeys(point.kind for point in setting.points if point.kind != ONE)
+    return [_curve(kind, [*first, *(point for point in setting.points if point.kind == kind)]) for kind in kinds]
 
 
-def _curve(kind: SplitKind, points: Sequence[Point]) -> Curve:
+def _curve(kind: str, points: Sequence[Point]) -> Curve:
     base = points[0]
     return Curve(kind, tuple(_scaled(point, base) for point in points), amdahl(points))
 
@@ -149,6 +148,8 @@ def amdahl(points: Sequence[Point]) -> Amdahl:
     """
     from scipy.special import stdtrit
 
+    if any(point.is_weak for point in points):
+        return Amdahl(None, reason="the work grows with the GPUs, and Amdahl's law is of the same work")
     sizes = sorted({point.gpus for point in points})
     if len(sizes) < MIN_SIZES:
         counted = ", ".join(map(str, sizes))

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 # Settings of backends that say how a model is spread; all others have to be equal on one curve.
 SPLIT_KEYS = {
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
-    *("device_map", "tp_plan"),
+    *("device_map", "tp_plan", "data_parallel_scaling"),
 }
+WEAK = "weak"
 # How long and how often it was measured, not what.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 
@@ -31,6 +32,7 @@ class Point:
     """One split in one setting.
 
     Attributes:
+        is_weak: Each replica got the work that one GPU gets, instead of a share of it.
         tokens_per_s, j_per_token, power_w: One value per restart, over all GPUs used; `j_per_token` and `power_w` are
             empty where energy was not measured.
         ttft_p50_s, tpot_p50_s, e2e_p95_s: Mean over the pooled results; None where an engine does not tell.
@@ -39,6 +41,7 @@ class Point:
     """
 
     split: Split
+    is_weak: bool
     gpus: int
     tokens_per_s: tuple[float, ...]
     j_per_token: tuple[float, ...]
@@ -48,6 +51,11 @@ class Point:
     e2e_p95_s: float | None
     load_imbalance: float | None
     results: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Which way the model is spread; points of one kind make a curve."""
+        return f"{self.split.kind} ({WEAK})" if self.is_weak else self.split.kind
 
 
 @dataclass(frozen=True)
@@ -116,9 +124,15 @@ def _key(result: ExperimentResult) -> str:
     return json.dumps([what, sorted(set(seen.gpu_names)), section, workload], sort_keys=True, default=str)
 
 
-def _split_key(result: ExperimentResult) -> tuple[int, str]:
+def _split_key(result: ExperimentResult) -> tuple[int, str, bool]:
     assert result.environment is not None
-    return result.environment.gpu_count, split_of(result.environment.parallelism).label
+    return result.environment.gpu_count, split_of(result.environment.parallelism).label, _is_weak(result)
+
+
+def _is_weak(result: ExperimentResult) -> bool:
+    assert result.environment is not None
+    section = result.config.get(result.environment.backend, {})
+    return section.get("data_parallel_scaling") == WEAK and split_of(result.environment.parallelism).replicas > 1
 
 
 def _model(result: ExperimentResult) -> str:
@@ -148,6 +162,7 @@ def _point(same: Sequence[tuple[str, ExperimentResult]]) -> Point:
     shared = [one.multi_gpu.load_imbalance for one in results if one.multi_gpu]
     return Point(
         split=split_of(first.parallelism),
+        is_weak=_is_weak(results[0]),
         gpus=first.gpu_count,
         tokens_per_s=tuple(_ratio(passes, _tokens, _seconds) for passes in restarts),
         j_per_token=tuple(_ratio(passes, _joules, _tokens) for passes in restarts) if measured else (),

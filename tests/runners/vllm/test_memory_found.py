@@ -67,3 +67,10 @@ def test_what_was_not_profiled_is_unknown_and_not_zero(memory: ModuleType) -> No
     found = memory.memory_found(bare)
     assert found.pop("weights_bytes") == 16 * GB
     assert set(found.values()) == {None}
+
+
+def test_what_graphs_hold_is_what_lies_in_pools_of_their_own(memory: ModuleType) -> None:
+    """A torch that does not name pools leaves it unknown."""
+    segments = [{"total_size": 5, "segment_pool_id": (0, 0)}, {"total_size": 3, "segment_pool_id": (0, 1)}]
+    assert memory.pool_bytes(segments) == 3
+    assert memory.pool_bytes([{"total_size": 5}]) is None

@@ -25,6 +25,9 @@ from contract.runner_process import (
 from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 from tokenizers import Tokenizer
 
+from wattdock.config.placement import Split
+from wattdock.estimate.families import architecture
+from wattdock.estimate.memory import kv_bytes
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.clock import NS_PER_S
@@ -178,12 +181,23 @@ def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> No
         assert result.summary.cached_prompt_tokens == 0
 
 
+def test_keys_and_values_take_what_an_estimate_says(loaded: tuple[Runner, pb.Loaded], checkpoint: Path) -> None:
+    """The engine's own number of blocks fills the cache that it was given, to within one block."""
+    effective = json.loads(loaded[1].effective_engine_args_json)
+    model = architecture(json.loads((checkpoint / "config.json").read_text()))
+    tokens = effective["num_gpu_blocks"] * effective["block_size"]
+    [estimated] = kv_bytes(model, Split(), requests=1, context_tokens=tokens, bytes_per_value=4)
+    block = estimated / effective["num_gpu_blocks"]
+    assert 0 <= effective["kv_cache_memory_bytes"] - estimated < block
+
+
 def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded]) -> None:
     """What was asked, what wattdock decided and what vLLM worked out."""
     effective = json.loads(loaded[1].effective_engine_args_json)
     decided = {"enable_prefix_caching": False, "enforce_eager": True, "kv_cache_memory_bytes": 2 << 30}
     assert effective.items() >= {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", **decided}.items()
     assert effective["num_gpu_blocks"] > 0
+    assert effective["memory_by_gpu"] == {}
     assert "hf_token" not in effective
     assert "'repetition_penalty': 1.9" in " ".join(loaded[1].environment.warnings)
 

@@ -31,4 +31,4 @@ class Section(BackendSection):
 
     def memory(self) -> EngineMemory:
         """Return transformers' way: all prompts of a batch in one step, then a cache that grows with the answers."""
-        return EngineMemory(logit_bytes=LOGIT_BYTES, estimable=not self.moves_memory)
+        return EngineMemory(logit_bytes=LOGIT_BYTES, keeps_repeated_heads=True, estimable=not self.moves_memory)

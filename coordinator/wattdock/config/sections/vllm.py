@@ -62,6 +62,8 @@ class Section(BackendSection):
             share=self.gpu_memory_utilization or SHARE,
             step_tokens=self.max_num_batched_tokens or STEP_TOKENS,
             logits_rows=self.max_num_seqs or SEQUENCES,
+            # The residual stream and what is added to it; the compiler fuses the rest.
+            hidden_copies=2,
             logit_bytes=LOGIT_BYTES,
             kv_cache_bytes=self.kv_cache_memory_bytes,
             kv_dtype=str((self.model_extra or {}).get("kv_cache_dtype", "auto")),

@@ -16,7 +16,6 @@ J_PER_TOKEN, TOKENS_PER_S = "J per output token (GPU boards)", "output tokens/s"
 MOST_ROWS = 120
 ROW_PX, FRAME_PX = 26, 150
 SIGNIFICANT = 6
-DECADE = 10
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,3 @@ def short(value: float) -> float:
 def plain(text: str) -> str:
     """Return a text as plotly.js shows it as it is; it would take some tags for markup."""
     return html.escape(text, quote=False)
-
-
-def spans_decades(values: Sequence[float]) -> bool:
-    """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
-    return bool(values) and 0 < min(values) < max(values) / DECADE

@@ -1,4 +1,4 @@
-"""Dots, lines and fronts of a page, as plotly.js takes them, each with the same figures as a table. Pure.
+"""All charts of a page but its timelines, as plotly.js takes them; here those of dots and fronts. Pure.
 
 Colours of text, grid and ground belong to the page's theme and are set by its script.
 """
@@ -19,16 +19,17 @@ from wattdock.report.html.chart import (
     names,
     plain,
     short,
-    spans_decades,
 )
-from wattdock.report.points import pareto_front
+from wattdock.report.html.lines import scaling
+from wattdock.report.html.marks import bars, dots, hover
+from wattdock.report.points import pareto_front, spans_decades
 from wattdock.report.style import colours, gpus_in_words, looks
 from wattdock.report.words import figure_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from wattdock.report.points import Figure, Point
+    from wattdock.report.points import Point
 
 
 def charts(points: Sequence[Point]) -> list[Chart]:
@@ -55,11 +56,11 @@ def intervals(points: Sequence[Point]) -> Chart | None:
         figures = [(one.j_per_token if with_energy else one.tokens_per_s) for one in own]
         data.append(
             {
-                **_dots(name, own, style),
+                **dots(name, own, style),
                 "x": [short(one.value) for one in figures if one],
                 "y": [place[id(one)] for one in own],
-                "error_x": _bars(figures),
-                "text": [_hover(one) for one in own],
+                "error_x": bars(figures),
+                "text": [hover(one) for one in own],
             }
         )
     layout = {
@@ -84,12 +85,12 @@ def pareto(points: Sequence[Point]) -> Chart | None:
         costs, speeds = [one.j_per_token for one in own], [one.tokens_per_s for one in own]
         data.append(
             {
-                **_dots(name, own, style),
+                **dots(name, own, style),
                 "x": [short(one.value) for one in speeds if one],
                 "y": [short(one.value) for one in costs if one],
-                "error_x": _bars(speeds),
-                "error_y": _bars(costs),
-                "text": [_hover(one) for one in own],
+                "error_x": bars(speeds),
+                "error_y": bars(costs),
+                "text": [hover(one) for one in own],
             }
         )
     fronts = list(_fronts(shown))
@@ -116,75 +117,6 @@ def pareto(points: Sequence[Point]) -> Chart | None:
     spec: Spec = {"data": fronts + data, "layout": layout}
     wide = spans_decades([one.j_per_token.value for one in shown if one.j_per_token])
     return Chart("pareto", "Energy against throughput", note, spec, columns, rows, logarithmic=wide)
-
-
-def scaling(points: Sequence[Point]) -> Iterator[Chart]:
-    """Yield how cost and speed change with the number of GPUs and with the batch size, each where it was varied."""
-    shown = [one for one in points if one.tokens_per_s]
-    if len({one.gpu_count for one in shown}) > 1:
-        yield _over(shown, "scaling", "Scaling over GPUs", "GPUs used", lambda one: one.gpu_count, _by_batch)
-    if len({one.batch_size for one in shown}) > 1:
-        yield _over(shown, "batch", "Scaling over the batch size", "requests in flight", _batch, _by_gpus)
-
-
-def _over(
-    shown: Sequence[Point],
-    key: str,
-    title: str,
-    unit: str,
-    x_of: Callable[[Point], int],
-    group_of: Callable[[Point], str],
-) -> Chart:
-    """Return two panels over one quantity: joules per token above, tokens per second below."""
-    with_energy = any(one.j_per_token for one in shown)
-    panels: list[tuple[str, str, Callable[[Point], Figure | None]]] = [
-        ("y", TOKENS_PER_S, lambda one: one.tokens_per_s)
-    ]
-    if with_energy:
-        panels.append(("y2", J_PER_TOKEN, lambda one: one.j_per_token))
-    groups = list(dict.fromkeys(group_of(one) for one in shown))
-    shade, shape = colours(groups), looks(range(len(groups)))
-    data = []
-    for at, name in enumerate(groups):
-        own = sorted((one for one in shown if group_of(one) == name), key=x_of)
-        for axis, _, of in panels:
-            known = [one for one in own if of(one)]
-            line = {
-                **_dots(name, known, (shade[name], shape[at].marker)),
-                "mode": "lines+markers",
-                "line": {"dash": shape[at].dash, "color": shade[name], "width": 1.5},
-                "x": [x_of(one) for one in known],
-                "y": [short(found.value) for one in known if (found := of(one))],
-                "error_y": _bars([of(one) for one in known]),
-                "text": [_hover(one) for one in known],
-                "yaxis": axis,
-                "legendgroup": name,
-                "showlegend": axis == "y",
-            }
-            data.append(line)
-    ticks = sorted({x_of(one) for one in shown})
-    layout: Spec = {
-        "xaxis": {"title": {"text": unit}, "type": "log", "tickvals": ticks, "ticktext": [str(one) for one in ticks]},
-        "yaxis": {
-            "title": {"text": TOKENS_PER_S},
-            "domain": [0, 0.46] if with_energy else [0, 1],
-            "rangemode": "tozero",
-        },
-        "height": 620 if with_energy else 400,
-    }
-    if with_energy:
-        layout["yaxis2"] = {"title": {"text": J_PER_TOKEN}, "domain": [0.54, 1], "rangemode": "tozero", "anchor": "x"}
-    rows = tuple(
-        (group_of(one), str(x_of(one)), figure_text(one.tokens_per_s, ",.1f"), figure_text(one.j_per_token))
-        for one in shown
-    )
-    note = (
-        "Lines join results of one model and backend that differ in this; other settings may differ too, which the "
-        "summary tells."
-    )
-    columns = ("line", unit, TOKENS_PER_S, J_PER_TOKEN)
-    wide = spans_decades([found.value for one in shown if (found := panels[-1][2](one))])
-    return Chart(key, title, note, {"data": data, "layout": layout}, columns, rows, logarithmic=wide)
 
 
 def _groups(shown: Sequence[Point]) -> Iterator[tuple[str, list[Point], tuple[str, str]]]:
@@ -224,46 +156,3 @@ def _front_note(shown: Sequence[Point]) -> str:
     if len(said) < len({one.model for one in shown}) and len(shown) > 1:
         said.insert(0, "The dotted line joins what nothing else of its model beats in both.")
     return " ".join(said)
-
-
-def _dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:
-    colour, marker = style
-    symbols = [marker if one.publishable else f"{marker}-open" for one in own]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plain(name),
-        "marker": {"color": colour, "symbol": symbols, "size": 9, "line": {"width": 1.5, "color": colour}},
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-
-
-def _bars(figures: Sequence[Figure | None]) -> Spec:
-    """Return error bars; a figure without an interval has none."""
-    known = [one for one in figures if one]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [short((one.high if one.high is not None else one.value) - one.value) for one in known],
-        "arrayminus": [short(one.value - (one.low if one.low is not None else one.value)) for one in known],
-        "thickness": 1.2,
-        "width": 3,
-    }
-
-
-def _hover(one: Point) -> str:
-    verdict = "may be published" if one.publishable else "may not be published"
-    cost = f"{figure_text(one.j_per_token)} J per output token" if one.j_per_token else "joules not measured"
-    return "<br>".join([plain(one.label), cost, f"{figure_text(one.tokens_per_s, ',.1f')} output tokens/s", verdict])
-
-
-def _batch(one: Point) -> int:
-    return one.batch_size
-
-
-def _by_batch(one: Point) -> str:
-    return f"{one.backend}, {one.model}, batch {one.batch_size}"
-
-
-def _by_gpus(one: Point) -> str:
-    return f"{one.backend}, {one.model}, {gpus_in_words(one.gpu_count)}"

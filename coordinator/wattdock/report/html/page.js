@@ -73,10 +73,16 @@
     }
   }
 
+  // By itself plotly.js labels 50 as "5" between 10 and 100.
+  const steps = Array.from({ length: 16 }, (_, at) => [1, 2, 5].map((digit) => digit * 10 ** (at - 7))).flat();
+  const decades = {
+    tickvals: steps, ticktext: steps.map((value) => value.toLocaleString("en", { maximumSignificantDigits: 1 })),
+  };
+
   function withScale(layout, logarithmic) {
     if (!logarithmic) return layout;
     const made = { ...layout };
-    for (const key of axes(layout)) made[key] = { ...layout[key], type: "log", rangemode: "normal", dtick: layout[key].tickvals ? undefined : "D2" };
+    for (const key of axes(layout)) made[key] = { ...(layout[key].tickvals ? {} : decades), ...layout[key], type: "log", rangemode: "normal" };
     return made;
   }
 
@@ -86,12 +92,15 @@
     return span[1] !== null ? "pass" : kindOf(span[0]) in spanColours ? kindOf(span[0]) : "other";
   }
 
+  // plotly.js takes some tags for markup.
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
   function bands(restart, length) {
     return restart.spans.map((span) => ({
       type: "rect", xref: "x", yref: "paper", x0: span[2], x1: span[3], y0: 0, y1: 1, layer: "below",
       fillcolor: spanColours[spanKind(span)], line: { width: 0 },
       label: span[3] - span[2] > 0.03 * length
-        ? { text: span[1] !== null ? `pass ${span[1] + 1}` : kindOf(span[0]), textposition: "top center", font: { size: 11, color: colour("quiet") } }
+        ? { text: span[1] !== null ? `pass ${span[1] + 1}` : plain(kindOf(span[0])), textposition: "top center", font: { size: 11, color: colour("quiet") } }
         : undefined,
     }));
   }
@@ -222,17 +231,21 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
   }
 
-  // Paper is white, and nobody can open what is folded there.
+  // Paper is white, and nobody can open what is folded there: findings and differences are unfolded.
   function startPrinting() {
-    let before = null;
+    let theme;
+    let unfolded = [];
     addEventListener("beforeprint", () => {
-      before = root.dataset.theme;
+      theme = root.dataset.theme;
       root.dataset.theme = "light";
+      unfolded = [...document.querySelectorAll("#audit details:not([open]), #environment details:not([open])")];
+      for (const details of unfolded) details.open = true;
       redrawAll();
     });
     addEventListener("afterprint", () => {
-      if (before === undefined) delete root.dataset.theme;
-      else root.dataset.theme = before;
+      if (theme === undefined) delete root.dataset.theme;
+      else root.dataset.theme = theme;
+      for (const details of unfolded) details.open = false;
       redrawAll();
     });
   }

@@ -18,6 +18,7 @@ from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, meas
 from wattdock.report.points import points
 from wattdock.report.style import ON_DARK, PALETTE
 from wattdock.report.timelines import timelines
+from wattdock.results.facts import ENGINE, PACKAGE
 from wattdock.results.result import BOUNDARY_STATEMENT, NET_MEANING
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 # About 13 bytes each: a page keeps room for plotly.js, 5 MB, below 10 MB.
 TIMELINE_POINTS, MOST_POINTS_PER_RUN = 200_000, 6_000
+# Of more runs than these only the first have their timelines in the page, which says so.
+MOST_TIMELINES = 100
 
-WITHIN = ("engine: ", "package: ")
+WITHIN = (ENGINE, PACKAGE)
 
 
 def write_page(rows: Sequence[Row], file: Path, *, title: str) -> None:
@@ -57,7 +60,6 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         StoreError: A timeline cannot be read.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     found = points(rows)
@@ -73,9 +75,10 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         written=f"{written:%Y-%m-%d %H:%M} UTC",
         version=__version__,
         policy=_policy(scripts),
-        style=Markup(_asset("page.css")),
-        scripts=[Markup(one) for one in scripts],
-        data=Markup(_embedded(_data(found, [one for one in drawn if one.spec]))),
+        style=_asset("page.css"),
+        scripts=scripts,
+        data=_embedded(_data(found, [one for one in drawn if one.spec])),
+        most_timelines=MOST_TIMELINES,
         verdict=verdict(found),
         good=sum(one.publishable is True for one in found),
         count=len(found),
@@ -114,8 +117,9 @@ def _lags(found: Iterable[Point]) -> list[str]:
 
 def _data(found: Sequence[Point], drawn: Sequence[Any]) -> dict[str, Any]:
     """Return what the page's script draws."""
-    each = min(MOST_POINTS_PER_RUN, TIMELINE_POINTS // len(found))
-    runs = [(one, timelines(one.row, points=each)) for one in found]
+    drawn_runs = found[:MOST_TIMELINES]
+    each = min(MOST_POINTS_PER_RUN, TIMELINE_POINTS // len(drawn_runs))
+    runs = [(one, timelines(one.row, points=each)) for one in drawn_runs]
     return {
         "palette": PALETTE,
         "on_dark": ON_DARK,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.report.words import NOTHING, figure_text, number, seconds_text
-from wattdock.results.facts import conditions, differing, settings, shared
+from wattdock.results.facts import ABSENT, conditions, differing, settings, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -151,7 +151,7 @@ def _prefixed(found: dict[str, str]) -> dict[str, str]:
 def _values(name: str, found: Iterable[tuple[str, dict[str, str]]]) -> tuple[tuple[str, str], ...]:
     holders: dict[str, list[str]] = {}
     for label, facts in found:
-        holders.setdefault(facts.get(name, NOTHING), []).append(label)
+        holders.setdefault(facts.get(name, ABSENT), []).append(label)
     return tuple((text, _few(labels)) for text, labels in holders.items())
 
 

@@ -1,0 +1,112 @@
+"""How cost and speed change with one quantity: lines over the number of GPUs, and over the batch size. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattdock.report.html.chart import J_PER_TOKEN, TOKENS_PER_S, Chart, Spec, short
+from wattdock.report.html.marks import bars, dots, hover
+from wattdock.report.points import spans_decades
+from wattdock.report.style import colours, gpus_in_words, looks
+from wattdock.report.words import figure_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wattdock.report.points import Figure, Point
+    from wattdock.report.style import Look
+
+
+def scaling(points: Sequence[Point]) -> Iterator[Chart]:
+    """Yield how cost and speed change with the number of GPUs and with the batch size, each where it was varied."""
+    shown = [one for one in points if one.tokens_per_s]
+    if len({one.gpu_count for one in shown}) > 1:
+        over = _Quantity("GPUs used", lambda one: one.gpu_count, _by_batch)
+        yield _over(shown, "scaling", "Scaling over GPUs", over)
+    if len({one.batch_size for one in shown}) > 1:
+        over = _Quantity("requests in flight", lambda one: one.batch_size, _by_gpus)
+        yield _over(shown, "batch", "Scaling over the batch size", over)
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """What is on the horizontal axis: its unit, a result's value, and the line that the result is on."""
+
+    unit: str
+    of: Callable[[Point], int]
+    line_of: Callable[[Point], str]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line's name and looks, the same in both panels."""
+
+    name: str
+    colour: str
+    look: Look
+
+
+def _over(shown: Sequence[Point], key: str, title: str, over: _Quantity) -> Chart:
+    """Return two panels over one quantity: joules per token above, tokens per second below."""
+    groups = list(dict.fromkeys(over.line_of(one) for one in shown))
+    shade, shape = colours(groups), looks(range(len(groups)))
+    with_energy = any(one.j_per_token for one in shown)
+    data = []
+    for at, name in enumerate(groups):
+        own = sorted((one for one in shown if over.line_of(one) == name), key=over.of)
+        line = _Line(name, shade[name], shape[at])
+        data.append(_drawn(line, over, [(one, one.tokens_per_s) for one in own], axis="y"))
+        if with_energy:
+            data.append(_drawn(line, over, [(one, one.j_per_token) for one in own], axis="y2"))
+    rows = tuple(
+        (over.line_of(one), str(over.of(one)), figure_text(one.tokens_per_s, ",.1f"), figure_text(one.j_per_token))
+        for one in shown
+    )
+    note = (
+        "Lines join results of one model and backend that differ in this; other settings may differ too, which the "
+        "summary tells."
+    )
+    columns = ("line", over.unit, TOKENS_PER_S, J_PER_TOKEN)
+    figures = [(one.j_per_token if with_energy else one.tokens_per_s) for one in shown]
+    wide = spans_decades([found.value for found in figures if found])
+    spec = {"data": data, "layout": _panels(shown, over, with_energy=with_energy)}
+    return Chart(key, title, note, spec, columns, rows, logarithmic=wide)
+
+
+def _drawn(line: _Line, over: _Quantity, points: Sequence[tuple[Point, Figure | None]], *, axis: str) -> Spec:
+    known = [(one, found) for one, found in points if found]
+    return {
+        **dots(line.name, [one for one, _ in known], (line.colour, line.look.marker)),
+        "mode": "lines+markers",
+        "line": {"dash": line.look.dash, "color": line.colour, "width": 1.5},
+        "x": [over.of(one) for one, _ in known],
+        "y": [short(found.value) for _, found in known],
+        "error_y": bars([found for _, found in known]),
+        "text": [hover(one) for one, _ in known],
+        "yaxis": axis,
+        "legendgroup": line.name,
+        "showlegend": axis == "y",
+    }
+
+
+def _panels(shown: Sequence[Point], over: _Quantity, *, with_energy: bool) -> Spec:
+    ticks = sorted({over.of(one) for one in shown})
+    names = [str(one) for one in ticks]
+    layout: Spec = {
+        "xaxis": {"title": {"text": over.unit}, "type": "log", "tickvals": ticks, "ticktext": names},
+        "yaxis": {"title": {"text": TOKENS_PER_S}, "rangemode": "tozero"},
+        "height": 620 if with_energy else 400,
+    }
+    if with_energy:
+        layout["yaxis"]["domain"] = [0, 0.46]
+        layout["yaxis2"] = {"title": {"text": J_PER_TOKEN}, "domain": [0.54, 1], "rangemode": "tozero", "anchor": "x"}
+    return layout
+
+
+def _by_batch(one: Point) -> str:
+    return f"{one.backend}, {one.model}, batch {one.batch_size}"
+
+
+def _by_gpus(one: Point) -> str:
+    return f"{one.backend}, {one.model}, {gpus_in_words(one.gpu_count)}"

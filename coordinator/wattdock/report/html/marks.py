@@ -1,0 +1,46 @@
+"""What a result looks like in a chart: its marker, its interval, and what it says. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.report.html.chart import Spec, plain, short
+from wattdock.report.words import figure_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.report.points import Figure, Point
+
+
+def dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:
+    """Return a series of markers in a colour and a shape; hollow is what may not be published."""
+    colour, marker = style
+    symbols = [marker if one.publishable else f"{marker}-open" for one in own]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plain(name),
+        "marker": {"color": colour, "symbol": symbols, "size": 9, "line": {"width": 1.5, "color": colour}},
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def bars(figures: Sequence[Figure | None]) -> Spec:
+    """Return error bars; a figure without an interval has none."""
+    ends = [(one.value, one.low, one.high) for one in figures if one]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [0.0 if high is None else short(max(high - value, 0.0)) for value, _, high in ends],
+        "arrayminus": [0.0 if low is None else short(max(value - low, 0.0)) for value, low, _ in ends],
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def hover(one: Point) -> str:
+    """Return what a result's marker says when pointed at."""
+    verdict = "may be published" if one.publishable else "may not be published"
+    cost = f"{figure_text(one.j_per_token)} J per output token" if one.j_per_token else "joules not measured"
+    return "<br>".join([plain(one.label), cost, f"{figure_text(one.tokens_per_s, ',.1f')} output tokens/s", verdict])

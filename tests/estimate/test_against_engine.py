@@ -1,0 +1,84 @@
+"""An estimate beside what an engine reported, with figures made for the purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wattdock.config.experiment import ModelSpec
+from wattdock.config.placement import Split
+from wattdock.config.sections.vllm import Section
+from wattdock.estimate.against import Comparison, compare, split_of
+from wattdock.models.figures import known_figures
+
+GB = 10**9
+TOTAL = 150_754_820_096
+EFFECTIVE: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "gpu_memory_utilization": 0.9,
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": 256,
+    "num_gpu_blocks": 50_000,
+    "block_size": 16,
+}
+
+
+def compared(effective: dict[str, Any], parallelism: dict[str, Any]) -> Comparison:
+    figures = known_figures(ModelSpec(shape="llama-3.1-8b"))
+    assert figures is not None
+    return compare("result", figures, Section().memory(), EFFECTIVE | effective, parallelism)
+
+
+def reported(weights: int, **others: int | None) -> dict[str, int | None]:
+    """Return what a worker of vLLM reports."""
+    found = {"weights_bytes": weights, "activation_peak_bytes": 1 * GB, "kv_cache_bytes": 100 * GB}
+    return found | {"graph_estimate_bytes": GB // 2, "other_bytes": GB // 4, "total_bytes": TOTAL} | others
+
+
+def test_each_part_stands_beside_the_engine_s_own_with_its_error() -> None:
+    """The fullest GPU is compared; the one with the least cache decides for all."""
+    by_gpu = {"GPU-a": reported(8 * GB), "GPU-b": reported(9 * GB, kv_cache_bytes=99 * GB)}
+    found = compared({"memory_by_gpu": by_gpu}, {"kind": "tensor", "tensor_parallel_size": 2})
+    lines = {line.part: line for line in found.lines}
+    assert found.split == Split(tensor=2)
+    assert lines["weights"].estimated == pytest.approx(8_030_261_248, rel=1e-4)
+    assert lines["weights"].error == pytest.approx(8_030_261_248 / (9 * GB) - 1, rel=1e-3)
+    assert lines["activation peak"].reported == 1 * GB
+    assert lines["graphs and other"].reported == GB * 3 / 4
+    assert lines["KV cache"].reported == 99 * GB
+    assert lines["KV cache tokens"].reported == 800_000
+    room = 0.9 * TOTAL - sum(lines[part].estimated or 0 for part in ("weights", "activation peak", "graphs and other"))
+    assert lines["KV cache"].estimated == pytest.approx(room)
+    # 65,536 bytes of keys and values per token on each of two GPUs.
+    assert lines["KV cache tokens"].estimated == pytest.approx(room / 65_536)
+
+
+def test_what_is_in_effect_goes_before_what_was_written() -> None:
+    """Fewer tokens per step and fewer requests are smaller activations."""
+    few = compared({"max_num_batched_tokens": 512, "max_num_seqs": 8}, {})
+    many = compared({}, {})
+    assert [line.estimated for line in few.lines][1] == 512 * 4096 * 2 * 2 + 512 * 3 * 14336 * 2
+    assert (many.lines[1].estimated or 0) > (few.lines[1].estimated or 0)
+
+
+def test_an_engine_that_reports_nothing_is_unknown_with_the_reason() -> None:
+    """Not measured is none, not zero."""
+    found = compared({"num_gpu_blocks": None}, {})
+    assert found.reason == "this result's engine did not report its memory"
+    assert {line.reported for line in found.lines} == {None}
+    assert {line.error for line in found.lines} == {None}
+
+
+@pytest.mark.parametrize(
+    ("said", "split"),
+    [
+        ({"kind": "none", "devices": {"a": 32}}, Split()),
+        ({"kind": "tensor+pipeline", "tensor_parallel_size": 2, "pipeline_parallel_size": 4}, Split(2, 4)),
+        ({"kind": "device_map", "devices": {"a": 16, "b": 16}}, Split(pipeline=2, by_device_map=True)),
+        ({"kind": "data", "data_parallel_size": 2, "devices": {"a": 32, "b": 32}}, Split(replicas=2)),
+    ],
+)
+def test_a_split_is_read_from_what_runners_say(said: dict[str, Any], split: Split) -> None:
+    """As the wire brings it."""
+    assert split_of(said) == split
