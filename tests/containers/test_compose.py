@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from unprivileged import UID, popen_as_user
 from wattdock.images.labels import recipe_of
 from wattdock.images.lock import write_lock
 from wattdock.images.locking import from_image
+from wattdock.launch.orphans import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -193,6 +194,43 @@ def test_the_reaper_ends_a_runner_whose_coordinators_container_was_killed(
     running.communicate(timeout=PATIENCE_S)
     wait_until(lambda: runner not in runners(client))
     one("down")
+
+
+def test_the_reaper_of_root_ends_what_another_users_dead_coordinator_left_and_nothing_else(
+    users: tuple[User, User], coordinator_image: Containers, client: DockerClient
+) -> None:
+    """Users' folders are their own, and root in a container without capabilities may not look into them."""
+    one, other = users
+    other("config")
+    dead, living = (marked(client, coordinator_image, other, name) for name in ("dead", "living"))
+    root = replace(one, uid=0)
+    with (other.own / "tmp/living/lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        root("up")
+        wait_until(lambda: dead not in runners(client))
+        assert living in runners(client)
+        wait_until(lambda: not (other.own / "run/dead").exists())
+        root("down")
+    living.remove(force=True)
+
+
+def marked(client: DockerClient, image: Containers, user: User, name: str) -> Container:
+    """Start a container that does nothing, with the labels, the lock and the socket of a user's runner."""
+    lock, socket = user.own / "tmp" / name / "lock", user.own / "run" / name / "r.sock"
+    for file in (lock, socket):
+        file.parent.mkdir(mode=0o700)
+        file.touch()
+        for path in (file.parent, file):
+            os.chown(path, user.uid, user.uid)
+    labels = {"alive": str(lock), "alive_in": place_of(lock), "owner": str(user.uid), "folder": str(socket.parent)}
+    return client.containers.run(
+        image.image.id,
+        ["600"],
+        entrypoint=["sleep"],
+        labels={f"wattdock.{label}": value for label, value in labels.items()},
+        network_mode="none",
+        detach=True,
+    )
 
 
 def wait_until(condition: Any) -> None:
