@@ -1,8 +1,8 @@
 #!/bin/sh
 # compose.sh run [wattdock run's arguments] | up | down | config: wattdock on a shared server, as the caller.
 #
-# Writes docker/.env (who calls, the engine's socket and its group, the shared folder), which compose reads: shells do
-# not tell it who they are. Takes compose v2 where it is there, else 1.29.
+# Writes docker/.env (who calls, the engine's socket and its group, the shared folder), for whoever calls compose by hand:
+# shells do not tell it who they are. Takes compose v2 where it is there, else 1.29.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 home=${WATTDOCK_HOME:-/srv/wattdock}
@@ -10,12 +10,17 @@ engine=${DOCKER_HOST:-unix:///var/run/docker.sock}
 socket=${engine#unix://}
 
 refuse() {
-  echo "wattdock: $1" >&2
+  printf "wattdock: %s\n" "$(printf %s "$1" | tr "\n" " ")" >&2
   exit 3
 }
 
 [ "$engine" != "$socket" ] || refuse "the engine at $engine is no Unix socket; set DOCKER_HOST to unix://..."
 [ -S "$socket" ] || refuse "no engine's socket at $socket; start an engine, or name its socket with DOCKER_HOST"
+# compose would cut or change such a path.
+case $home$socket in
+  *[:\$\#\"\'\\\`]* | *[[:space:]]*)
+    refuse "WATTDOCK_HOME is $home, the socket $socket; neither may hold blanks, quotes or any of : # \$ \\" ;;
+esac
 [ -d "$home" ] || refuse "$home is not there; as root: install -d -m 1777 $home, or name a folder with WATTDOCK_HOME"
 case $home in /*) ;; *) refuse "WATTDOCK_HOME is $home; it must be a path from /" ;; esac
 
@@ -28,24 +33,37 @@ own=$home/users/$uid
 longest=$own/run/wattdock/00000000/r.sock
 [ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
 mkdir -p -m 1777 "$home/users" "$home/leases" || refuse "cannot make folders in $home; as root: chmod 1777 $home"
-mkdir -p -m 700 "$own" "$own/run" "$own/tmp" || refuse "$own belongs to somebody else"
-cp "$here/images.lock" "$own/images.lock"
-cat >"$here/.env" <<ENV
-COMPOSE_PROJECT_NAME=wattdock-$uid
+# Anybody can make a folder of that name before its owner does, and change what is kept in it.
+mkdir -p -m 700 "$own" && [ -O "$own" ] && [ ! -L "$own" ] ||
+  refuse "$own belongs to somebody else; its owner or root can remove it"
+chmod 700 "$own"
+mkdir -p -m 700 "$own/run" "$own/tmp"
+# Whole at once: another run of this user may be reading it.
+cp "$here/images.lock" "$own/.images.lock.$$" && mv "$own/.images.lock.$$" "$own/images.lock"
+
+settings="COMPOSE_PROJECT_NAME=wattdock-$uid
 UID=$uid
 GID=$gid
 DOCKER_GID=$group
 DOCKER_SOCKET=$socket
-WATTDOCK_HOME=$home
-ENV
-
-if docker compose version >/dev/null 2>&1; then compose() { docker compose "$@"; }; else
-  command -v docker-compose >/dev/null || refuse "neither docker compose nor docker-compose is here; install one"
-  compose() { docker-compose "$@"; }
+WATTDOCK_HOME=$home"
+# Several users may share one checkout, which need not be theirs to write in.
+if [ -w "$here" ]; then
+  umask 022
+  echo "$settings" >"$here/.env.$$" && mv "$here/.env.$$" "$here/.env"
 fi
-files="-f $here/compose.yaml"
+
+# compose prefers its environment to docker/.env: what callers happen to export (UID, GID), or another user of this
+# checkout has just written, must not decide as whom a run is.
+as_caller() { env -u DOCKER_CONTEXT -u COMPOSE_PROFILES DOCKER_HOST="$engine" $settings "$@"; }
+
+if docker compose version >/dev/null 2>&1; then compose() { as_caller docker compose "$@"; }; else
+  command -v docker-compose >/dev/null || refuse "neither docker compose nor docker-compose is here; install one"
+  compose() { as_caller docker-compose "$@"; }
+fi
+files="-f compose.yaml"
 # The driver's device file; on WSL there is another.
-if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then files="$files -f $here/compose.gpu.yaml"; fi
+if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then files="$files -f compose.gpu.yaml"; fi
 
 action=${1:-help}
 [ $# = 0 ] || shift

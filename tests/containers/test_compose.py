@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from containers.engines import image_there
 from unprivileged import UID, popen_as_user
 
@@ -23,7 +24,7 @@ from wattdock.images.locking import from_image
 from wattdock.launch.orphans import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from docker import DockerClient
     from docker.models.containers import Container
@@ -46,6 +47,7 @@ class User:
     shared: Path
     engine: str
     coordinator: str
+    exported: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def own(self) -> Path:
@@ -63,6 +65,7 @@ class User:
                 # The tests' engine has no network to give.
                 "WATTDOCK_NETWORK": "none",
                 "WATTDOCK_REAP_S": "1",
+                **self.exported,
             },
             cwd=self.home,
             uid=self.uid,
@@ -271,6 +274,38 @@ def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs
     assert "pid" not in {one["type"] for one in told["linux"]["namespaces"]}
 
 
+def test_a_run_is_the_callers_whatever_is_exported_and_whoever_used_the_same_checkout_before(
+    users: tuple[User, User], tmp_path: Path
+) -> None:
+    """In a checkout that somebody else owns, with a blank in its path."""
+    one, other = users
+    checkout = tmp_path / "a checkout"
+    shutil.copytree(DOCKER, checkout / "docker")
+    replace(one, uid=0, home=checkout)("config")
+    caller = replace(other, home=checkout, exported={"UID": "7", "GID": "7", "COMPOSE_PROFILES": "run"})
+    said = yaml.safe_load(caller("config"))
+    assert said["services"]["reaper"]["user"] == f"{other.uid}:{other.uid}"
+    assert said["services"]["reaper"]["working_dir"] == str(other.own)
+    assert "UID=0\n" in (checkout / "docker/.env").read_text()
+
+
+@pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
+def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users: tuple[User, User]) -> None:
+    """Whoever may write there could change the models and kernels that are measured."""
+    one, other = users
+    (one.shared / "users").mkdir()
+    made = one.own.with_name("made") if is_link else one.own
+    made.mkdir()
+    os.chown(made, other.uid, other.uid)
+    made.chmod(0o777)
+    if is_link:
+        one.own.symlink_to(made)
+    with one.start("config") as process:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3
+    assert errors == f"wattdock: {one.own} belongs to somebody else; its owner or root can remove it\n"
+
+
 @pytest.mark.parametrize("client_words", [("docker", "compose"), ("docker-compose",)], ids=" ".join)
 def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tuple[User, User]) -> None:
     """For compose v2 and for 1.29."""
@@ -291,6 +326,9 @@ def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tup
     [
         ({"WATTDOCK_HOME": "/absent"}, "/absent is not there; as root: install -d -m 1777 /absent"),
         ({"WATTDOCK_HOME": "relative"}, "relative is not there"),
+        ({"WATTDOCK_HOME": "/tmp/a b"}, "WATTDOCK_HOME is /tmp/a b,"),
+        ({"WATTDOCK_HOME": "/tmp/a\nUID=0"}, "neither may hold blanks, quotes or any of : # $ \\"),
+        ({"WATTDOCK_HOME": "/tmp/a:/etc"}, "neither may hold blanks, quotes or any of : # $ \\"),
         ({"WATTDOCK_HOME": f"/tmp{'/.' * 40}"}, "is too long for sockets' paths"),
         ({"DOCKER_HOST": "tcp://127.0.0.1:1"}, "is no Unix socket; set DOCKER_HOST to unix://..."),
         ({"DOCKER_HOST": "unix:///absent.sock"}, "no engine's socket at /absent.sock; start an engine"),
@@ -307,4 +345,5 @@ def test_what_is_missing_is_named_before_anything_starts(changes: dict[str, str]
     done = subprocess.run([tmp_path / "docker/compose.sh", "run"], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr.startswith("wattdock: ")
+    assert done.stderr.count("\n") == 1
     assert words in done.stderr
