@@ -24,11 +24,12 @@ esac
 [ -d "$home" ] || refuse "$home is not there; as root: install -d -m 1777 $home, or name a folder with WATTDOCK_HOME"
 case $home in /*) ;; *) refuse "WATTDOCK_HOME is $home; it must be a path from /" ;; esac
 
-uid=$(id -u) gid=$(id -g) group=$(stat -c %g "$socket")
-# There the caller is root inside, and nobody else exists.
+me=$(id -u)
+uid=$me gid=$(id -g) group=$(stat -c %g "$socket")
+# There the caller is root inside, and nobody else exists; outside, there are other users with engines of their own.
 if docker info --format '{{.SecurityOptions}}' 2>/dev/null | grep -q name=rootless; then uid=0 gid=0 group=0; fi
 
-own=$home/users/$uid
+own=$home/users/$me
 # The longest path of a runner's socket; the kernel's own limit is 107.
 longest=$own/run/wattdock/00000000/r.sock
 [ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
@@ -41,7 +42,8 @@ mkdir -p -m 700 "$own/run" "$own/tmp"
 # Whole at once: another run of this user may be reading it.
 cp "$here/images.lock" "$own/.images.lock.$$" && mv "$own/.images.lock.$$" "$own/images.lock"
 
-settings="COMPOSE_PROJECT_NAME=wattdock-$uid
+settings="COMPOSE_PROJECT_NAME=wattdock-$me
+WATTDOCK_USER=$me
 UID=$uid
 GID=$gid
 DOCKER_GID=$group

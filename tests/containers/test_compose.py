@@ -289,6 +289,19 @@ def test_a_run_is_the_callers_whatever_is_exported_and_whoever_used_the_same_che
     assert "UID=0\n" in (checkout / "docker/.env").read_text()
 
 
+def test_users_of_rootless_engines_keep_folders_of_their_own(users: tuple[User, User]) -> None:
+    """Each is root inside, and themselves outside; only what the engine says of itself is made up here."""
+    for user in users:
+        client = user.home / "docker"
+        (client / "docker").write_text("#!/bin/sh\ntest $1 = info && echo '[name=seccomp name=rootless]'\n")
+        (client / "docker").chmod(0o755)
+        rootless = replace(user, exported={"PATH": f"{client}:{os.environ['PATH']}"})
+        service = yaml.safe_load(rootless("config"))["services"]["reaper"]
+        assert service["user"] == "0:0"
+        assert service["environment"]["WATTDOCK_HOME"] == str(user.own)
+        assert user.own.stat().st_uid == user.uid
+
+
 @pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
 def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users: tuple[User, User]) -> None:
     """Whoever may write there could change the models and kernels that are measured."""
