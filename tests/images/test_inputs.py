@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.images import build, inputs
-from wattdock.images.build import staged
+from wattdock.images.bases import Base
+from wattdock.images.build import new_recipe, staged
 from wattdock.images.inputs import image_names, input_differences, input_files, inputs_sha256, read_inputs
 from wattdock.launch.runners import REPO
 
@@ -103,6 +104,18 @@ def test_a_build_can_reach_its_inputs_and_nothing_else(checkout: Path) -> None:
             assert {path.stat().st_mtime for path in sources} == {NOON_S}
             assert (context / f"build/wheels/{name}").is_dir()
     assert list((checkout / "build").glob("context-*")) == []
+
+
+def test_an_image_says_what_was_built_in_though_the_checkout_changed_meanwhile(checkout: Path) -> None:
+    """A file that is saved between the copy and the hash, and one that comes."""
+    base = Base("base", BASE, None)
+    before = read_inputs("pytorch", variant="cpu", base=BASE)
+    with staged("pytorch", NOON_S) as context:
+        (checkout / "runners/pytorch/wattdock_pytorch.py").write_text("other")
+        (checkout / "build/wheels/pytorch/c-3-py3-none-any.whl").write_text("new")
+        recipe = new_recipe(context, NOON_S, variant="cpu", base=base)
+    assert recipe.inputs == before
+    assert recipe.inputs != read_inputs("pytorch", variant="cpu", base=BASE)
 
 
 def test_a_plain_docker_build_cannot_reach_the_lock_either() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import PreflightError
-from wattdock.images.inputs import WHEELS, input_files, read_inputs
+from wattdock.images.inputs import WHEELS, input_files, inputs_below
 from wattdock.images.labels import Recipe, labels_from
 from wattdock.launch.runners import REPO
 
@@ -54,8 +54,9 @@ def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
         PreflightError: The client is not there, or its build failed.
         ConfigError: There is no such image.
     """
-    recipe, source_date_s = new_recipe(name, variant=variant, base=base)
+    source_date_s = source_date()
     with staged(name, source_date_s) as context:
+        recipe = new_recipe(context, source_date_s, variant=variant, base=base)
         command = build_command(name, recipe, context, builder)
         env = {**os.environ, "DOCKER_BUILDKIT": "1", SOURCE_DATE_EPOCH: str(source_date_s)}
         try:
@@ -68,16 +69,18 @@ def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
         raise PreflightError(f"{builder.client} build of wattdock-{name} failed with code {code}; see its output above")
 
 
-def new_recipe(name: str, *, variant: str, base: Base) -> tuple[Recipe, int]:
-    """Return what an image would be made from now, and its sources' time in seconds since 1970."""
-    source_date_s = source_date()
-    recipe = Recipe(
-        inputs=read_inputs(name, variant=variant, base=base.digest or base.id),
+def new_recipe(context: Path, source_date_s: int, *, variant: str, base: Base) -> Recipe:
+    """Return what an image is made from: what its context holds, which a checkout that is edited meanwhile does not.
+
+    Args:
+        source_date_s: The sources' time, in seconds since 1970.
+    """
+    return Recipe(
+        inputs=inputs_below(context, variant=variant, base=base.digest or base.id),
         build_args={"BASE": base.argument, "VARIANT": variant, "VERSION": __version__, "REVISION": revision()},
         base_digest=base.digest,
         source_date=datetime.fromtimestamp(source_date_s, UTC).isoformat(),
     )
-    return recipe, source_date_s
 
 
 def build_command(name: str, recipe: Recipe, context: Path, builder: Builder) -> list[str]:

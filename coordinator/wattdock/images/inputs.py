@@ -87,12 +87,19 @@ def _files_of(source: str) -> Iterator[str]:
 
 
 def read_inputs(name: str, *, variant: str, base: str) -> dict[str, str]:
-    """Return each input of an image and its hash, as of now.
+    """Return each input of an image and its hash, as of now in this checkout.
 
     Args:
         base: What identifies the base image: its digest, or its id where no registry has it.
     """
     hashes = {path: _file_sha256(REPO / path) for path in input_files(name)}
+    return {BASE_INPUT: base, VARIANT_INPUT: variant, **hashes}
+
+
+def inputs_below(context: Path, *, variant: str, base: str) -> dict[str, str]:
+    """Return the inputs of a build: every file below its context, whatever the checkout holds by now."""
+    files = (path for path in context.rglob("*") if path.is_file())
+    hashes = {path.relative_to(context).as_posix(): _file_sha256(path) for path in files}
     return {BASE_INPUT: base, VARIANT_INPUT: variant, **hashes}
 
 
