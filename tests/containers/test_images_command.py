@@ -46,6 +46,11 @@ def images(*words: str, lock: Path | None = None, engine: str | None = None) -> 
             3,
             "cannot run absent: No such ",
         ),
+        (
+            ("build", "pytorch", "--base", BASE, "--variant", "cpu", "--build-options", "-q --build-arg=BASE=other"),
+            2,
+            "build option --build-arg is not for --build-options: the image would not be what it says it is",
+        ),
         (("pull", "vllm"), 3, f"cannot pull vllm: {NOT_BUILT}"),
         (("pull",), 2, "the lock holds no image that a registry has; see: wattdock images list"),
         (("pull", "vllm", "--bases", "--base", "127.0.0.1:1/absent"), 3, "cannot pull 127.0.0.1:1/absent: "),

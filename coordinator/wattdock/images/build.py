@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
-from wattdock.errors import PreflightError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.images.inputs import WHEELS, input_files, inputs_below
 from wattdock.images.labels import Recipe, labels_from
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from wattdock.images.bases import Base
 
 SOURCE_DATE_EPOCH = "SOURCE_DATE_EPOCH"
+# What decides the content or what is said of it, and so is not for a build's options.
+OURS = frozenset("--build-arg --build-context --file -f --label --pull --tag -t --target".split())
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
 
@@ -52,8 +54,9 @@ def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
 
     Raises:
         PreflightError: The client is not there, or its build failed.
-        ConfigError: There is no such image.
+        ConfigError: There is no such image, or an option would make it another than it says it is.
     """
+    require_harmless(shlex.split(builder.options))
     source_date_s = source_date()
     with staged(name, source_date_s) as context:
         recipe = new_recipe(context, source_date_s, variant=variant, base=base)
@@ -67,6 +70,17 @@ def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
             ) from error
     if code:
         raise PreflightError(f"{builder.client} build of wattdock-{name} failed with code {code}; see its output above")
+
+
+def require_harmless(options: Sequence[str]) -> None:
+    """Refuse options of a build that would win over what the image says it was made from. Pure.
+
+    Raises:
+        ConfigError: One of them would.
+    """
+    names = (word.partition("=")[0] if word.startswith("--") else word[:2] for word in options)
+    if taken := next((name for name in names if name in OURS), None):
+        raise ConfigError(f"build option {taken} is not for --build-options: the image would not be what it says it is")
 
 
 def new_recipe(context: Path, source_date_s: int, *, variant: str, base: Base) -> Recipe:
