@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import importlib.util
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ ADDRESSES = ("1.1.1.1", "10.0.0.1", "192.168.0.1", "2606:4700:4700::1111")
 
 def main() -> None:
     what = sys.argv[sys.argv.index("--backend") + 1]
-    print(json.dumps({"walls": walls, "compile": compiled, "gloo": all_reduced}[what]()), flush=True)
+    print(json.dumps({"walls": walls, "modules": modules, "compile": compiled, "gloo": all_reduced}[what]()), flush=True)
 
 
 def walls() -> dict[str, object]:
@@ -41,6 +42,12 @@ def walls() -> dict[str, object]:
             str(file.relative_to("/model")): file.read_text() for file in Path("/model").rglob("*") if file.is_file()
         },
     }
+
+
+def modules() -> dict[str, object]:
+    """Where a package that the image has comes from."""
+    found = importlib.util.find_spec("pip")
+    return {"pip": found.origin if found else None}
 
 
 def can_write(folder: str) -> bool:

@@ -110,3 +110,16 @@ def test_compiled_kernels_run_inside(probe_image: Containers, home: Path) -> Non
 def test_two_processes_reduce_over_loopback_inside(probe_image: Containers, home: Path) -> None:
     """gloo finds itself by the container's host name, with no network there."""
     assert probe("gloo", probe_image, home) == {"sums": ["3.0", "3.0"]}
+
+
+def test_nothing_in_the_kept_cache_takes_the_place_of_a_package_of_the_image(
+    probe_image: Containers, home: Path
+) -> None:
+    """The runner's home lies there, and Python looks below it for packages before it looks at the system's."""
+    for minor in range(10, 16):
+        package = home / f"cache/home/.local/lib/python3.{minor}/site-packages/pip/__init__.py"
+        package.parent.mkdir(parents=True)
+        package.touch()
+    for path in (home / "cache", *(home / "cache").rglob("*")):
+        give_to_user(path)
+    assert probe("modules", probe_image, home)["pip"].startswith("/usr/")

@@ -72,6 +72,8 @@ def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: 
     none = {} if spec.gpu_uuids else {"CUDA_VISIBLE_DEVICES": ""}
     return kept | {
         "HOME": f"{cache}/home",
+        # That home is kept, and packages below it would come before the image's.
+        "PYTHONNOUSERSITE": "1",
         "XDG_CACHE_HOME": cache,
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
