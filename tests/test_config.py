@@ -146,6 +146,38 @@ def test_vllm_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare() ->
         ExperimentConfig.model_validate({"backend": "vllm", "vllm": {"tensor_parallel_size": 0}})
 
 
+@pytest.mark.parametrize(("scaling", "times"), [("strong", 1), ("weak", 3)])
+def test_replicas_take_a_gpu_each_and_share_the_workload_or_multiply_it(scaling: str, times: int) -> None:
+    """Strong scaling asks for the same work of more engines, weak scaling for as much of each."""
+    config = ExperimentConfig.model_validate(
+        {
+            "backend": "vllm",
+            "vllm": {"data_parallel_size": 3, "data_parallel_scaling": scaling},
+            "workload": {
+                "batch_size": 6,
+                "min_requests": 12,
+                "arrival": "poisson",
+                "rate_per_s": 2,
+                "prompts": {"count": 8},
+            },
+        }
+    )
+    assert (config.section.gpus_needed(), config.section.gpus_per_model()) == (3, 1)
+    served = config.served
+    assert (served.batch_size, served.min_requests, served.rate_per_s) == (6 * times, 12 * times, 2 * times)
+    assert (served.prompts_per_pass, served.requests_per_pass) == (8 * times, 12 * times)
+    assert config.section.engine_args() == {"data_parallel_size": 3}
+
+
+@pytest.mark.parametrize(
+    ("section", "gpus"),
+    [({}, 1), ({"tp_plan": "auto", "tp_size": 4}, 4), ({"tp_plan": "auto"}, 2), ({"data_parallel_size": 2}, 2)],
+)
+def test_pytorch_takes_a_gpu_for_each_rank_or_replica(section: dict[str, Any], gpus: int) -> None:
+    """Without a size at least as many as make sense; the GPUs that are named decide."""
+    assert ExperimentConfig.model_validate({"pytorch": section}).section.gpus_needed() == gpus
+
+
 def test_tensorrt_takes_a_gpu_per_worker_and_knows_one_name_for_each_setting() -> None:
     """Settings in groups keep what the section does not declare."""
     section = {"tp_size": 2, "pp_size": 2, "kv_cache_config": {"host_cache_size": 0}, "stream_interval": 2}

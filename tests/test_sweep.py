@@ -260,3 +260,10 @@ def test_the_published_schema_finds_mistakes(wrong: dict[str, Any]) -> None:
     """Otherwise it would be of no use to an editor."""
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(study_schema()).validate(wrong)
+
+
+def test_points_of_a_swept_section_are_named_by_its_settings(tmp_path: Path) -> None:
+    """Two splits of equal size would have one name by their values."""
+    text = "sweep:\n  backend: [vllm]\n  vllm: [{tensor_parallel_size: 2}, {pipeline_parallel_size: 2}]\n"
+    names = [one.name for one in study(tmp_path, text).experiments]
+    assert names == ["backend=vllm tensor_parallel_size=2", "backend=vllm pipeline_parallel_size=2"]

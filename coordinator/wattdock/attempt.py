@@ -17,6 +17,7 @@ from wattdock import wire
 from wattdock.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.failures import cause_of, oom_kills
 from wattdock.host.folders import SCRATCH_LOCK
 from wattdock.launch.log import log_tail
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL, place_of
@@ -74,6 +75,7 @@ class Attempt:
         self._served: list[tuple[Row, Collected, str]] = []
         self._current: Collected | None = None
         self._deadline_s = math.inf
+        self._oom_kills = oom_kills()
 
     def run(self, interrupts: Interrupts) -> None:
         """Serve the rows; every error ends on a row, none leaves here but an interruption.
@@ -248,7 +250,12 @@ class Attempt:
         self._served.append((row, collected, name))
 
     def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
-        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=log_tail(self._log))
+        tail = log_tail(self._log)
+        cause = None
+        if exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER):
+            cause = cause_of(message, tail, oom_kills=oom_kills() - self._oom_kills)
+        told = {"cause": cause.name, "advice": cause.advice} if cause else {}
+        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=tail, **told)
 
     def _hand_over(self, meter: Meter) -> None:
         """Stop the meter and give every served row what was seen of it.

@@ -208,7 +208,7 @@ def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:
     done = []
     for index in range(config.warmup.passes):
         collected.stage = f"warm-up {index + 1}/{config.warmup.passes}"
-        length = _Length(config.workload.requests_per_warm_up, None, settle_s=0.0)
+        length = _Length(config.served.requests_per_warm_up, None, settle_s=0.0)
         done.append(_run_pass(session, collected, first + index, length))
         collected.spans.append(dataclasses.replace(done[-1].generated.span, name="warm-up"))
     return done
@@ -217,7 +217,7 @@ def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:
 def _warm_up_until_steady(session: Session, collected: Collected, first: int) -> list[MeasuredPass]:
     """Repeat passes of a quarter of the window, each with prompts of its own, until nothing drifts or the cap."""
     config, limits = collected.config, collected.config.warmup
-    length = _Length(config.workload.batch_size, limits.window_s / PASSES_PER_WINDOW, settle_s=session.settle_s)
+    length = _Length(config.served.batch_size, limits.window_s / PASSES_PER_WINDOW, settle_s=session.settle_s)
     done: list[MeasuredPass] = []
     while True:
         collected.stage = f"warm-up {len(done) + 1}"
@@ -254,7 +254,7 @@ def ignores_eos(config: ExperimentConfig, model: ModelFolder) -> bool:
 
 def _one_token_passes(session: Session, collected: Collected) -> None:
     """Run passes that are all prefill, with prompts that nothing before them had."""
-    spec, repeats = collected.config.workload, collected.config.repeats
+    spec, repeats = collected.config.served, collected.config.repeats
     length = _Length(spec.requests_per_pass, spec.min_duration_s, session.settle_s, one_token=True)
     for number in range(repeats.one_token_passes):
         collected.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
@@ -274,14 +274,14 @@ class _Length:
 
 
 def _measured_pass(session: Session, collected: Collected, number: int) -> MeasuredPass:
-    spec = collected.config.workload
+    spec = collected.config.served
     length = _Length(spec.requests_per_pass, spec.min_duration_s, settle_s=session.settle_s)
     return _run_pass(session, collected, number, length)
 
 
 def _run_pass(session: Session, collected: Collected, prompt_index: int, length: _Length) -> MeasuredPass:
     """Run one pass on prompts that no other pass of this restart gets."""
-    config, spec = collected.config, collected.config.workload
+    config, spec = collected.config, collected.config.served
     source = load_prompts(
         config.prompts,
         seed=spec.seed,

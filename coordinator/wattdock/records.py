@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One request as the runner saw it; None where the engine does not tell."""
+    """One request as the runner saw it; None where the engine does not tell, or there is one engine (`replica`)."""
 
     index: int
     submitted_ns: int
@@ -53,6 +53,7 @@ class RequestRecord:
     finish_reason: str = ""
     text: str | None = None
     output_ids: tuple[int, ...] | None = None
+    replica: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,24 @@ class TokenSeries:
 
 
 @dataclass(frozen=True)
+class ReplicaPass:
+    """What one of several equal engines did in a pass.
+
+    Attributes:
+        span: From the common start until this engine had drained.
+        last_token_ns: When its last token was produced; None without any.
+    """
+
+    gpu_uuids: tuple[str, ...]
+    span: Span
+    requests: int
+    output_tokens: int
+    last_token_ns: int | None
+
+
+@dataclass(frozen=True)
 class GeneratedPass:
-    """What a runner reports of one pass."""
+    """What a runner reports of one pass; `replicas` is empty where one engine served it."""
 
     span: Span
     requests: tuple[RequestRecord, ...]
@@ -74,6 +91,7 @@ class GeneratedPass:
     prompt_tokens: int | None
     cached_prompt_tokens: int | None
     prompt_repeats: int
+    replicas: tuple[ReplicaPass, ...] = ()
 
 
 @dataclass(frozen=True)

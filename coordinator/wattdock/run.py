@@ -9,12 +9,13 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.attempt import Attempt
 from wattdock.errors import ConfigError, ExitCode, StoreError
+from wattdock.fallbacks import circumstances, ladder, stated
 from wattdock.host.folders import scratch_folder
 from wattdock.host.leases import Wanted, held
 from wattdock.interrupts import Interrupts
@@ -23,11 +24,11 @@ from wattdock.launch.orphans import reap
 from wattdock.merge.result import merge, result_row
 from wattdock.plan import load_groups, schedule
 from wattdock.preflight import Ready, preflight_each, require_still_free
-from wattdock.results.result import Failure, StudyFacts
+from wattdock.results.result import Failure, Fallback, StudyFacts
 from wattdock.results.store import find_stored, store
 from wattdock.study.breaker import Breaker
 from wattdock.study.folder import GIVEN_UP, STORED
-from wattdock.study.history import Past, earlier_costs, pasts, restore, stored_result
+from wattdock.study.history import FAILED, OK, Past, earlier_costs, pasts, restore, stored_result
 from wattdock.study.pace import Work, duration
 from wattdock.study.resume import open_study
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config.expand import Study
+    from wattdock.fallbacks import Step
     from wattdock.progress import Progress
     from wattdock.results.result import ExperimentResult
     from wattdock.study.folder import StudyFolder
@@ -113,7 +115,7 @@ class Run:
                 require_still_free(self.ready)
             with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
                 where = Surroundings(folder, self._output_dir, self._home, scratch, lease_fds)
-                loop = _Loop(self._study, self._restore(folder), where, progress, self.stored)
+                loop = _Loop(self._study, self.ready, self._restore(folder), where, progress, self.stored)
                 self._run(loop, folder, progress, interrupts)
 
     def _run(self, loop: _Loop, folder: StudyFolder, progress: Progress, interrupts: Interrupts) -> None:
@@ -125,7 +127,7 @@ class Run:
             loop.run(interrupts)
         finally:
             place = {one.experiment_id: number for number, one in enumerate(self._study.experiments)}
-            self.stored.sort(key=lambda one: place[one.result.experiment_id])
+            self.stored.sort(key=lambda one: _position(one.result, place))
 
     def _restore(self, folder: StudyFolder) -> dict[int, Row]:
         """Return the rows that are not done, by position; those that are become `stored`."""
@@ -157,7 +159,13 @@ class _Loop:
     """Measures what is missing of `rows`, adding each row to `stored` as it is finished."""
 
     def __init__(
-        self, study: Study, rows: dict[int, Row], where: Surroundings, progress: Progress, stored: list[Stored]
+        self,
+        study: Study,
+        ready: Sequence[Ready],
+        rows: dict[int, Row],
+        where: Surroundings,
+        progress: Progress,
+        stored: list[Stored],
     ) -> None:
         self._study, self._rows, self._where, self._folder = study, rows, where, where.folder
         self._progress, self._stored = progress, stored
@@ -166,6 +174,11 @@ class _Loop:
         self._breaker = Breaker(study.stop_after_failures)
         self._given_up: set[str] = set()
         self._store_errors: list[StoreError] = []
+        self._number = 0
+        self._ready = {one.config.experiment_id: one for one in ready}
+        self._fallen: deque[ExperimentResult] = deque()
+        for one in stored:
+            self._note_fallen(one.result)
 
     def run(self, interrupts: Interrupts) -> None:
         """Measure, store, and close the journal where nothing is left."""
@@ -189,25 +202,26 @@ class _Loop:
         return f"left: {passes} passes, {duration(work, self._groups)}"
 
     def _attempts(self, interrupts: Interrupts) -> None:
-        number = 0
+        self._fall_back(interrupts)
         for restart in range(max(one.repeats.restarts for one in self._study.experiments)):
             for group in schedule(self._study, self._groups, restart):
                 members = [self._rows[one] for one in group if one in self._rows]
                 pending = deque(row for row in members if row.wants(restart))
                 while pending and not self._gives_up(pending[0].config.backend):
-                    number += 1
-                    self._attempt(pending, restart, self._where.scratch / f"{number}.log", interrupts)
+                    self._attempt(pending, restart, interrupts)
+                    self._fall_back(interrupts)
                     if self._folder.broken or self._stops():
                         return
 
-    def _attempt(self, pending: deque[Row], restart: int, log: Path, interrupts: Interrupts) -> None:
+    def _attempt(self, pending: deque[Row], restart: int, interrupts: Interrupts) -> None:
+        self._number += 1
         rows = tuple(pending)
         before = sum(len(row.measured(restart)) for row in rows)
         attempt = Attempt(
             pending,
             restart,
             home=self._where.home,
-            log=log,
+            log=self._where.scratch / f"{self._number}.log",
             progress=self._progress,
             standing=self.standing,
             lease_fds=self._where.lease_fds,
@@ -215,8 +229,47 @@ class _Loop:
         attempt.run(interrupts)
         failure = next((row.failure for row in reversed(rows) if row not in pending and row.failure), None)
         measured = sum(len(row.measured(restart)) for row in rows) > before
-        self._breaker.note(rows[0].config.backend, failure, measured=measured)
+        if not rows[0].fallback:
+            self._breaker.note(rows[0].config.backend, failure, measured=measured)
         self._store(row for row in self._unstored if row.complete)
+
+    def _note_fallen(self, result: ExperimentResult) -> None:
+        ready = self._ready.get(result.experiment_id)
+        if ready and result.status == FAILED and ready.config.on_failure == "fallback":
+            self._fallen.append(result)
+
+    def _fall_back(self, interrupts: Interrupts) -> None:
+        """For each that was asked for and failed, measure other settings until some work."""
+        while self._fallen and not self._folder.broken:
+            asked = self._fallen.popleft()
+            ready = self._ready[asked.experiment_id]
+            steps = ladder(ready.config, circumstances(ready, asked))
+            self._progress.say(stated(ready.config, asked, steps))
+            for number, step in enumerate(steps, 1):
+                if self._folder.broken or self._works(asked, number, step, interrupts):
+                    break
+
+    def _works(self, asked: ExperimentResult, number: int, step: Step, interrupts: Interrupts) -> bool:
+        """Measure one step of the ladder, unless it was before; return whether it worked."""
+        experiment_id = step.config.experiment_id
+        if experiment_id in self._ready:
+            self._progress.say(f"fallback {step.change}: this study asks for it, too; it is measured as itself")
+            return False
+        past = pasts(self._folder.lines).get(experiment_id, Past())
+        if past.is_done(retry_failed=False):
+            folder = self._where.output_dir / past.folders[-1]
+            if folder not in [one.folder for one in self._stored]:
+                self._stored.append(Stored(*stored_result(folder.name, self._where.output_dir)))
+            return past.status == OK
+        # On the same GPUs, which are held for the whole run.
+        ready = replace(self._ready[asked.experiment_id], config=step.config)
+        row = restore(ready, self._folder, past, expected=None)
+        row.fallback = Fallback(fallback_of=asked.experiment_id, step=number, change=step.change)
+        self._unstored.append(row)
+        for restart in range(step.config.repeats.restarts):
+            if row.wants(restart):
+                self._attempt(deque([row]), restart, interrupts)
+        return row.failure is None
 
     def _gives_up(self, backend: str) -> bool:
         reason = self._breaker.reason(backend)
@@ -247,6 +300,7 @@ class _Loop:
         stored = find_stored(result, self._where.output_dir)
         folder = stored or store(result, records, log=row.log_path, output_dir=self._where.output_dir)
         self._stored.append(Stored(result, folder))
+        self._note_fallen(result)
         self._folder.note(STORED, experiment=result.experiment_id, status=result.status, folder=folder.name)
         if result.status != "interrupted" and not self._folder.broken:
             self._folder.drop(result.experiment_id)
@@ -263,7 +317,14 @@ class _Loop:
             message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
             failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
             result = result_row(row.config, failure, started_utc=started_utc)
-        return result.model_copy(update={"study": facts})
+        return result.model_copy(update={"study": facts, "fallback": row.fallback})
+
+
+def _position(result: ExperimentResult, place: dict[str, int]) -> tuple[int, int]:
+    """Where a row stands among all: a fallback behind what was asked for."""
+    if result.fallback:
+        return place[result.fallback.fallback_of], result.fallback.step
+    return place[result.experiment_id], 0
 
 
 def _reaped() -> tuple[str, ...]:

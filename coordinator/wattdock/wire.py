@@ -10,7 +10,7 @@ import numpy as np
 from wattdock.clock import ClockIdentity
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ConfigError
-from wattdock.records import GeneratedPass, Loaded, RequestRecord, Span, TokenSeries
+from wattdock.records import GeneratedPass, Loaded, ReplicaPass, RequestRecord, Span, TokenSeries
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -150,6 +150,7 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
         finish_reason=message.finish_reason,
         text=optional(message, "text"),
         output_ids=tuple(message.output_ids.ids) if message.HasField("output_ids") else None,
+        replica=optional(message, "replica"),
     )
 
 
@@ -167,4 +168,15 @@ def generated_pass(
         prompt_tokens=optional(summary, "prompt_tokens"),
         cached_prompt_tokens=optional(summary, "cached_prompt_tokens"),
         prompt_repeats=summary.prompt_repeats,
+        replicas=tuple(map(_replica_pass, summary.replicas)),
+    )
+
+
+def _replica_pass(message: pb.ReplicaPass) -> ReplicaPass:
+    return ReplicaPass(
+        gpu_uuids=tuple(message.gpu_uuids),
+        span=span(message.span),
+        requests=message.requests,
+        output_tokens=message.output_tokens,
+        last_token_ns=optional(message, "last_token_ns"),
     )

@@ -1,4 +1,4 @@
-"""The PyTorch backend: transformers' `generate` on one device, or spread over several by accelerate.
+"""The PyTorch backend: transformers' `generate` on one device, or spread over several.
 
 This file imports no engine, so that the runner can say what it is at once; the work is in its siblings.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Finding
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import WrongState
+from wattdock_runner.errors import InvalidRequest, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +36,33 @@ class PyTorchBackend:
         "cpu_threads": Argument((int,)),
         "device_map": Argument((str, type(None)), ("auto", None)),
         "float32_matmul_precision": Argument((str,), ("highest", "high", "medium")),
+        "tp_plan": Argument((str, type(None)), ("auto", None)),
+        "tp_size": Argument((int, type(None))),
     }
+    can_replicate = True
 
     def __init__(self) -> None:
         self._model: PyTorchModel | None = None
 
+    def ranks(self, order: LoadOrder) -> int:
+        """Return how many ranks `tp_plan: auto` splits the model over: `tp_size`, else one for each GPU."""
+        plan, size = order.engine_args.get("tp_plan"), order.engine_args.get("tp_size")
+        if plan is None:
+            if size not in (None, 1):
+                raise InvalidRequest(f"tp_size: {size} needs tp_plan: auto")
+            return 1
+        if order.engine_args.get("device_map"):
+            raise InvalidRequest("tp_plan and device_map exclude each other: each is a way to split the model")
+        count = len(order.gpu_uuids) if size is None else int(str(size))
+        if count < 2:
+            raise InvalidRequest(f"tp_plan: auto splits the model over at least 2 GPUs, not {count}; see tp_size, gpus")
+        return count
+
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
-        """Load or draw the model; with `device_map: auto` over all visible GPUs, else on the first (or the CPU)."""
+        """Load or draw the model, or this rank's part of it.
+
+        With `device_map: auto` it is spread over all visible GPUs, else it goes to the first (or the CPU).
+        """
         start_ns = now_ns()
         report("importing torch and transformers", None)
         from wattdock_pytorch_load import load_model
@@ -72,3 +92,4 @@ class PyTorchBackend:
         # A runner that never loaded must not import torch only to stop.
         if "wattdock_pytorch_load" in sys.modules:
             sys.modules["wattdock_pytorch_load"].free_memory()
+            sys.modules["wattdock_pytorch_ranks"].leave()

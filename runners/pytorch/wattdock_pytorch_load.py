@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
+from wattdock_pytorch_ranks import distributed_config, exchange_named, join, require_splittable
 from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
 
 from wattdock_runner.backend import LoadedModel, Span
@@ -35,6 +36,7 @@ class PyTorchModel:
         devices: Those that hold parameters; the first takes the inputs.
         eos_ids: Ids that end a sequence, by the checkpoint's own word.
         pad_id: Fills up shorter prompts, always masked.
+        ranks: How many processes hold the model together.
     """
 
     model: Any
@@ -42,6 +44,7 @@ class PyTorchModel:
     devices: tuple[torch.device, ...]
     eos_ids: tuple[int, ...]
     pad_id: int
+    ranks: int = 1
 
 
 def load_model(
@@ -56,6 +59,7 @@ def load_model(
         WrongState: Torch sees other GPUs than asked for.
         InvalidRequest: Transformers refuses the folder, the dtype or the attention implementation.
         OutOfMemory: It does not fit.
+        ExchangeFailed: It is one of several ranks, and these cannot exchange data.
     """
     disable_progress_bar()
     gpus = torch_gpus(torch.cuda)
@@ -63,14 +67,20 @@ def load_model(
     torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
     torch.set_float32_matmul_precision(str(order.engine_args.get("float32_matmul_precision", "highest")))
     report("drawing random weights" if order.random_weights else "reading weights", None)
-    model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
+    if order.rank:
+        join(order.rank, "cuda" if gpus else "cpu")
+    with exchange_named("loading the model"):
+        model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
     model.eval()
     defaults = _take_generation_defaults(model, order)
     report("reading the tokenizer", None)
     tokenizer = _tokenizer(order)
-    _synchronize_all()
+    loaded = _as_loaded(model, tokenizer, defaults, order.rank.count if order.rank else 1)
+    # No other device: that would open a context on a GPU which another rank, or nobody, uses.
+    for device in loaded.devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
     span = Span("load", start_ns, now_ns(), drained=True)
-    loaded = _as_loaded(model, tokenizer, defaults)
     return loaded, _describe(loaded, order, gpus, defaults, span)
 
 
@@ -82,9 +92,11 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
         config = AutoConfig.from_pretrained(order.model_path, local_files_only=True, **options)
         options["dtype"] = _dtype(order, config, has_gpu)
         options |= {"attn_implementation": attention} if attention else {}
+        if order.rank:
+            require_splittable(config, order.rank.count)
         placement = _placement(order, config, options, has_gpu)
         if order.random_weights is not None:
-            return draw_model(empty_model(config, **options), placement, order.random_weights)
+            return draw_model(empty_model(config, order.rank, **options), placement, order.random_weights)
         return _read_weights(order, placement, options)
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
@@ -103,15 +115,19 @@ def _dtype(order: LoadOrder, config: Any, has_gpu: bool) -> Any:
 def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: bool) -> Placement:
     if not has_gpu:
         return {"": "cpu"}
+    if order.rank:
+        return {"": order.rank.index}
     if order.engine_args.get("device_map") != "auto":
         return {"": 0}
     known = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
-    return balanced_placement(empty_model(config, **known))
+    return balanced_placement(empty_model(config, None, **known))
 
 
 def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any]) -> Any:
+    # Transformers reads each rank's part alone, to the rank's own device.
+    options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
     model, info = AutoModelForCausalLM.from_pretrained(
-        order.model_path, local_files_only=True, device_map=placement, output_loading_info=True, **options
+        order.model_path, local_files_only=True, output_loading_info=True, **options
     )
     # Transformers would fill a gap with freshly drawn weights and a warning.
     if missing := sorted(info["missing_keys"]):
@@ -140,7 +156,7 @@ def _tokenizer(order: LoadOrder) -> Any:
     )
 
 
-def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig) -> PyTorchModel:
+def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig, ranks: int) -> PyTorchModel:
     eos = defaults.eos_token_id
     if eos is None:
         eos = getattr(model.config.get_text_config(), "eos_token_id", None)
@@ -150,6 +166,7 @@ def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig) -> PyTorc
         devices=tuple(dict.fromkeys(parameter.device for parameter in model.parameters())),
         eos_ids=eos_token_ids(eos),
         pad_id=defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0,
+        ranks=ranks,
     )
 
 
@@ -168,12 +185,14 @@ def _describe(
             "dtype": str(model.dtype).removeprefix("torch."),
             "attn_implementation": model.config._attn_implementation,
             "device_map": {name: str(device) for name, device in devices_by_name.items()},
+            "tp_plan": "auto" if order.rank else None,
+            "tp_size": loaded.ranks,
             "cpu_threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "eos_token_ids": list(loaded.eos_ids),
             "trust_remote_code": order.trust_remote_code,
         },
-        parallelism={"kind": "device_map" if len(used) > 1 else "none", "devices": layers},
+        parallelism=_parallelism(loaded, len(used), layers),
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         driver_version=driver_version(),
@@ -182,6 +201,12 @@ def _describe(
         warnings=ignored_settings_warnings(defaults.to_diff_dict()),
         spans=(span,),
     )
+
+
+def _parallelism(loaded: PyTorchModel, gpus: int, layers: dict[str, int]) -> dict[str, Any]:
+    if loaded.ranks > 1:
+        return {"kind": "tensor", "tensor_parallel_size": loaded.ranks, "devices": layers}
+    return {"kind": "device_map" if gpus > 1 else "none", "devices": layers}
 
 
 def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
@@ -221,9 +246,3 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _synchronize_all() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(index)

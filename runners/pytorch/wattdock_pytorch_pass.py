@@ -5,12 +5,13 @@ Everything that is not inference happens before the span opens or after it close
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig
 from wattdock_pytorch_load import PyTorchModel, freeing_memory
+from wattdock_pytorch_ranks import RankTickets, exchange_named, wait_for_all
 from wattdock_pytorch_steps import StepClock, output_length
 
 from wattdock_runner.clock import now_ns
@@ -59,15 +60,17 @@ def run_pass(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]
     Raises:
         InvalidRequest: A prompt cannot be run by this model.
         OutOfMemory: A batch does not fit.
+        ExchangeFailed: Ranks that hold the model together could not exchange data.
         PassCancelled: The client went away.
     """
     requests = _prepare(loaded, workload, prompts)
     clock = StepClock(recorder, loaded.devices[0])
     torch.manual_seed(workload.seed)
-    batches = freeing_memory(
-        f"generating with {workload.in_flight} in flight",
-        lambda: _run_batches(loaded, workload, requests, recorder, clock),
-    )
+    if loaded.ranks > 1:
+        workload = replace(workload, tickets=RankTickets(loaded.devices[0]))
+    doing = f"generating with {workload.in_flight} in flight"
+    with exchange_named(doing):
+        batches = freeing_memory(doing, lambda: _run_batches(loaded, workload, requests, recorder, clock))
     instants = clock.instants()
     for batch in batches:
         _record(batch, loaded, workload, recorder, instants)
@@ -94,7 +97,8 @@ def _run_batches(
     with torch.inference_mode():
         while chosen := supply.take(workload.in_flight):
             batches.append(_run_batch(loaded, workload, chosen, clock))
-            recorder.progress(output_tokens=recorder.tokens_so_far, requests_finished=supply.taken)
+            finished = recorder.requests_finished + len(chosen)
+            recorder.progress(output_tokens=recorder.tokens_so_far, requests_finished=finished)
     drain(loaded)
     recorder.close(drained=True)
     return batches
@@ -176,3 +180,5 @@ def drain(loaded: PyTorchModel) -> None:
     for device in loaded.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+    if loaded.ranks > 1:
+        wait_for_all(loaded.devices[0])

@@ -12,21 +12,28 @@ import torch
 from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
 from accelerate.utils import get_balanced_memory
 from transformers import AutoModelForCausalLM
+from wattdock_pytorch_ranks import own_part, split_empty
 
 from wattdock_runner.errors import OutOfMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock_runner.backend import RandomWeights
+    from wattdock_runner.backend import RandomWeights, Rank
 
 Placement = dict[str, "int | str"]
 
 
-def empty_model(config: Any, **options: Any) -> Any:
-    """Return the model with its parameters on the meta device and its buffers (rotary tables, …) real."""
+def empty_model(config: Any, rank: Rank | None = None, **options: Any) -> Any:
+    """Return the model with its parameters on the meta device and its buffers (rotary tables, …) real.
+
+    Args:
+        rank: One of several processes that hold it together: each parameter is then this one's part.
+    """
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, **options)
+    if rank:
+        return split_empty(model, rank)
     model.tie_weights()
     return model
 
@@ -51,7 +58,8 @@ def balanced_placement(model: Any) -> Placement:
 def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
     """Give every parameter of `model` (on meta) its device and values from U[low, high), a generator per tensor.
 
-    Tied parameters stay tied; buffers move with their module and keep their values.
+    Tied parameters stay tied; buffers move with their module and keep their values. A rank keeps its part of the same
+    values as one process alone would draw.
     """
     drawn: dict[int, torch.nn.Parameter] = {}
     for module_name, module in model.named_modules():
@@ -76,7 +84,13 @@ def _draw(parameter: Any, name: str, device: torch.device, weights: RandomWeight
     # Drawn in float32: a CPU draws bfloat16 from 256 values only, and bit patterns decide what arithmetic costs.
     values = torch.empty(parameter.shape, dtype=torch.float32, device=device)
     values.uniform_(weights.low, weights.high, generator=generator)
-    return torch.nn.Parameter(values.to(parameter.dtype), requires_grad=False)
+    values = values.to(parameter.dtype)
+    return torch.nn.Parameter(own_part(values, parameter) if is_split(parameter) else values, requires_grad=False)
+
+
+def is_split(parameter: Any) -> bool:
+    """Whether this process holds a part of a parameter only."""
+    return hasattr(parameter, "placements")
 
 
 def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:

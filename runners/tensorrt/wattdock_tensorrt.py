@@ -38,6 +38,7 @@ class TensorrtBackend:
     packages: tuple[str, ...] = ("tensorrt-llm", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=1.2,<1.4"
     arrivals: tuple[Arrival, ...] = (Arrival.BATCH, Arrival.CLOSED, Arrival.POISSON, Arrival.SINGLE)
+    can_replicate = False
 
     def __init__(self) -> None:
         self._model: TensorrtModel | None = None

@@ -39,6 +39,7 @@ class VllmBackend:
     packages: tuple[str, ...] = (framework_package, "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=0.26,<0.34"
     arrivals: tuple[Arrival, ...] = (Arrival.BATCH, Arrival.CLOSED, Arrival.POISSON, Arrival.SINGLE)
+    can_replicate = True
 
     def __init__(self) -> None:
         self._model: VllmModel | None = None

@@ -26,6 +26,7 @@ All = Annotated[bool, typer.Option("--all", help="Also rows that a later one of 
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
+Folder = Annotated[Path, typer.Argument(help="A result's folder.", exists=True, file_okay=False)]
 Filtering = Mapping[str, Any]
 VERDICTS = {"publishable": True, "unpublishable": False}
 
@@ -97,6 +98,25 @@ def export(
     elif parquet:
         write_parquet(found, parquet)
     typer.echo(f"{found.num_rows} results written to {csv or parquet}")
+
+
+@app.command("agreement")
+def agreement_(first: Folder, second: Folder, as_json: Json = False) -> None:
+    """Say how far two results of one model and the same prompts generated the same tokens."""
+    import dataclasses
+    import json
+
+    from wattdock.results.agreement import agreement
+
+    found = agreement(first, second)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found)))
+        return
+    where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
+    typer.echo(
+        f"{found.identical} of {found.requests} requests identical, {found.prefix_share:.2%} of tokens before a first "
+        f"difference{where}"
+    )
 
 
 def _filters(given: Filtering, output_dir: Path) -> "Filters":

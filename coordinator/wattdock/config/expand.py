@@ -163,7 +163,7 @@ def _swept(written: StudyFile, flags: Settings, sections: set[str]) -> list[Cand
                 continue
             seen.add(key)
         words = [str(given["name"])] if given.get("name") else []
-        words += [f"{names[name]}={_value_name(value)}" for name, value in own.items()]
+        words += [_named(names[name], value, whole=name in sections) for name, value in own.items()]
         found.append(Candidate(_own_section(given, sections) | {"name": " ".join(words)}, own))
     return found
 
@@ -219,6 +219,13 @@ def _swept_names(sweep: Settings) -> Iterator[str]:
                 yield from group
         else:
             yield name
+
+
+def _named(name: str, value: Any, *, whole: bool) -> str:
+    """Return a swept setting and its value; of a whole section its settings, which alone tell it from the others."""
+    if whole and isinstance(value, dict):
+        return " ".join(f"{key}={_value_name(one)}" for key, one in value.items())
+    return f"{name}={_value_name(value)}"
 
 
 def _value_name(value: Any) -> str:

@@ -150,6 +150,16 @@ class WorkloadSpec(_Written):
         batches = 32 if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
+    def times(self, factor: int) -> WorkloadSpec:
+        """Return so many times this work: in flight, in all, and per second."""
+        if factor == 1:
+            return self
+        counts = {name: value * factor for name in ("min_requests", "rate_per_s") if (value := getattr(self, name))}
+        prompts = self.prompts
+        if prompts.count:
+            prompts = prompts.model_copy(update={"count": prompts.count * factor})
+        return self.model_copy(update={**counts, "batch_size": self.batch_size * factor, "prompts": prompts})
+
     @property
     def requests_per_pass(self) -> int:
         """How many requests a pass has at least."""
@@ -279,7 +289,9 @@ class ExperimentConfig(_Written):
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
             each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
-        on_failure: Whether a failed experiment stops the rest.
+        on_failure: "continue" with the rest, "stop", or "fallback": where it failed for lack of memory, a dead process
+            or a broken link, measure other settings, one after the other, until one works. Each is a row of its own,
+            and none stands for what was asked for.
         runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
@@ -300,7 +312,7 @@ class ExperimentConfig(_Written):
     container: ContainerSpec = ContainerSpec()
     meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"
-    on_failure: Literal["continue", "stop"] = "continue"
+    on_failure: Literal["continue", "stop", "fallback"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
     runner_python: Path | None = None
     power_limit_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -325,6 +337,7 @@ class ExperimentConfig(_Written):
         if own is not None:
             section = value.get(own)
             config._section = section_class(own).model_validate({} if section is None else section)
+            config._section.require_servable(config.workload)
         return config
 
     @model_validator(mode="after")
@@ -342,6 +355,11 @@ class ExperimentConfig(_Written):
     def _with_section(self, dump: Any) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
         return fields | {self.backend: self._section.model_dump(mode="json")}
+
+    @property
+    def served(self) -> WorkloadSpec:
+        """What all engines together are asked for."""
+        return self.workload.times(self.section.work_factor)
 
     @property
     def prompts(self) -> PromptSpec:

@@ -109,7 +109,7 @@ def _why_not(config: ExperimentConfig, found: GpuInventory, around: Surroundings
 def _bytes_needed(config: ExperimentConfig, weight_bytes: int | None) -> float:
     """Least VRAM per GPU: its share of the weights, and what was asked for."""
     asked = (config.gpus.min_free_gb or 0) * 1e9 if isinstance(config.gpus, GpuCount) else 0.0
-    return max(asked, (weight_bytes or 0) / gpus_asked(config))
+    return max(asked, (weight_bytes or 0) * config.section.replicas / gpus_asked(config))
 
 
 def gpus_asked(config: ExperimentConfig) -> int:

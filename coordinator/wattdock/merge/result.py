@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.merge.compute import compute
 from wattdock.merge.conditions import gpu_conditions
+from wattdock.merge.data_parallel import data_parallel
 from wattdock.merge.energy import Gpus, SpanJoules, measured_energy
 from wattdock.merge.environment import environment, used_uuids
 from wattdock.merge.idle import idle_baselines, idle_energy_j
@@ -57,7 +58,7 @@ def merge(
         leased=tuple(gpu.uuid for gpu in ready.gpus),
         bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
     )
-    speed = performance(passes, offered_rate_per_s=config.workload.rate_per_s)
+    speed = performance(passes, offered_rate_per_s=config.served.rate_per_s)
     joules_in = SpanJoules()
     energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
     energy = _completed(energy, restarts, used, config, joules_in)
@@ -68,7 +69,11 @@ def merge(
         energy=energy,
         performance=speed,
         compute=compute(
-            model.config if model else None, passes, snapshot, energy, in_flight=config.workload.batch_size
+            model.config if model else None,
+            passes,
+            snapshot,
+            energy,
+            in_flight=config.served.batch_size // config.section.replicas,
         ),
         statistics=statistics(energy.passes),
         procedure=procedure(restarts, used, config.warmup, joules_in),
@@ -79,6 +84,7 @@ def merge(
         started_utc=started_utc,
         **vars(measured),
         multi_gpu=multi_gpu(energy, speed, restarts),
+        data_parallel=data_parallel(config, restarts, energy, joules_in),
         audit=audit(measured, _declared(config), token_disagreements=token_disagreements(passes), failure=failure),
         spans=[stored for one in restarts for stored in _stored_spans(one, used, joules_in)],
     )
@@ -102,7 +108,7 @@ def _completed(
     idle = idle_energy_j(restarts, baselines, used)
     reason = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
     split = phases(restarts, used, joules_in)
-    by_window = windows(restarts, used, in_flight=config.workload.batch_size, joules_in=joules_in) if used else None
+    by_window = windows(restarts, used, in_flight=config.served.batch_size, joules_in=joules_in) if used else None
     seen = {
         "prefill_j": split.prefill_j,
         "decode_j": split.decode_j,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from wattdock.results.data_parallel import DataParallel
     from wattdock.results.result import Audit, CrossCheck, EnergyResult, ExperimentResult, MultiGPUMetrics, Quantiles
 
 SAMPLE_TEXTS = 2
@@ -62,13 +63,20 @@ def _title(result: ExperimentResult) -> str:
 
 
 def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if result.fallback:
+        asked = result.fallback.fallback_of[:8]
+        yield "fallback", f"{result.fallback.change}; {asked} was asked for and failed, this does not stand for it"
     if result.error:
         yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
+        if result.error.cause:
+            yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
     if result.energy:
         yield from _host_rows(result.energy)
+    if result.data_parallel:
+        yield from _replica_rows(result.data_parallel)
     yield from _compute_rows(result)
     if result.statistics and result.statistics.ci95 and result.statistics.ci95_relative is not None:
         seen = result.statistics
@@ -153,6 +161,15 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
     if energy.cross_check:
         yield "cross-check", _cross_check(energy.cross_check)
+
+
+def _replica_rows(split: DataParallel) -> Iterable[tuple[str, str]]:
+    meaning, _, _ = split.scaling_meaning.partition(":")
+    yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
+    for one in split.replicas:
+        joules = NOTHING if one.tail_idle_j is None else f"{one.tail_idle_j:,.1f} J"
+        served = f"{one.requests} requests, {one.output_tokens:,} tokens"
+        yield f"  replica {one.replica}", f"{served}; waited {one.tail_s or 0.0:.2f} s for the others: {joules}"
 
 
 def _share(shared: MultiGPUMetrics | None, uuid: str) -> str:

@@ -26,7 +26,7 @@ class RunnerEnvironment(_Stored):
         used_gpu_uuids: GPUs that hold a part of the model.
         parallelism: As in effect, for instance {"kind": "device_map", …}.
         engine_args: Effective engine arguments, read back from the engine.
-        weight_bytes: Size of the weights as loaded.
+        weight_bytes: Size of the weights of one copy of the model, as loaded.
     """
 
     visible_gpus: list[RunnerGpu] = Field(default_factory=list)

@@ -58,6 +58,8 @@ FIELDS = {
     "energy_per_output_token_j": ("DOUBLE", "energy.energy_per_output_token_j"),
     "energy_per_request_j": ("DOUBLE", "energy.energy_per_request_j"),
     "mean_power_w": ("DOUBLE", "energy.mean_power_w"),
+    "fallback_of": ("VARCHAR", "fallback.fallback_of"),
+    "error_cause": ("VARCHAR", "error.cause"),
     "publishable": ("BOOLEAN", "audit.publishable"),
     # Parts of the columns below.
     "_started": ("VARCHAR", "started_utc"),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattdock.results.conditions import GpuConditions, Phases
+from wattdock.results.data_parallel import DataParallel
 from wattdock.results.derived import Compute, Statistics
 from wattdock.results.environment import EnvironmentSnapshot
 from wattdock.results.procedure import IdleBaseline, Procedure
@@ -43,6 +44,8 @@ class Failure(_Stored):
         kind: Class of the error, for instance "RunnerError".
         stage: What was being done: "launch", "load", "warm-up", "pass 2", ….
         log_tail: The runner's last lines.
+        cause: What it was, where it could be told; see `wattdock.failures`.
+        advice: What helps against that.
     """
 
     kind: str
@@ -50,6 +53,8 @@ class Failure(_Stored):
     stage: str
     exit_code: int
     log_tail: str = ""
+    cause: str | None = None
+    advice: str | None = None
 
 
 class StoredSpan(_Stored):
@@ -365,12 +370,32 @@ class StudyFacts(_Stored):
     attempt: int
 
 
+class Fallback(_Stored):
+    """That this experiment was measured because another one, which was asked for, failed; it never stands for that one.
+
+    Attributes:
+        fallback_of: Id of the experiment that was asked for.
+        step: Of the ladder, from 1.
+        change: What is different from what was asked for.
+    """
+
+    fallback_of: str
+    step: int
+    change: str
+
+
 class ExperimentResult(_Stored):
-    """One experiment's row; a failed one has every key too."""
+    """One experiment's row; a failed one has every key too.
+
+    Attributes:
+        fallback: Null for what was asked for itself.
+        data_parallel: Null where one engine served the workload.
+    """
 
     schema_version: int = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
+    fallback: Fallback | None = None
     started_utc: str
     config: dict[str, Any]
     status: Literal["ok", "failed", "interrupted"]
@@ -381,6 +406,7 @@ class ExperimentResult(_Stored):
     compute: Compute | None
     statistics: Statistics | None
     multi_gpu: MultiGPUMetrics | None
+    data_parallel: DataParallel | None = None
     audit: Audit | None
     procedure: Procedure | None = None
     spans: list[StoredSpan]

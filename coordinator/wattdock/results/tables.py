@@ -39,6 +39,7 @@ REQUESTS_SCHEMA = pa.schema(
         pa.field("finish_reason", pa.string()),
         pa.field("text", pa.string()),
         pa.field("output_ids", pa.list_(pa.uint32())),
+        pa.field("replica", pa.int32()),
     ]
 )
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.records import Span
+    from wattdock.results.result import Fallback
     from wattdock.study.folder import Kept, StudyFolder
     from wattdock.study.pace import Cost
 
@@ -44,6 +45,7 @@ class Row:
         model: As this run's last runner had it.
         kept: What each runner measured of it, by the record's name.
         interruption: Why the run ended in the middle of it, if it did.
+        fallback: What it was measured instead of; None where it was asked for itself.
         unmeasured: A runner's service that was interrupted before its first pass ended.
     """
 
@@ -55,6 +57,7 @@ class Row:
     kept: dict[str, Kept] = field(default_factory=dict)
     interruption: Failure | None = None
     unmeasured: Served | None = None
+    fallback: Fallback | None = None
 
     @property
     def config(self) -> ExperimentConfig:

@@ -256,7 +256,7 @@ class Heartbeat(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ...) -> None: ...
 
 class RequestRecord(_message.Message):
-    __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids")
+    __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INTENDED_NS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_NS_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +268,7 @@ class RequestRecord(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     index: int
     intended_ns: int
     submitted_ns: int
@@ -279,7 +280,8 @@ class RequestRecord(_message.Message):
     finish_reason: str
     text: str
     output_ids: TokenIds
-    def __init__(self, index: _Optional[int] = ..., intended_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., output_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
+    replica: int
+    def __init__(self, index: _Optional[int] = ..., intended_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., output_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., replica: _Optional[int] = ...) -> None: ...
 
 class RequestChunk(_message.Message):
     __slots__ = ("requests",)
@@ -295,21 +297,37 @@ class TokenSeries(_message.Message):
     output_tokens: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, at_ns: _Optional[_Iterable[int]] = ..., output_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class ReplicaPass(_message.Message):
+    __slots__ = ("gpu_uuids", "span", "requests", "output_tokens", "last_token_ns")
+    GPU_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TOKEN_NS_FIELD_NUMBER: _ClassVar[int]
+    gpu_uuids: _containers.RepeatedScalarFieldContainer[str]
+    span: Span
+    requests: int
+    output_tokens: int
+    last_token_ns: int
+    def __init__(self, gpu_uuids: _Optional[_Iterable[str]] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., last_token_ns: _Optional[int] = ...) -> None: ...
+
 class PassSummary(_message.Message):
-    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats")
+    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas")
     SPAN_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_REPEATS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     span: Span
     requests: int
     prompt_tokens: int
     cached_prompt_tokens: int
     output_tokens: int
     prompt_repeats: int
-    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaPass]
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("heartbeat", "requests", "tokens", "summary")

@@ -6,22 +6,22 @@ Ends on SIGTERM or SIGINT; outside a container it also dies with the process tha
 from __future__ import annotations
 
 import argparse
-import ctypes
-import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
 from wattdock_proto.v1 import runner_pb2_grpc
+from wattdock_runner.find import find_backend
 from wattdock_runner.interceptor import FaultInterceptor
+from wattdock_runner.own_process import die_with_parent, log_to_stderr
 from wattdock_runner.servicer import RunnerServicer
+from wattdock_runner.spread import SpreadBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 SERVER_THREADS = 8
 STOP_GRACE_S = 10.0
 SIGNAL_LOOK_S = 1.0
@@ -45,38 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", required=True, help="name: module wattdock_NAME must be importable")
     parser.add_argument("--socket", required=True, help="path of the Unix socket; its folder must exist")
     options = parser.parse_args(argv)
-    _log_to_stderr()
+    log_to_stderr()
     # As a container's first process it is its engine's to end; its parent there is a passing helper of the engine's.
     if os.getpid() != 1:
         die_with_parent()
     try:
-        backend = find_backend(options.backend)
+        backend = SpreadBackend(find_backend(options.backend))
     except LookupError as error:
         log.error("%s", error)
         return EXIT_USAGE
     return serve(backend, options.socket)
-
-
-def find_backend(name: str) -> Backend:
-    """Return the backend in module `wattdock_<name>`: its `BACKEND`, else an instance of its one backend class.
-
-    Raises:
-        LookupError: There is no such module, or not exactly one backend in it.
-    """
-    module_name = f"wattdock_{name}"
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name:
-            raise
-        raise LookupError(f"no backend {name!r}: module {module_name} is not on PYTHONPATH") from error
-    if hasattr(module, "BACKEND"):
-        return cast("Backend", module.BACKEND)
-    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module_name]
-    classes = [value for value in own if hasattr(value, "engine_arguments")]
-    if len(classes) != 1:
-        raise LookupError(f"{module_name} must hold one backend class or BACKEND, and holds {len(classes)}")
-    return cast("Backend", classes[0]())
 
 
 def serve(backend: Backend, socket_path: str) -> int:
@@ -116,23 +93,6 @@ def _bind_privately(server: grpc.Server, socket_path: str) -> None:
         server.add_insecure_port(f"unix:{socket_path}")
     finally:
         os.umask(before)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the one that started it ends.
-
-    Source: prctl(2), PR_SET_PDEATHSIG.
-    """
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        log.warning("cannot tie this process to its parent: %s", os.strerror(ctypes.get_errno()))
-
-
-def _log_to_stderr() -> None:
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wattdock_runner.backend import Arrival
-from wattdock_runner.supply import PromptSupply, poisson_instants
+from wattdock_runner.supply import PoissonSchedule, PromptSupply
 
 if TYPE_CHECKING:
     from wattdock_runner.backend import Workload
@@ -25,19 +25,23 @@ class Admission(Generic[T]):
 
     Attributes:
         exhausted: No further request will come.
-        next_ns: When the next request of an open-loop schedule arrives.
     """
 
     def __init__(self, workload: Workload, supply: PromptSupply[T], started_ns: int) -> None:
         self._workload = workload
         self._supply = supply
+        self._started_ns = started_ns
         self._schedule = (
-            poisson_instants(workload.rate_per_s or 0.0, workload.seed, started_ns)
+            PoissonSchedule(workload.rate_per_s or 0.0, workload.seed, started_ns)
             if workload.arrival is Arrival.POISSON
             else None
         )
-        self.next_ns = next(self._schedule) if self._schedule else started_ns
         self.exhausted = False
+
+    @property
+    def next_ns(self) -> int:
+        """When the next request of an open-loop schedule arrives."""
+        return self._schedule.at_ns(self._supply.taken) if self._schedule else self._started_ns
 
     @property
     def wake_ns(self) -> int:
@@ -55,10 +59,7 @@ class Admission(Generic[T]):
         self.exhausted = self.exhausted or self._supply.minima_met()
         if self.exhausted or free <= 0 or (self._workload.arrival is Arrival.BATCH and running):
             return []
-        if self._schedule is None:
+        if (schedule := self._schedule) is None:
             return [(index, request, None) for index, request in self._supply.take(free)]
-        arrived: list[tuple[int, T, int | None]] = []
-        while len(arrived) < free and self.next_ns <= at_ns and (taken := self._supply.take(1)):
-            arrived += [(index, request, self.next_ns) for index, request in taken]
-            self.next_ns = next(self._schedule)
-        return arrived
+        arrived = self._supply.take(free, arrived=lambda index: schedule.at_ns(index) <= at_ns)
+        return [(index, request, schedule.at_ns(index)) for index, request in arrived]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.arguments import Argument
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.tickets import Tickets
 
 
 class Arrival(Enum):
@@ -36,6 +37,21 @@ class RandomWeights:
 
 
 @dataclass(frozen=True)
+class Rank:
+    """This process's place among those that hold one model together and compute every step together.
+
+    Attributes:
+        index: From 0; that rank's record counts.
+        count: Of all ranks.
+        meeting: Path of an empty file, the same for all, through which they find each other.
+    """
+
+    index: int
+    count: int
+    meeting: str
+
+
+@dataclass(frozen=True)
 class LoadOrder:
     """One model to load.
 
@@ -44,6 +60,7 @@ class LoadOrder:
         dtype: "auto", "float32", "bfloat16" or "float16".
         engine_args: Known names with values of the declared types; the servicer has checked both.
         gpu_uuids: What the engine must see, in NVML's form and in this order; empty means no GPU.
+        rank: This process's place, where several hold the model together; None where it is alone.
     """
 
     model_path: Path
@@ -52,6 +69,7 @@ class LoadOrder:
     random_weights: RandomWeights | None = None
     trust_remote_code: bool = False
     gpu_uuids: tuple[str, ...] = ()
+    rank: Rank | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +98,7 @@ class LoadedModel:
     Attributes:
         effective_engine_args: JSON-ready.
         parallelism: JSON-ready, for instance {"kind": "tensor", "size": 2}.
-        weight_bytes: Size of the parameters as loaded.
+        weight_bytes: Size of the parameters of one copy of the model, as loaded.
         warnings: Seen while loading, to be repeated to the user.
         spans: "load" and its parts.
     """
@@ -117,7 +135,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Workload:
-    """One pass; what each field means stands in runner.proto, and the servicer has checked the values."""
+    """One pass; what each field means stands in runner.proto, and the servicer has checked the values.
+
+    Attributes:
+        tickets: The queue, where several engines serve it; None where one does.
+    """
 
     arrival: Arrival
     in_flight: int
@@ -132,6 +154,7 @@ class Workload:
     return_text: bool = False
     return_token_ids: bool = False
     settle_s: float = 0.0
+    tickets: Tickets | None = None
 
     def output_tokens_wanted(self, prompt: Prompt) -> int:
         """Return the most tokens that one prompt may generate."""
@@ -162,6 +185,8 @@ class Backend(Protocol):
         supported_versions: PEP 440 specifier of framework versions this backend was written for, or None.
         arrivals: The kinds of arrival it really implements.
         engine_arguments: Valid names and types, or None when only the engine knows them (`load` must then check).
+        can_replicate: Several of it may serve one workload, a process each (`data_parallel_size`); it then takes its
+            requests from `PromptSupply`.
     """
 
     name: str
@@ -171,6 +196,7 @@ class Backend(Protocol):
     supported_versions: str | None
     arrivals: tuple[Arrival, ...]
     engine_arguments: Mapping[str, Argument] | None
+    can_replicate: bool
 
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
         """Load one model; `report` takes a stage and, where known, the fraction done."""
@@ -186,4 +212,17 @@ class Backend(Protocol):
 
     def unload(self) -> None:
         """Free the model and the accelerators' memory; harmless when nothing is loaded."""
+        ...
+
+
+@runtime_checkable
+class SplitsOverRanks(Protocol):
+    """What a backend has besides, where several processes of it can hold one model together."""
+
+    def ranks(self, order: LoadOrder) -> int:
+        """Return how many processes must hold the model together, each loading it with a `rank`; 1 is this one alone.
+
+        Raises:
+            InvalidRequest: The order contradicts itself about it.
+        """
         ...

@@ -4,6 +4,8 @@
     ├── InvalidRequest   INVALID_ARGUMENT      what was asked for does not exist or makes no sense
     ├── WrongState       FAILED_PRECONDITION   not now: nothing loaded, busy, or not on these GPUs
     ├── OutOfMemory      RESOURCE_EXHAUSTED    it does not fit
+    ├── WorkerDied       ABORTED               a process of the engine ended in the middle
+    ├── ExchangeFailed   ABORTED               processes or GPUs could not exchange data
     └── PassCancelled    CANCELLED             the client went away
 
 Knows no gRPC: the interceptor turns these into status codes. A message is one line that holds the value seen.
@@ -26,6 +28,14 @@ class WrongState(RunnerFault):
 
 class OutOfMemory(RunnerFault):
     """The model or the pass does not fit in the accelerator's (or the host's) memory."""
+
+
+class WorkerDied(RunnerFault):
+    """A process that holds a part or a copy of the model ended before it was asked to."""
+
+
+class ExchangeFailed(RunnerFault):
+    """The processes of a split model could not exchange data (NCCL, gloo)."""
 
 
 class PassCancelled(RunnerFault):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, PassCancelled, WrongState
+from wattdock_runner.errors import ExchangeFailed, InvalidRequest, OutOfMemory, PassCancelled, WorkerDied, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +24,8 @@ CODES = {
     WrongState: grpc.StatusCode.FAILED_PRECONDITION,
     OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    WorkerDied: grpc.StatusCode.ABORTED,
+    ExchangeFailed: grpc.StatusCode.ABORTED,
     PassCancelled: grpc.StatusCode.CANCELLED,
 }
 # Status details travel in a header, which many peers limit to 8 KiB.

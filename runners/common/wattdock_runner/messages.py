@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from wattdock_runner.backend import Backend, LoadedModel, Span
-    from wattdock_runner.recorder import PassRecorder, RequestRecord
+    from wattdock_runner.recorder import PassRecorder, ReplicaPass, RequestRecord
 
     M = TypeVar("M", bound=Message)
 
@@ -207,8 +207,19 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         cached_prompt_tokens=_sum_if_all_known([request.cached_prompt_tokens for request in requests]),
         output_tokens=sum(request.output_tokens for request in requests),
         prompt_repeats=max(0, len(requests) - 1) // prompts,
+        replicas=map(_replica_message, recorder.replicas),
     )
     yield pb.GenerateEvent(summary=summary)
+
+
+def _replica_message(replica: ReplicaPass) -> pb.ReplicaPass:
+    return pb.ReplicaPass(
+        gpu_uuids=replica.gpu_uuids,
+        span=span_message(replica.span),
+        requests=replica.requests,
+        output_tokens=replica.output_tokens,
+        last_token_ns=replica.last_token_ns,
+    )
 
 
 def _request_message(request: RequestRecord) -> pb.RequestRecord:
@@ -224,6 +235,7 @@ def _request_message(request: RequestRecord) -> pb.RequestRecord:
         finish_reason=request.finish_reason,
         text=request.text,
         output_ids=None if request.output_ids is None else pb.TokenIds(ids=request.output_ids),
+        replica=request.replica,
     )
 
 

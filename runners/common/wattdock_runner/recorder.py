@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import PassCancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass
@@ -30,6 +30,7 @@ class RequestRecord:
         finished_ns: When its last token was produced.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
         finish_reason: "stop", "length" or "abort".
+        replica: Which of several equal engines served it, from 0; None where there was one.
     """
 
     index: int
@@ -43,15 +44,50 @@ class RequestRecord:
     finish_reason: str = "abort"
     text: str | None = None
     output_ids: Sequence[int] | None = None
+    replica: int | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A pass as one process recorded it.
+
+    Attributes:
+        tokens_at: Output tokens by the instant (ns) they were produced at.
+    """
+
+    span: Span
+    requests: tuple[RequestRecord, ...]
+    tokens_at: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class ReplicaPass:
+    """What one of several equal engines did in a pass.
+
+    Attributes:
+        span: From the common start until this engine had drained.
+        last_token_ns: When its last token was produced; None without any.
+    """
+
+    gpu_uuids: tuple[str, ...]
+    span: Span
+    requests: int
+    output_tokens: int
+    last_token_ns: int | None
 
 
 class PassRecorder:
-    """The record of one pass. Every method is cheap enough to be called from the measured loop."""
+    """The record of one pass. Every method is cheap enough to be called from the measured loop.
+
+    Attributes:
+        replicas: What each of several equal engines did; empty where there was one.
+    """
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
         self.tokens_so_far = 0
         self.requests_finished = 0
+        self.replicas: tuple[ReplicaPass, ...] = ()
         self._requests: dict[int, RequestRecord] = {}
         self._tokens_at: Counter[int] = Counter()
         self._start_ns: int | None = None
@@ -124,3 +160,36 @@ class PassRecorder:
         """Return instants (ns, ascending) and the cumulative number of output tokens at each; equal lengths."""
         instants = sorted(self._tokens_at)
         return instants, list(accumulate(self._tokens_at[at_ns] for at_ns in instants))
+
+    def recorded(self) -> Recorded:
+        """Return the closed record, to be adopted in another process."""
+        return Recorded(self.span, tuple(self.requests()), dict(self._tokens_at))
+
+    def adopt(self, one: Recorded) -> None:
+        """Take another process's record for this one."""
+        self._span = one.span
+        self._requests = {request.index: request for request in one.requests}
+        self._tokens_at = Counter(one.tokens_at)
+
+    def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Recorded]]) -> None:
+        """Make one record of those of several equal engines, each with its GPUs' UUIDs.
+
+        The pass ends when the last of them has drained.
+        """
+        for replica, (_, part) in enumerate(parts):
+            for request in part.requests:
+                self._requests[request.index] = replace(request, replica=replica)
+            self._tokens_at.update(part.tokens_at)
+        spans = [part.span for _, part in parts]
+        drained = all(span.drained for span in spans)
+        self._span = Span("pass", min(s.start_ns for s in spans), max(s.end_ns for s in spans), drained)
+        self.replicas = tuple(
+            ReplicaPass(
+                gpu_uuids=uuids,
+                span=part.span,
+                requests=len(part.requests),
+                output_tokens=sum(part.tokens_at.values()),
+                last_token_ns=max(part.tokens_at, default=None),
+            )
+            for uuids, part in parts
+        )

@@ -114,7 +114,9 @@ class FakeBackend:
         "load_fault": Argument((str,), FAULTS),
         "pass_fault": Argument((str,), FAULTS),
         "used_gpus": Argument((int, type(None))),
+        "most_in_flight": Argument((int,)),
     }
+    can_replicate = True
 
     def __init__(self) -> None:
         self._args: dict[str, object] = {}
@@ -125,7 +127,7 @@ class FakeBackend:
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
         """Pretend to load for `load_s` seconds, on exactly the GPUs asked for."""
         start_ns = now_ns()
-        defaults = {"step_s": 0.001, "tokens_per_step": 1, "load_s": 0.0, "stops_after": None}
+        defaults = {"step_s": 0.001, "tokens_per_step": 1, "load_s": 0.0, "stops_after": None, "most_in_flight": 10_000}
         self._args = {**defaults, "load_fault": "none", "pass_fault": "none", "used_gpus": None, **order.engine_args}
         report("pretending to load", 0.0)
         strike(self._args["load_fault"])
@@ -148,6 +150,8 @@ class FakeBackend:
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Serve the pass step by step; a prompt "fault:NAME" strikes when it is admitted."""
+        if workload.in_flight > int(str(self._args["most_in_flight"])):
+            raise OutOfMemory(f"{workload.in_flight} requests in flight need more blocks of KV cache than there are")
         admission = _Admission(workload, prompts, recorder.open())
         strike(self._args["pass_fault"])
         running: list[_Running] = []

@@ -11,6 +11,7 @@ import pytest
 from contract.runner_process import VLLM_FOLDER
 from packaging.specifiers import SpecifierSet
 
+from wattdock.config.sections.base import ReplicableSection
 from wattdock.config.sections.vllm import Section
 
 FACTS = json.loads((Path(__file__).parents[2] / "facts/vllm.json").read_text(encoding="utf-8"))
@@ -59,9 +60,10 @@ def test_all_that_the_runner_writes_is_an_argument_there(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> None:
-    """What the section checks before launch is what vLLM takes."""
+    """What the section checks before launch is what vLLM takes; replicas are the runner's affair, not an engine's."""
     there = types_in(version)
-    assert Section.model_fields.keys() - there.keys() == set()
+    settings = Section.model_fields.keys() - (ReplicableSection.model_fields.keys() - {"dtype"})
+    assert settings - there.keys() == set()
     plain = {"int": int, "float": float, "bool": bool, "str": str}
     for name, kind in there.items():
         words = set(kind.replace("|", " ").split())

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattdock.config.placement import EngineMemory, Split
+
+if TYPE_CHECKING:
+    from wattdock.config.experiment import WorkloadSpec
+
+Size = Annotated[int, Field(ge=1)]
+# Ways to split one model over GPUs, as the sections call them.
+SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_plan", "device_map")
 
 
 class BackendSection(BaseModel):
@@ -24,7 +31,40 @@ class BackendSection(BaseModel):
 
     def gpus_needed(self) -> int:
         """Return how many GPUs this section's parallelism takes, where a GPU is used at all."""
+        return self.gpus_per_model() * self.replicas
+
+    def gpus_per_model(self) -> int:
+        """Return how many GPUs hold one copy of the model."""
         return 1
+
+    @property
+    def replicas(self) -> int:
+        """Equal engines that serve the workload together."""
+        return 1
+
+    @property
+    def work_factor(self) -> int:
+        """How many times the workload that is written is served."""
+        return 1
+
+    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:  # noqa: ARG002
+        """Return the settings of every other way to split the model over so many GPUs."""
+        return ()
+
+    def as_replicas(self, gpus: int) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
+        return None
+
+    def fewer_bits(self, dtype: str) -> dict[str, Any]:
+        """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
+        return {"dtype": "bfloat16"} if dtype == "float32" else {}
+
+    def require_servable(self, workload: WorkloadSpec) -> None:
+        """Accept what a workload asks of the parallelism.
+
+        Raises:
+            ValueError: Holds both values.
+        """
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return how these settings spread a model over a number of GPUs."""
@@ -43,6 +83,71 @@ class BackendSection(BaseModel):
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`."""
         return self.model_dump(exclude={"dtype"}, exclude_unset=True)
+
+
+class ReplicableSection(BackendSection):
+    """A section of a backend whose engine the runner can hold several of.
+
+    Attributes:
+        data_parallel_size: Independent engines, each with the whole model on a GPU of its own, that take requests from
+            one queue.
+        data_parallel_scaling: What `workload` says of them. "strong": the whole, so `batch_size` is shared out among
+            them; "weak": each one's share, so `batch_size`, `min_requests`, `prompts.count` and `rate_per_s` count for
+            each of them.
+    """
+
+    data_parallel_size: Size = 1
+    data_parallel_scaling: Literal["strong", "weak"] = "strong"
+
+    @model_validator(mode="after")
+    def _one_way_to_split(self) -> Self:
+        splits = [f"{name}: {value}" for name in SPLITS if (value := getattr(self, name, None)) not in (None, 1)]
+        if self.data_parallel_size > 1 and splits:
+            raise ValueError(
+                f"data_parallel_size: {self.data_parallel_size} gives each engine one GPU and {splits[0]} splits the "
+                "model over several; choose one of the two"
+            )
+        return self
+
+    def unsplit(self) -> dict[str, Any]:
+        """Return the settings of a model that is not split."""
+        return {}
+
+    def as_replicas(self, gpus: int) -> dict[str, Any] | None:
+        """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
+        return {**self.unsplit(), "data_parallel_size": gpus} if gpus > 1 and self.replicas == 1 else None
+
+    @property
+    def replicas(self) -> int:
+        """Equal engines that serve the workload together."""
+        return self.data_parallel_size
+
+    @property
+    def work_factor(self) -> int:
+        """How many times the workload that is written is served."""
+        return self.data_parallel_size if self.data_parallel_scaling == "weak" else 1
+
+    def require_servable(self, workload: WorkloadSpec) -> None:
+        """Accept requests in flight that can be shared out equally.
+
+        Raises:
+            ValueError: Holds both values.
+        """
+        in_flight = workload.batch_size * self.work_factor
+        if in_flight % self.replicas or (workload.arrival == "single" and self.replicas > 1):
+            raise ValueError(
+                f"batch_size: {workload.batch_size} with arrival: {workload.arrival} cannot be shared out among "
+                f"data_parallel_size: {self.replicas} engines equally; take a multiple, or data_parallel_scaling: weak"
+            )
+
+    def engine_args(self) -> dict[str, Any]:
+        """Return what the runner's engine is given, apart from `dtype`."""
+        return self.model_dump(exclude={"dtype", "data_parallel_scaling"}, exclude_unset=True)
+
+
+def factor_pairs(count: int) -> tuple[tuple[int, int], ...]:
+    """Return every pair of whole numbers whose product is `count`, the first one falling."""
+    return tuple((first, count // first) for first in range(count, 0, -1) if count % first == 0)
 
 
 def section_class(backend: str) -> type[BackendSection]:

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import BackendSection
+from wattdock.config.sections.base import ReplicableSection, Size
 
 # Per request and vocabulary entry: 16-bit logits, their float32 copy, and what processing them makes.
 # Source: transformers, GenerationMixin._sample.
 LOGIT_BYTES = 2 + 4 + 4
 
 
-class Section(BackendSection):
+class Section(ReplicableSection):
     """`pytorch:` in an experiment.
 
     Attributes:
         dtype: "auto" is the checkpoint's own on a GPU and float32 on a CPU.
         device_map: "auto" lets accelerate spread the layers over the GPUs that `gpus` names.
+        tp_plan: "auto" splits every layer over ranks, one process and GPU each, by transformers' plan for the model.
+        tp_size: How many ranks; None is one for each GPU that `gpus` names.
         attn_implementation: As transformers calls them; None is transformers' own choice.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: Literal["auto"] | None = None
+    tp_plan: Literal["auto"] | None = None
+    tp_size: Size | None = None
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
 
+    @model_validator(mode="after")
+    def _one_plan(self) -> Self:
+        if self.tp_plan and self.device_map:
+            raise ValueError("tp_plan and device_map exclude each other: each is a way to split the model")
+        if self.tp_size not in (None, 1) and not self.tp_plan:
+            raise ValueError(f"tp_size: {self.tp_size} needs tp_plan: auto")
+        if self.tp_plan and self.tp_size == 1:
+            raise ValueError("tp_plan: auto splits the model over at least 2 GPUs, not tp_size: 1")
+        return self
+
+    def unsplit(self) -> dict[str, Any]:
+        """Return the settings of a model that is not split."""
+        return {"tp_plan": None, "tp_size": None, "device_map": None}
+
+    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
+        """Return split layers where whole ones were spread over the GPUs, and the other way round."""
+        if gpus < 2:
+            return ()
+        alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
+        split_layers = {**self.unsplit(), "tp_plan": "auto", "tp_size": gpus, **alone}
+        whole_layers = {**self.unsplit(), "device_map": "auto", **alone}
+        return (*(() if self.tp_plan else (split_layers,)), *(() if self.device_map else (whole_layers,)))
+
+    def gpus_per_model(self) -> int:
+        """Return the number of ranks; the least that makes sense, where `gpus` is to decide."""
+        return (self.tp_size or 2) if self.tp_plan else 1
+
     def split(self, gpus: int) -> Split:
-        """Return the layers' spread over all GPUs where accelerate places them."""
-        return Split(pipeline=gpus, by_device_map=True) if self.device_map and gpus > 1 else Split()
+        """Return split layers, whole replicas, or the layers' spread over all GPUs where accelerate places them."""
+        if self.tp_plan:
+            return Split(tensor=self.tp_size or max(2, gpus))
+        if self.device_map and gpus > 1:
+            return Split(pipeline=gpus, by_device_map=True)
+        return Split(replicas=self.replicas)
 
     def memory(self) -> EngineMemory:
         """Return transformers' way: all prompts of a batch in one step, then a cache that grows with the answers."""

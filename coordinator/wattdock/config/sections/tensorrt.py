@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import BackendSection
+from wattdock.config.sections.base import BackendSection, Size, factor_pairs
 
-Size = Annotated[int, Field(ge=1)]
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192
 RENAMED = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
@@ -78,7 +77,12 @@ class Section(BackendSection):
             )
         return self
 
-    def gpus_needed(self) -> int:
+    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
+        """Return every other split into tensor-parallel and pipeline-parallel parts."""
+        pairs = [pair for pair in factor_pairs(gpus) if pair != (self.tp_size, self.pp_size)]
+        return tuple({"tp_size": tp_size, "pp_size": pp_size} for tp_size, pp_size in pairs)
+
+    def gpus_per_model(self) -> int:
         """Return the number of TensorRT-LLM's workers, each of which takes one GPU."""
         return self.tp_size * self.pp_size
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import BackendSection
+from wattdock.config.sections.base import ReplicableSection, Size, factor_pairs
 
-Size = Annotated[int, Field(ge=1)]
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
@@ -18,7 +17,7 @@ SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
 LOGIT_BYTES = 2 + 4 + 4 + 4
 
 
-class Section(BackendSection):
+class Section(ReplicableSection):
     """`vllm:` in an experiment; any other argument of vLLM's engine may stand here too, and None is vLLM's own choice.
 
     Attributes:
@@ -48,13 +47,30 @@ class Section(BackendSection):
     quantization: str | None = None
     load_format: str | None = None
 
-    def gpus_needed(self) -> int:
+    def unsplit(self) -> dict[str, Any]:
+        """Return the settings of a model that is not split."""
+        return {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
+
+    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
+        """Return every other split into tensor-parallel and pipeline-parallel parts."""
+        own = (self.tensor_parallel_size, self.pipeline_parallel_size)
+        names = ("tensor_parallel_size", "pipeline_parallel_size")
+        alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
+        return tuple(dict(zip(names, pair, strict=True)) | alone for pair in factor_pairs(gpus) if pair != own)
+
+    def fewer_bits(self, dtype: str) -> dict[str, Any]:
+        """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
+        if self.quantization:
+            return {}
+        return {"quantization": "fp8"} if dtype in ("bfloat16", "float16") else super().fewer_bits(dtype)
+
+    def gpus_per_model(self) -> int:
         """Return the number of vLLM's workers, each of which takes one GPU."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
-        """Return vLLM's tensor and pipeline parallelism."""
-        return Split(tensor=self.tensor_parallel_size, pipeline=self.pipeline_parallel_size)
+        """Return vLLM's tensor and pipeline parallelism, or replicas."""
+        return Split(self.tensor_parallel_size, self.pipeline_parallel_size, self.replicas)
 
     def memory(self) -> EngineMemory:
         """Return what vLLM profiles at its start: one step of most tokens, then choosing tokens for most requests."""

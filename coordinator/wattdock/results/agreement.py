@@ -1,0 +1,118 @@
+"""How far two stored results generated the same tokens for the same prompts. Pure but for reading their requests.
+
+A split computes sums in another order, so greedy tokens of one model may part ways where two candidates are close.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError
+from wattdock.results.store import REQUESTS, load_result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from wattdock.results.result import ExperimentResult
+
+# What must be equal for tokens to be comparable, as dotted places in a result.
+SAME = (
+    ("environment", "model", "name"),
+    ("environment", "model", "weights"),
+    ("environment", "dataset_sha256"),
+    ("config", "workload", "prompts"),
+    ("config", "workload", "seed"),
+    ("config", "workload", "temperature"),
+)
+# Restart, pass, and number of the request.
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The tokens of one request, and how long its prompt was."""
+
+    ids: list[int]
+    prompt_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the requests that both have agree.
+
+    Attributes:
+        identical: Requests whose tokens are all equal.
+        prefix_share: Tokens before the first difference ÷ tokens of the shorter answer, over all requests.
+        first_difference: Position of the earliest difference in any request; None without one.
+    """
+
+    requests: int
+    identical: int
+    prefix_share: float
+    first_difference: int | None
+
+
+def agreement(first: Path, second: Path) -> Agreement:
+    """Return how far two result folders agree, request by request of the same restart and pass.
+
+    Raises:
+        ConfigError: They are not of the same model, weights, prompts, seed and temperature, or hold no tokens.
+        StoreError: One cannot be read.
+    """
+    results = [load_result(folder) for folder in (first, second)]
+    for place in SAME:
+        one, other = (_at(result, place) for result in results)
+        if one != other:
+            raise ConfigError(f"{'.'.join(place)} differs: {one} and {other}; their tokens are not comparable")
+    one, other = _answers(first), _answers(second)
+    if longer := [key for key in one if key in other and one[key].prompt_tokens != other[key].prompt_tokens]:
+        raise ConfigError(f"the prompts of restart, pass, request {longer[0]} are not of one length; set prompts.count")
+    return agreement_of(*({key: answer.ids for key, answer in answers.items()} for answers in (one, other)))
+
+
+def agreement_of(first: Mapping[Key, Sequence[int]], second: Mapping[Key, Sequence[int]]) -> Agreement:
+    """Return how far two sets of token ids agree, where both have a request.
+
+    Raises:
+        ConfigError: They have none in common.
+    """
+    pairs = [(first[key], second[key]) for key in first if key in second]
+    if not pairs:
+        raise ConfigError("the two results have no request with tokens in common")
+    prefixes = [common_prefix(*pair) for pair in pairs]
+    lengths = [min(map(len, pair)) for pair in pairs]
+    same = [a == b for a, b in pairs]
+    differences = [prefix for prefix, equal in zip(prefixes, same, strict=True) if not equal]
+    return Agreement(
+        requests=len(pairs),
+        identical=sum(same),
+        prefix_share=sum(prefixes) / sum(lengths) if sum(lengths) else 1.0,
+        first_difference=min(differences, default=None),
+    )
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many tokens at the beginning of both are equal."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _at(result: ExperimentResult, place: tuple[str, ...]) -> Any:
+    value: Any = result.model_dump(mode="json", include={place[0]})
+    for name in place:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _answers(folder: Path) -> dict[Key, _Answer]:
+    import pyarrow.parquet as pq
+
+    columns = ["restart", "pass", "index", "output_ids", "prompt_tokens"]
+    rows = pq.read_table(folder / REQUESTS, columns=columns).to_pylist()
+    return {
+        (one["restart"], one["pass"], one["index"]): _Answer(one["output_ids"], one["prompt_tokens"])
+        for one in rows
+        if one["output_ids"]
+    }

@@ -1,0 +1,152 @@
+"""Hold one model together with other processes: transformers' own plan for tensor parallelism, each rank on one device.
+
+Every rank computes every step; before each batch they agree on what the first of them decided.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from wattdock_runner.errors import ExchangeFailed, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wattdock_runner.backend import Rank
+
+BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+# A rank may read its weights long before another; whoever waits for the runner has a limit of its own.
+EXCHANGE_TIMEOUT = timedelta(hours=2)
+# gloo has no exception class of its own.
+EXCHANGE_WORDS = ("NCCL", "gloo")
+
+
+def join(rank: Rank, kind: str) -> torch.device:
+    """Meet the other ranks, and return this one's device.
+
+    Args:
+        kind: "cuda" or "cpu".
+
+    Raises:
+        ExchangeFailed: They did not come together.
+    """
+    # Transformers takes a rank's device from this.
+    os.environ["LOCAL_RANK"] = str(rank.index)
+    device = torch.device(kind, rank.index) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    with exchange_named("meeting the other ranks"):
+        distributed.init_process_group(
+            BACKENDS[kind],
+            store=distributed.FileStore(rank.meeting, rank.count),
+            rank=rank.index,
+            world_size=rank.count,
+            timeout=EXCHANGE_TIMEOUT,
+            device_id=device if kind == "cuda" else None,
+        )
+    return device
+
+
+def leave() -> None:
+    """Part from the other ranks; harmless where there are none."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def wait_for_all(device: torch.device) -> None:
+    """Return when every rank has come this far."""
+    distributed.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def distributed_config(rank: Rank) -> Any:
+    """Return what tells transformers to split a model by its own plan.
+
+    Raises:
+        InvalidRequest: This version of transformers cannot.
+    """
+    try:
+        from transformers.distributed.configuration_utils import DistributedConfig
+    except ImportError as error:
+        raise InvalidRequest("tp_plan needs transformers 5.17 or newer") from error
+    return DistributedConfig(tp_size=rank.count, tp_plan="auto")
+
+
+def split_empty(model: Any, rank: Rank) -> Any:
+    """Split a model whose parameters are on the meta device, and tied by nobody yet, as `from_pretrained` would."""
+    kind = type(model)
+    prepared = kind.prepare_distribute_model(distributed_config(rank))
+    model = kind.maybe_distribute_model(model, prepared[0], prepared[2])
+    model.tie_weights()
+    return model
+
+
+def own_part(values: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return this rank's part of a whole tensor, split as `like` is; the whole is not kept."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    part = distribute_tensor(values, like.device_mesh, like.placements, src_data_rank=None).to_local()
+    return DTensor.from_local(
+        part.clone(), like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def require_splittable(config: Any, count: int) -> None:
+    """Accept a number of ranks that heads and KV heads can be shared out among.
+
+    Raises:
+        InvalidRequest: Holds the heads and the sizes that are possible.
+    """
+    text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None)
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    if not heads or not kv_heads or not (heads % count or kv_heads % count):
+        return
+    legal = [str(size) for size in range(1, kv_heads + 1) if not heads % size and not kv_heads % size]
+    raise InvalidRequest(
+        f"{heads} attention heads and {kv_heads} KV heads cannot be shared out among {count} ranks; "
+        f"possible: {', '.join(legal)}"
+    )
+
+
+class RankTickets:
+    """Tickets of a pass that all ranks serve together: the first one's clock decides, the others follow.
+
+    Args:
+        device: Where the decision is exchanged.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.taken = 0
+
+    def take(self, wanted: Callable[[int], int]) -> range:
+        """Return the next numbers, the same on every rank."""
+        first = self.taken
+        decided = torch.tensor([wanted(first)], device=self._device)
+        distributed.broadcast(decided, src=0)
+        self.taken = first + int(decided.item())
+        return range(first, self.taken)
+
+
+@contextmanager
+def exchange_named(what: str) -> Iterator[None]:
+    """Say so where processes or GPUs could not exchange data.
+
+    Raises:
+        ExchangeFailed: Says during what, and the library's own sentence.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        is_named = isinstance(error, distributed.DistError) or any(word in str(error) for word in EXCHANGE_WORDS)
+        if not is_named or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ExchangeFailed(f"the ranks could not exchange data while {what}: {error}") from error

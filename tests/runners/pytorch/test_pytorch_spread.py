@@ -1,0 +1,172 @@
+"""PyTorch over several processes, for real on the CPU: tensor parallel over gloo, and data-parallel replicas."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from contract.runner_process import (
+    PYTORCH_FOLDER,
+    PYTORCH_PYTHON,
+    generate_requests,
+    ids_prompt,
+    load_request,
+    running,
+    workload,
+)
+from contract.subjects import SMALL_UNIFORM, write_config
+from runners.pytorch.test_pytorch_runner import PROMPTS, output_ids, reference, run, token_prompts
+
+from wattdock.launch.keeper import descendants
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Runner
+
+pytestmark = [
+    pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}"),
+    pytest.mark.slow,
+]
+
+TENSOR: dict[str, Any] = {"tp_plan": "auto", "tp_size": 2}
+DATA: dict[str, Any] = {"data_parallel_size": 2}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a small float32 Llama with real weights."""
+    folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
+    reference("make", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Runner]:
+    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as runner:
+        yield runner
+
+
+@pytest.fixture
+def runner(process: Runner) -> Iterator[Runner]:
+    """Return a runner that has loaded nothing."""
+    yield process
+    process.stub.Unload(pb.UnloadRequest())
+
+
+def workers(runner: Runner) -> list[int]:
+    found = [pid for pid in descendants(runner.process.pid) if b".worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return sorted(found)
+
+
+def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Runner, checkpoint: Path) -> None:
+    """Each rank holds half of every layer, and the tokens are those of plain transformers."""
+    loaded, _ = runner.load(checkpoint, engine_args=TENSOR)
+    split = json.loads(loaded.environment.parallelism_json)
+    assert split == {"kind": "tensor", "tensor_parallel_size": 2, "devices": {}}
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert (effective["tp_plan"], effective["tp_size"], effective["data_parallel_size"]) == ("auto", 2, 1)
+    assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
+    assert len(workers(runner)) == 2
+    expected = json.loads(reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
+    done = run(runner)
+    assert output_ids(done) == expected
+    assert done.summary.span.drained
+    assert not done.summary.replicas
+    # One after the other, and for a time that one clock only can tell.
+    repeated = run(runner, in_flight=1, min_duration_s=1.0)
+    assert output_ids(repeated)[:4] == expected
+    assert repeated.summary.span.end_ns - repeated.summary.span.start_ns > 1e9
+
+
+def test_ranks_draw_the_weights_that_one_process_draws(runner: Runner, tmp_path: Path) -> None:
+    """Random weights are equal whatever the split, so splits can be compared on a shape alone."""
+    shape = write_config(tmp_path / "shape", dtype="float32")
+    answers = []
+    for arguments in ({}, TENSOR):
+        loaded, _ = runner.load(shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
+        answers.append((loaded.environment.parameter_count, output_ids(run(runner))))
+        runner.stub.Unload(pb.UnloadRequest())
+    assert answers[0] == answers[1]
+
+
+def test_two_replicas_give_the_single_process_es_greedy_tokens_from_one_queue(runner: Runner, checkpoint: Path) -> None:
+    """Four requests, two of them in flight at each replica or one here and three there: every one once."""
+    loaded, _ = runner.load(checkpoint, engine_args=DATA)
+    split = json.loads(loaded.environment.parallelism_json)
+    assert split == {"kind": "data", "data_parallel_size": 2, "devices": {}}
+    assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
+    done = run(runner, in_flight=2)
+    assert output_ids(done) == json.loads(reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
+    assert {one.replica for one in done.requests} == {0, 1}
+    assert sum(one.requests for one in done.summary.replicas) == 4
+    assert sum(one.output_tokens for one in done.summary.replicas) == done.summary.output_tokens
+
+
+@pytest.mark.parametrize(("arguments", "called"), [(TENSOR, "rank"), (DATA, "replica")], ids=["tensor", "data"])
+def test_a_process_killed_mid_pass_is_named_and_none_is_left(
+    runner: Runner, checkpoint: Path, arguments: dict[str, Any], called: str
+) -> None:
+    """The others wait for it in vain and are ended; the runner lives and loads again."""
+    runner.load(checkpoint, engine_args=arguments)
+    call = runner.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), [ids_prompt(9)])))
+    next(call)
+    time.sleep(1)
+    victim = workers(runner)[1]
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    assert f"{called} 1 of 2 (pid {victim}) died: it was killed by SIGKILL" in (caught.value.details() or "")
+    assert workers(runner) == []
+
+
+def test_a_model_split_over_ranks_loads_again_after_a_pass_that_was_cancelled(runner: Runner, checkpoint: Path) -> None:
+    """Ranks that stopped at different steps wait for each other for ever, and are ended instead."""
+    runner.load(checkpoint, engine_args=TENSOR)
+    call = runner.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), [ids_prompt(9)])))
+    next(call)
+    time.sleep(1)
+    call.cancel()
+    runner.stub.Unload(pb.UnloadRequest())
+    assert workers(runner) == []
+    runner.load(checkpoint, engine_args=TENSOR)
+    assert len(run(runner, token_prompts()).requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tp_plan": "auto"}, "at least 2 GPUs, not 0"),
+        ({"tp_size": 2}, "needs tp_plan: auto"),
+        ({**TENSOR, "device_map": "auto"}, "exclude each other"),
+        ({**TENSOR, **DATA}, "choose one of the two"),
+        ({"tp_plan": "auto", "tp_size": 3}, "2 KV heads cannot be shared out among 3 ranks; possible: 1, 2"),
+    ],
+)
+def test_splits_that_cannot_be_are_refused(
+    runner: Runner, checkpoint: Path, arguments: dict[str, Any], words: str
+) -> None:
+    """With the value seen and what is possible."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(runner.stub.Load(load_request(checkpoint, engine_args=arguments)))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in (caught.value.details() or "")
+    assert workers(runner) == []
+
+
+def test_ranks_that_cannot_exchange_data_say_so(checkpoint: Path) -> None:
+    """Gloo on an interface that is not there fails as NCCL does on a broken link: by name, and with no rank left."""
+    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON, GLOO_SOCKET_IFNAME="nosuch0") as runner:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(runner.stub.Load(load_request(checkpoint, engine_args=TENSOR)))
+        assert caught.value.code() is grpc.StatusCode.ABORTED
+        assert "the ranks could not exchange data while meeting the other ranks" in (caught.value.details() or "")
+        assert workers(runner) == []

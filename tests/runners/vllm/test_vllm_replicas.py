@@ -1,0 +1,101 @@
+"""vLLM as equal replicas, for real on the CPU: two engines, one queue, and the tokens of one engine alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, generate_requests, ids_prompt, running, workload
+from contract.subjects import SMALL_UNIFORM, write_config
+
+from wattdock.launch.keeper import descendants
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Runner
+
+pytestmark = [
+    pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
+    pytest.mark.slow,
+]
+
+SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
+PROMPTS = [ids_prompt(length) for length in (5, 40, 17, 9, 30, 12)]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Runner]:
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
+        yield runner
+
+
+@pytest.fixture
+def runner(process: Runner) -> Iterator[Runner]:
+    """Return a runner that has loaded nothing."""
+    yield process
+    process.stub.Unload(pb.UnloadRequest())
+
+
+def workers(runner: Runner) -> list[int]:
+    found = [pid for pid in descendants(runner.process.pid) if b".worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return sorted(found)
+
+
+def test_two_engines_that_take_from_one_queue_give_one_engine_s_greedy_tokens(runner: Runner, tmp_path: Path) -> None:
+    """Continuous batching in each; a closed loop of two keeps one request at each."""
+    shape = write_config(tmp_path / "shape", dtype="float32")
+    asked = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2, max_output_tokens=24, return_token_ids=True)
+    answers = []
+    for arguments in (SMALL, {**SMALL, "data_parallel_size": 2}):
+        loaded, _ = runner.load(shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
+        done = runner.generate(asked, PROMPTS)
+        answers.append([list(one.output_ids.ids) for one in done.requests])
+        runner.stub.Unload(pb.UnloadRequest())
+    assert answers[0] == answers[1]
+    assert json.loads(loaded.environment.parallelism_json) == {"kind": "data", "data_parallel_size": 2, "devices": {}}
+    assert json.loads(loaded.effective_engine_args_json)["data_parallel_size"] == 2
+    assert {one.replica for one in done.requests} == {0, 1}
+    assert sum(one.output_tokens for one in done.summary.replicas) == done.summary.output_tokens == 6 * 24
+
+
+def test_an_open_loop_over_two_engines_keeps_one_schedule(runner: Runner, tmp_path: Path) -> None:
+    """Arrivals are the pass's, not each engine's: as many, at the instants that one engine would see."""
+    runner.load(
+        write_config(tmp_path / "shape", dtype="float32"),
+        engine_args={**SMALL, "data_parallel_size": 2},
+        random_weights=SMALL_UNIFORM,
+    )
+    open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=4, rate_per_s=20.0, seed=7, min_requests=20)
+    done = runner.generate(open_loop, PROMPTS)
+    assert [one.index for one in done.requests] == list(range(20))
+    intended = [one.intended_ns for one in done.requests]
+    assert intended == sorted(intended)
+    assert all(one.submitted_ns >= one.intended_ns for one in done.requests)
+    assert {one.replica for one in done.requests} == {0, 1}
+
+
+def test_an_engine_killed_mid_pass_is_named_and_none_is_left(runner: Runner, tmp_path: Path) -> None:
+    """The runner itself lives on."""
+    runner.load(
+        write_config(tmp_path / "shape", dtype="float32"),
+        engine_args={**SMALL, "data_parallel_size": 2},
+        random_weights=SMALL_UNIFORM,
+    )
+    call = runner.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), PROMPTS)))
+    next(call)
+    time.sleep(1)
+    victim = workers(runner)[0]
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    assert f"replica 0 of 2 (pid {victim}) died: it was killed by SIGKILL" in (caught.value.details() or "")
+    assert workers(runner) == []
