@@ -79,9 +79,9 @@ def pull_base(name: str, base: str, locked: Mapping[str, LockedImage]) -> bool:
 
 def own_digest(base: str, digests: Sequence[str]) -> str | None:
     """Return the digest by which the registry in an image's own name has it; others' are left aside. Pure."""
-    own = _familiar(repository_of(base))
+    own = familiar(repository_of(base))
     pairs = (one.partition("@") for one in digests)
-    return next((digest for repository, _, digest in pairs if _familiar(repository) == own), None)
+    return next((digest for repository, _, digest in pairs if familiar(repository) == own), None)
 
 
 def repository_of(reference: str) -> str:
@@ -91,5 +91,6 @@ def repository_of(reference: str) -> str:
     return str(parse_repository_tag(reference)[0])
 
 
-def _familiar(repository: str) -> str:
+def familiar(repository: str) -> str:
+    """Return a name as engines write it: without what they leave out. Pure."""
     return next((repository.removeprefix(one) for one in IMPLIED if repository.startswith(one)), repository)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import PreflightError
+from wattdock.images.bases import familiar
 from wattdock.images.difference import source_differences
 from wattdock.images.inputs import BASE_INPUT, VARIANT_INPUT, WHEELS, default_base, in_short, inputs_sha256, read_inputs
 from wattdock.images.labels import recipe_of
@@ -100,7 +101,7 @@ def without_image(name: str, before: LockedImage | None, unreachable: Callable[[
 
 
 def _repo_digest(digests: Sequence[str], registry: str | None) -> str | None:
-    fitting = [one for one in digests if registry is None or one.startswith(registry)]
+    fitting = [one for one in digests if registry is None or familiar(one).startswith(familiar(registry))]
     if len(fitting) > 1:
         raise PreflightError(f"several registries have it ({', '.join(fitting)}); choose one with --registry")
     if registry and not fitting:
