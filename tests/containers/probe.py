@@ -16,7 +16,9 @@ ADDRESSES = ("1.1.1.1", "10.0.0.1", "192.168.0.1", "2606:4700:4700::1111")
 
 def main() -> None:
     what = sys.argv[sys.argv.index("--backend") + 1]
-    print(json.dumps({"walls": walls, "modules": modules, "compile": compiled, "gloo": all_reduced}[what]()), flush=True)
+    print(
+        json.dumps({"walls": walls, "modules": modules, "compile": compiled, "gloo": all_reduced}[what]()), flush=True
+    )
 
 
 def walls() -> dict[str, object]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
-from wattdock.images.labels import recipe_of
+from wattdock.images.labels import INPUTS_SHA256, recipe_of
 from wattdock.launch.engine import DEFAULT_ENGINE, NoContainersError, connect, find_containers, image_from
 
 if TYPE_CHECKING:
@@ -75,7 +75,10 @@ def tag_if_free(image: Image, name: str) -> bool:
 
 
 def push(name: str, to: str) -> str:
-    """Give `wattdock-<name>` to a registry, tagged with the beginning of its inputs' hash; return its digest there.
+    """Give `wattdock-<name>` to a registry, under a tag of its own; return its digest there.
+
+    The tag is the beginning of its inputs' hash and of its id: one that moved on to another build of the same inputs
+    would leave the locked one without a tag, and registries remove what has none.
 
     Args:
         to: Registry and, where it has one, a prefix: "ghcr.io/team".
@@ -94,7 +97,7 @@ def push(name: str, to: str) -> str:
     if recipe is None:
         raise PreflightError(f"image {image.name} does not say what it was made from; {how}")
     repository = f"{to.rstrip('/')}/{local_name(name)}"
-    tag = image.labels["wattdock.inputs_sha256"][:TAG_LENGTH]
+    tag = "-".join(hash_.removeprefix("sha256:")[:TAG_LENGTH] for hash_ in (image.labels[INPUTS_SHA256], image.id))
     digest = None
     try:
         with connect(engine_address(), timeout_s=TRANSFER_TIMEOUT_S) as client:
