@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from command import Command
 
-CONFIG, RUNNER, STORE, INTERRUPTED = 2, 5, 7, 130
+CONFIG, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 4, 5, 7, 130
 HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
 # Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
 SMALL = (
@@ -217,6 +217,19 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     assert wattdock("run", file, "--resume").returncode == 0
     rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
     assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 2), ("ok", 3)]
+
+
+def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(wattdock: Command) -> None:
+    """Its row holds the spans of the interrupted one, and is not taken for it."""
+    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    running = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wattdock.interrupt(signal.SIGTERM)
+    running.communicate(timeout=30)
+    failed = wattdock("run", file, "--resume", "--set", "timeouts.launch_s=0.001")
+    assert failed.returncode == LAUNCH, failed.stderr
+    rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
+    assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 1), ("failed", 1)]
 
 
 def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
