@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     import duckdb
     import pyarrow as pa
@@ -90,6 +91,8 @@ PASS_FIELDS = {
 }
 RESULT = "result.json"
 PARQUET = ("requests", "timeline")
+# DuckDB's names of statements that only answer; MULTI is a PIVOT.
+ASKING = {"SELECT", "EXPLAIN", "MULTI"}
 COUNTS = "folder IN (SELECT folder FROM results)"
 
 _PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
@@ -97,10 +100,10 @@ _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind
 _PUBLIC = ", ".join(name for name in FIELDS if not name.startswith("_"))
 _DERIVED = ", ".join(f"{expression} AS {name}" for name, expression in DERIVED.items())
 _PASS = "[{" + json.dumps(PASS_FIELDS) + "}]"
-# One pass over each file's JSON whatever is asked; a file that is no JSON is left out.
+# One pass over each file's JSON whatever is asked; a file that is no JSON, or no text, is left out.
 VIEWS = f"""
-    CREATE VIEW documents AS SELECT parse_dirpath(filename) AS folder, content AS document
-    FROM read_text({{files}}) WHERE json_valid(content);
+    CREATE VIEW documents AS SELECT parse_dirpath(filename) AS folder, document
+    FROM (SELECT filename, try(decode(content)) AS document FROM read_blob({{files}})) WHERE json_valid(document);
     CREATE VIEW fields AS SELECT folder, {_CASTS}
     FROM (SELECT folder, json_extract_string(document, [{_PATHS}]) AS f FROM documents);
     CREATE VIEW all_results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields;
@@ -154,20 +157,34 @@ def open_results(output_dir: Path, sql: str = "") -> duckdb.DuckDBPyConnection:
     """
     import duckdb
 
-    pattern = f"{glob.escape(str(output_dir))}/[!.]*"
     if not next(iter(output_dir.glob(f"[!.]*/{RESULT}")), None):
         raise StoreError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
     connection = duckdb.connect()
-    connection.execute(VIEWS.format(files=_quoted(f"{pattern}/{RESULT}")))
+    connection.execute(VIEWS.format(files=_files(output_dir, RESULT)))
     for name in PARQUET:
-        if name in sql.lower():
-            files = _quoted(f"{pattern}/{name}.parquet")
+        # Results that were copied without these are results all the same.
+        if name in sql.lower() and next(iter(output_dir.glob(f"[!.]*/{name}.parquet")), None):
             connection.execute(
                 f"CREATE VIEW all_{name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
-                f"FROM read_parquet({files}, filename = true, union_by_name = true)"
+                f"FROM read_parquet({_files(output_dir, f'{name}.parquet')}, filename = true, union_by_name = true)"
             )
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
+
+
+def unreadable(output_dir: Path, name: str = RESULT) -> list[Path]:
+    """Return the files called `name` of results in `output_dir` that this user cannot read: queries leave them out."""
+    folders = [one.path for one in os.scandir(output_dir) if one.name[0] != "."] if output_dir.is_dir() else []
+    files = [Path(f"{one}/{name}") for one in folders if os.path.lexists(f"{one}/{name}")]
+    return [one for one in files if not (os.access(one, os.R_OK) and one.is_file())]
+
+
+def _files(output_dir: Path, name: str) -> str:
+    """Return the SQL that names these files: a pattern, or a list where one of them would fail the whole query."""
+    if not (left_out := {*unreadable(output_dir, name)}):
+        return _quoted(f"{glob.escape(str(output_dir))}/[!.]*/{name}")
+    found = [_quoted(glob.escape(str(one))) for one in output_dir.glob(f"[!.]*/{name}") if one not in left_out]
+    return f"[{', '.join(found)}]::VARCHAR[]"
 
 
 def query(output_dir: Path, sql: str) -> pa.Table:
@@ -181,11 +198,19 @@ def query(output_dir: Path, sql: str) -> pa.Table:
 
     try:
         with open_results(output_dir, sql) as connection:
+            _require_question(connection, sql)
             if (answer := connection.sql(sql)) is None:
                 raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
             return answer.to_arrow_table()
     except duckdb.Error as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
+
+
+def _require_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse what could write over stored results, or fetch code, before any of it is done."""
+    for statement in connection.extract_statements(sql):
+        if statement.type.name not in ASKING:
+            raise ConfigError(f"{statement.query.strip()!r} is no question; write a SELECT, and see `results export`")
 
 
 def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",)) -> pa.Table:
