@@ -311,3 +311,22 @@ def test_results_are_listed_queried_and_exported(wattdock: Command) -> None:
     assert wattdock("results", "export", "--csv", "all.csv").stdout == "2 results written to all.csv\n"
     assert len((wattdock.folder / "all.csv").read_text().splitlines()) == 3
     assert wattdock("results", "query", "DROP nonsense").returncode == CONFIG
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's files are made by root")
+def test_what_others_keep_to_themselves_in_one_results_folder_stops_nobody(wattdock: Command) -> None:
+    """A study and a row of another user, closed to us: we resume and list ours, and are told what is left out."""
+    file = write(wattdock, ONE)
+    assert wattdock("run", file).returncode == 0
+    results = wattdock.folder / "results"
+    study, row = results / "studies" / "20990101T000000-theirs-12345678", results / "20260101T000000-fake-12345678"
+    for folder in (study, row):
+        folder.mkdir()
+    (row / "result.json").write_text("{}")
+    (row / "result.json").chmod(0o600)
+    study.chmod(0o700)
+    resumed = wattdock("run", file, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    listed = wattdock("results", "list")
+    assert "2 results" in listed.stdout
+    assert "20260101T000000-fake-12345678/result.json: cannot be read and is left out" in listed.stderr

@@ -194,5 +194,11 @@ def _kept(served: Served, at: Path | Served) -> Kept:
     return Kept(record.restart, passes, record.failure, cost, at)
 
 
+def named_like(folder: str, study: Study) -> bool:
+    """Whether a study's folder is called as one of this study's name, or of its content, is."""
+    _, _, rest = folder.partition("-")
+    return rest.startswith(f"{_slug(study.name)}-") or study.digest[:8] in rest
+
+
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.")[:NAME_CHARACTERS] or "study"
