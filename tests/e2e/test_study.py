@@ -150,6 +150,25 @@ def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: 
     assert "Traceback" not in refused.stderr
 
 
+def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(wattdock: Command) -> None:
+    """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
+    file = write(wattdock, SLOW.replace("{max", "{prompts: p.jsonl, max") + "experiments: [{name: one}]\n")
+    prompts = wattdock.folder / "p.jsonl"
+    prompts.write_text('{"token_ids": [1, 2]}\n')
+    running = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wattdock.interrupt(signal.SIGTERM)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == INTERRUPTED, err
+    prompts.write_text('{"token_ids": [1, 2, 3, 4]}\n')
+    refused = wattdock("run", file, "--resume")
+    assert refused.returncode == CONFIG, refused.stderr
+    assert "one was measured with other prompts than p.jsonl now holds" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    prompts.write_text('{"token_ids": [1, 2]}\n')
+    assert wattdock("run", file, "--resume").returncode == 0
+
+
 def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(wattdock: Command) -> None:
     """`--resume` shows them, `--retry-failed` measures them and nothing else."""
     file = write(
