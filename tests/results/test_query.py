@@ -121,7 +121,8 @@ def test_a_folder_being_written_or_spoiled_costs_no_other_row(tmp_path: Path) ->
     put(tmp_path, "20260101T000000-d")
     (tmp_path / "20260101T000000-d" / "result.json").write_bytes(b'{"status": "\xff"}')
     assert [name[-1] for name in names(tmp_path)] == ["a"]
-    (tmp_path / "20260101T000000-e" / "result.json").mkdir(parents=True)
+    (tmp_path / "20260101T000000-e").mkdir()
+    (tmp_path / "20260101T000000-e" / "result.json").symlink_to("nowhere")
     assert [name[-1] for name in names(tmp_path)] == ["a"]
     assert unreadable(tmp_path) == [tmp_path / "20260101T000000-e" / "result.json"]
 
@@ -205,3 +206,12 @@ def test_a_status_or_backend_that_nothing_can_have_is_refused(
     assert (refused.returncode, refused.stderr.strip()) == (2, f"wattdock: {said}")
     for known in ("gone", "vllm"):
         subprocess.run([*wattdock_results, "--backend", known], capture_output=True, check=True)
+
+
+def test_an_answer_of_many_rows_is_shown_in_part_and_said_so(tmp_path: Path) -> None:
+    """A timeline has millions; its table took minutes."""
+    put(tmp_path, "20260101T000000-a")
+    ask = [sys.executable, "-m", "wattdock", "results", "query", "FROM range(100_000)", "--output-dir", str(tmp_path)]
+    shown = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(shown) == 1 + 1_000 + 1
+    assert shown[-1] == "100,000 rows, the first 1,000 shown; --json shows all"

@@ -175,8 +175,8 @@ def open_results(output_dir: Path, sql: str = "") -> duckdb.DuckDBPyConnection:
 def unreadable(output_dir: Path, name: str = RESULT) -> list[Path]:
     """Return the files called `name` of results in `output_dir` that this user cannot read: queries leave them out."""
     folders = [one.path for one in os.scandir(output_dir) if one.name[0] != "."] if output_dir.is_dir() else []
-    files = [Path(f"{one}/{name}") for one in folders if os.path.lexists(f"{one}/{name}")]
-    return [one for one in files if not (os.access(one, os.R_OK) and one.is_file())]
+    closed = [file for one in folders if not os.access(file := f"{one}/{name}", os.R_OK)]
+    return [Path(file) for file in closed if os.path.lexists(file)]
 
 
 def _files(output_dir: Path, name: str) -> str:
