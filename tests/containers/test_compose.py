@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -128,6 +129,7 @@ def ours(client: DockerClient) -> list[Container]:
 def lock_by_id(file: Path) -> None:
     """Lock the PyTorch runner's image as this engine has it."""
     found = image_there("wattdock-pytorch")
+    found = dataclasses.replace(found, image=dataclasses.replace(found.image, digests=()))
     recipe = recipe_of(found.image.labels)
     assert recipe is not None
     entry = from_image("pytorch", found, recipe, registry=None)

@@ -12,6 +12,7 @@ from containers.conftest import InContainers
 from containers.engines import build_on, tagged
 from unprivileged import give_to_user, user_home
 
+from wattdock.images.inputs import inputs_sha256
 from wattdock.images.labels import Recipe, labels_from
 from wattdock.images.lock import LockedImage, write_lock
 from wattdock.images.locking import from_image
@@ -74,12 +75,12 @@ def pushed_image(fake_image: Containers, registry: str, client: DockerClient) ->
 
 
 @pytest.fixture
-def locked(pushed_image: Containers, client: DockerClient, tmp_path: Path) -> Locked:
+def locked(pushed_image: Containers, registry: str, client: DockerClient, tmp_path: Path) -> Locked:
     """The command, with a lock of that image."""
     home = user_home(tmp_path)
     (home / "work").mkdir()
     give_to_user(home / "work")
-    entry = from_image("fake", pushed_image, recipe(INPUTS), registry=None)
+    entry = from_image("fake", pushed_image, recipe(INPUTS), registry=registry)
     command = Locked(home, home / "work", containers_image=pushed_image, client=client, entry=entry)
     command.lock()
     return command
@@ -139,8 +140,7 @@ def test_what_is_not_the_locked_image_is_refused_with_what_differs(
 def test_an_image_built_from_other_inputs_is_refused_with_their_names(locked: Locked) -> None:
     """Its name and its labels alone would not tell."""
     others = {**INPUTS, "runners/fake/wattdock_fake.py": "2" * 64, "build/wheels/fake/x-1-py3-none-any.whl": "3" * 64}
-    other = from_image("fake", locked.containers_image, recipe(others), registry=None)
-    locked.lock(inputs=other.inputs, inputs_sha256=other.inputs_sha256)
+    locked.lock(inputs=others, inputs_sha256=inputs_sha256(others))
     assert (
         "it was built from other inputs: runners/fake/wattdock_fake.py differs, "
         "build/wheels/fake/x-1-py3-none-any.whl is missing" in locked.refused()

@@ -89,10 +89,11 @@ def execute(lines: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
 
 @pytest.mark.slow
 def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_machine(
-    registry: str, client: DockerClient, second_engine: str, tmp_path: Path
+    registry: str, client: DockerClient, second_engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """From a clone to a locked result, and again from the repository and the registry alone."""
-    image_there("wattdock-pytorch")
+    suites = client.images.get(image_there("wattdock-pytorch").image.id)
+    request.addfinalizer(lambda: suites.tag("wattdock-pytorch"))
     if not list(WHEELS.glob("*.whl")):
         pytest.skip("build/wheels/pytorch has no wheels; .ci/run fetches them")
     base = f"{registry}/base"
