@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,46 @@ def test_tensorrt_settings_that_cannot_be_are_refused_before_launch(section: dic
     """Nothing is started to find these."""
     with pytest.raises(ValidationError, match=named):
         ExperimentConfig.model_validate({"backend": "tensorrt", "tensorrt": section})
+
+
+# Each within the limit on a file's size; built as text, since no YAML writer would.
+HOSTILE = {
+    "aliases": "a: &a [x]\n"
+    + "".join(f"k{i}: &k{i} [{', '.join(['*a' if not i else f'*k{i - 1}'] * 9)}]\n" for i in range(9)),
+    "merges": "x: "
+    + "{<<: [&m%d " * 30 % tuple(range(30))
+    + "{k: 1}"
+    + "".join(f", *m{i}, *m{i}]}}" for i in reversed(range(30))),
+    "a list": "a: [" + "1," * 490_000 + "1]\n",
+    "keys": "".join(f"k{i}: 1\n" for i in range(90_000)),
+    "depth": "a: " + "[" * 900_000,
+    "block depth": "".join(f"{' ' * i}a:\n" for i in range(1_300)),
+    "digits": "workload: {seed: 0x" + "F" * 6_000 + "}\n",
+    "base 60": "workload: {seed: " + ":".join(["59"] * 20_000) + "}\n",
+    "a null byte": "a: b\0c\n",
+    "a tiny step": "sweep: {workload.seed: {from: 0, to: 10, step: 5.0e-324}}\n",
+    "no mapping to merge": "workload: {<<: [3]}\n",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_yaml_is_answered_in_one_line_and_a_few_seconds(tmp_path: Path, kind: str) -> None:
+    """CPU time, and with room for a busy machine: what was unbounded took minutes, or ended the process."""
+    (tmp_path / "x.yaml").write_text(HOSTILE[kind])
+    began_s = time.process_time()
+    with pytest.raises(ConfigError, match=r"x\.yaml") as caught:
+        load_study(tmp_path / "x.yaml", {})
+    assert time.process_time() - began_s < 5
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_what_is_merged_is_overridden_by_what_stands_beside_it(tmp_path: Path) -> None:
+    """As YAML has it, with `<<:`; a key that is written twice is still a mistake."""
+    text = "defaults:\n  workload: &w {batch_size: 1, seed: 3}\nexperiments:\n- workload: {<<: *w, batch_size: 2}\n"
+    (tmp_path / "x.yaml").write_text(text)
+    [config] = load_study(tmp_path / "x.yaml", {}).experiments
+    assert (config.workload.batch_size, config.workload.seed) == (2, 3)
 
 
 def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:

@@ -119,6 +119,15 @@ def check_prompts(spec: PromptSpec, *, has_tokenizer: bool = True, vocab_size: i
         )
 
 
+def file_sha256(spec: PromptSpec) -> str | None:
+    """Return the SHA-256 of a prompts file as `load_prompts` tells it; None where prompts come from no file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    return None if spec.source in (None, BUNDLED, SYNTHETIC) else _read(spec.source, None).sha256
+
+
 def _synthetic(input_tokens: int, *, seed: int, pass_index: int, count: int, vocab_size: int | None) -> PromptSet:
     """Ids drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, pass)."""
     if vocab_size is None:

@@ -28,7 +28,7 @@ from wattdock.results.result import Failure, Fallback, StudyFacts
 from wattdock.results.store import find_stored, store
 from wattdock.study.breaker import Breaker
 from wattdock.study.folder import GIVEN_UP, STORED
-from wattdock.study.history import FAILED, OK, Past, earlier_costs, pasts, restore, stored_result
+from wattdock.study.history import FAILED, OK, Past, earlier_costs, pasts, require_same_prompts, restore, stored_result
 from wattdock.study.pace import Work, duration
 from wattdock.study.resume import open_study
 
@@ -141,6 +141,11 @@ class Run:
                 self.stored.append(Stored(*stored_result(past.folders[-1], self._output_dir)))
             else:
                 rows[position] = restore(ready, folder, past, expected=expected.get(experiment_id))
+        if rows:
+            configs = {one.config.experiment_id: one.config for one in self.ready}
+            for done in self.stored:
+                sent = done.result.environment.dataset_sha256 if done.result.environment else None
+                require_same_prompts(configs[done.result.experiment_id], [sent])
         return rows
 
 

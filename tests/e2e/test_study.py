@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from command import Command
 
-CONFIG, RUNNER, STORE, INTERRUPTED = 2, 5, 7, 130
+CONFIG, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 4, 5, 7, 130
 HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
 # Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
 SMALL = (
@@ -150,6 +150,25 @@ def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: 
     assert "Traceback" not in refused.stderr
 
 
+def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(wattdock: Command) -> None:
+    """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
+    file = write(wattdock, SLOW.replace("{max", "{prompts: p.jsonl, max") + "experiments: [{name: one}]\n")
+    prompts = wattdock.folder / "p.jsonl"
+    prompts.write_text('{"token_ids": [1, 2]}\n')
+    running = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wattdock.interrupt(signal.SIGTERM)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == INTERRUPTED, err
+    prompts.write_text('{"token_ids": [1, 2, 3, 4]}\n')
+    refused = wattdock("run", file, "--resume")
+    assert refused.returncode == CONFIG, refused.stderr
+    assert "one was measured with other prompts than p.jsonl now holds" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    prompts.write_text('{"token_ids": [1, 2]}\n')
+    assert wattdock("run", file, "--resume").returncode == 0
+
+
 def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(wattdock: Command) -> None:
     """`--resume` shows them, `--retry-failed` measures them and nothing else."""
     file = write(
@@ -217,6 +236,19 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     assert wattdock("run", file, "--resume").returncode == 0
     rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
     assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 2), ("ok", 3)]
+
+
+def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(wattdock: Command) -> None:
+    """Its row holds the spans of the interrupted one, and is not taken for it."""
+    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    running = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wattdock.interrupt(signal.SIGTERM)
+    running.communicate(timeout=30)
+    failed = wattdock("run", file, "--resume", "--set", "timeouts.launch_s=0.001")
+    assert failed.returncode == LAUNCH, failed.stderr
+    rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
+    assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 1), ("failed", 1)]
 
 
 def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
@@ -298,3 +330,22 @@ def test_results_are_listed_queried_and_exported(wattdock: Command) -> None:
     assert wattdock("results", "export", "--csv", "all.csv").stdout == "2 results written to all.csv\n"
     assert len((wattdock.folder / "all.csv").read_text().splitlines()) == 3
     assert wattdock("results", "query", "DROP nonsense").returncode == CONFIG
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's files are made by root")
+def test_what_others_keep_to_themselves_in_one_results_folder_stops_nobody(wattdock: Command) -> None:
+    """A study and a row of another user, closed to us: we resume and list ours, and are told what is left out."""
+    file = write(wattdock, ONE)
+    assert wattdock("run", file).returncode == 0
+    results = wattdock.folder / "results"
+    study, row = results / "studies" / "20990101T000000-theirs-12345678", results / "20260101T000000-fake-12345678"
+    for folder in (study, row):
+        folder.mkdir()
+    (row / "result.json").write_text("{}")
+    (row / "result.json").chmod(0o600)
+    study.chmod(0o700)
+    resumed = wattdock("run", file, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    listed = wattdock("results", "list")
+    assert "2 results" in listed.stdout
+    assert "20260101T000000-fake-12345678/result.json: cannot be read and is left out" in listed.stderr

@@ -18,6 +18,7 @@ from unprivileged import UID, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.host import lease_folder as folders
+from wattdock.host import leases
 from wattdock.host.leases import CPU, MACHINE, Wanted, held, holders
 
 if TYPE_CHECKING:
@@ -340,3 +341,21 @@ def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
     assert folders.lease_folder() == lock / "wattdock"
     monkeypatch.setenv(folders.SETTING, str(tmp_path / "mine"))
     assert folders.lease_folder() == tmp_path / "mine"
+
+
+def test_a_lease_file_that_was_replaced_before_it_was_locked_is_not_the_lease(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody after us would open another file, and measure beside us."""
+    lock = leases._lock
+    replaced: list[int] = []
+
+    def lock_what_was_replaced(descriptor: int, kind: int) -> bool:
+        if not replaced:
+            replaced.append(descriptor)
+            (folder / f"{MACHINE}{leases.SUFFIX}").unlink()
+        return lock(descriptor, kind)
+
+    monkeypatch.setattr(leases, "_lock", lock_what_was_replaced)
+    with held(Wanted((CPU,), "machine", "one"), print, folder):
+        assert set(holders(folder)) == {CPU, MACHINE}

@@ -16,7 +16,7 @@ import pytest
 
 import wattdock
 from wattdock.errors import ConfigError, StoreError
-from wattdock.results.query import Filters, query, select, write_csv, write_parquet
+from wattdock.results.query import Filters, query, select, unreadable, write_csv, write_parquet
 from wattdock.results.result import SCHEMA_VERSION
 from wattdock.results.store import load_result
 from wattdock.results.upgrade import UPGRADES
@@ -118,7 +118,31 @@ def test_a_folder_being_written_or_spoiled_costs_no_other_row(tmp_path: Path) ->
     put(tmp_path, ".20260101T000000-b")
     put(tmp_path, "20260101T000000-c")
     (tmp_path / "20260101T000000-c" / "result.json").write_text('{"status": ')
+    put(tmp_path, "20260101T000000-d")
+    (tmp_path / "20260101T000000-d" / "result.json").write_bytes(b'{"status": "\xff"}')
     assert [name[-1] for name in names(tmp_path)] == ["a"]
+    (tmp_path / "20260101T000000-e").mkdir()
+    (tmp_path / "20260101T000000-e" / "result.json").symlink_to("nowhere")
+    assert [name[-1] for name in names(tmp_path)] == ["a"]
+    assert unreadable(tmp_path) == [tmp_path / "20260101T000000-e" / "result.json"]
+
+
+def test_results_without_their_parquet_files_are_asked_all_the_same(tmp_path: Path) -> None:
+    """`requests` is a column of `results`, too."""
+    put(tmp_path, "20260101T000000-a")
+    assert query(tmp_path, "SELECT requests FROM results").num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "sql", ["COPY results TO '{}'", "SELECT 1; COPY (SELECT 1) TO '{}'; SELECT 2", "EXPORT DATABASE '{}'"]
+)
+def test_a_query_that_would_write_is_refused_before_it_does(tmp_path: Path, sql: str) -> None:
+    """A stored result is never written over, by no command."""
+    put(tmp_path, "20260101T000000-a")
+    with pytest.raises(ConfigError, match="is no question"):
+        query(tmp_path, sql.format(tmp_path / "written"))
+    assert not (tmp_path / "written").exists()
+    assert query(tmp_path, "PIVOT results ON status USING count(*)").num_rows >= 1
 
 
 def test_a_folder_whose_name_looks_like_a_pattern_is_found(tmp_path: Path) -> None:
@@ -182,3 +206,12 @@ def test_a_status_or_backend_that_nothing_can_have_is_refused(
     assert (refused.returncode, refused.stderr.strip()) == (2, f"wattdock: {said}")
     for known in ("gone", "vllm"):
         subprocess.run([*wattdock_results, "--backend", known], capture_output=True, check=True)
+
+
+def test_an_answer_of_many_rows_is_shown_in_part_and_said_so(tmp_path: Path) -> None:
+    """A timeline has millions; its table took minutes."""
+    put(tmp_path, "20260101T000000-a")
+    ask = [sys.executable, "-m", "wattdock", "results", "query", "FROM range(100_000)", "--output-dir", str(tmp_path)]
+    shown = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(shown) == 1 + 1_000 + 1
+    assert shown[-1] == "100,000 rows, the first 1,000 shown; --json shows all"

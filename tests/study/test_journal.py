@@ -47,11 +47,23 @@ def test_two_coordinators_do_not_write_one_journal(tmp_path: Path) -> None:
     Journal(path).close()
 
 
-def test_a_spoiled_line_in_the_middle_is_named_not_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        b"nonsense",
+        b"\xff",
+        b"5",
+        b"[1]",
+        b'{"evnt": "x"}',
+        b'{"event": "stored", "experiment": "x"}',
+        b'{"event": "study"}',
+    ],
+)
+def test_a_spoiled_line_in_the_middle_is_named_not_skipped(tmp_path: Path, spoiled: bytes) -> None:
     """It may be the one that says what was measured."""
     path = tmp_path / "journal.jsonl"
-    path.write_bytes(b'{"event": "one"}\nnonsense\n{"event": "two"}\n')
-    with pytest.raises(StoreError, match=r"journal\.jsonl:2"):
+    path.write_bytes(b'{"event": "one"}\n' + spoiled + b'\n{"event": "two"}\n')
+    with pytest.raises(StoreError, match=r"journal\.jsonl:2: is no journal line"):
         read_journal(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from wattdock.config.expand import Study
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.study.resume import open_study
 
 if TYPE_CHECKING:
@@ -65,3 +65,15 @@ def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
     begin(tmp_path, study({}))
     with pytest.raises(PreflightError, match="driver_version 580 → 590"):
         resume(tmp_path, study({}), {"driver_version": "590"})
+
+
+def test_a_journal_that_cannot_be_read_stops_only_studies_it_may_be_of(tmp_path: Path) -> None:
+    """In a folder that several people use, one spoiled study would otherwise stop every other."""
+    begin(tmp_path, study({}))
+    other = tmp_path / "studies" / "20990101T000000-other-12345678"
+    other.mkdir()
+    (other / "journal.jsonl").write_text("nonsense\n")
+    assert resume(tmp_path, study({})) == "resumed"
+    other.rename(other.with_name("20990101T000000-s-12345678"))
+    with pytest.raises(StoreError, match="20990101T000000-s-12345678"):
+        resume(tmp_path, study({}))

@@ -58,6 +58,7 @@ def list_(
     from wattdock.results.query import select
 
     wanted = _filters(filters, output_dir)
+    _say_left_out(output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN))
     if as_json:
         print_json(found.slice(0, limit))
@@ -75,6 +76,7 @@ def query(
     from wattdock.report.listing import print_json, print_rows
     from wattdock.results.query import query as ask
 
+    _say_left_out(output_dir)
     (print_json if as_json else print_rows)(ask(output_dir, sql))
 
 
@@ -92,6 +94,7 @@ def export(
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
     wanted = _filters(filters, output_dir)
+    _say_left_out(output_dir)
     found = select(output_dir, wanted)
     if csv:
         write_csv(found, csv)
@@ -117,6 +120,14 @@ def agreement_(first: Folder, second: Folder, as_json: Json = False) -> None:
         f"{found.identical} of {found.requests} requests identical, {found.prefix_share:.2%} of tokens before a first "
         f"difference{where}"
     )
+
+
+def _say_left_out(output_dir: Path) -> None:
+    """Say which results the answer lacks, so that it does not pass for all."""
+    from wattdock.results.query import unreadable
+
+    for file in unreadable(output_dir):
+        typer.echo(f"wattdock: {file}: cannot be read and is left out; see its owner and mode", err=True)
 
 
 def _filters(given: Filtering, output_dir: Path) -> "Filters":

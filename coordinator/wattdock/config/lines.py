@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from wattdock.errors import ConfigError
 
@@ -15,10 +16,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 1_000_000
+# libyaml builds deeply nested nodes by recursion in C, which ends the process where it is too deep.
+MAX_DEPTH = 100
+# Python will not write larger whole numbers in decimal, into a message say.
+MAX_BITS = 4_096
 # An alias is one node in many places; without a bound, a few lines of YAML become gigabytes of settings.
-MAX_NODES = 200_000
+MAX_NODES = 50_000
+
+MERGE = "tag:yaml.org,2002:merge"
 
 Location = tuple[str | int, ...]
+Pairs = list[tuple[yaml.Node, yaml.Node]]
+# Ten times as fast where PyYAML was built with libyaml, as its wheels are.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
@@ -28,30 +38,77 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
         ConfigError: The file cannot be read, is not UTF-8 or not YAML, repeats a key, or is absurdly large.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_BYTES:,} bytes; this is not an experiment file")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}; name an existing file") from error
     lines: dict[Location, int] = {}
-    loader = yaml.SafeLoader(text)
     try:
+        _check_size(text, path)
+        loader = LOADER(text)
         node = loader.get_single_node()
         return (None if node is None else _plain(loader, node, (), lines, path)), lines
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(_yaml_message(path, error)) from error
+        raise ConfigError(_yaml_message(path, text, error)) from error
     except RecursionError as error:
         raise ConfigError(f"{path}: nested too deeply; flatten it") from error
-    finally:
-        loader.dispose()
 
 
-def _yaml_message(path: Path, error: Exception) -> str:
+def _check_size(text: str, path: Path) -> None:
+    """Refuse what would take long, or too deep a stack, to make values of."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{path}: nested too deeply; flatten it")
+        if count > MAX_NODES:
+            raise ConfigError(f"{path}: more than {MAX_NODES:,} values; this is not an experiment file")
+
+
+def _yaml_message(path: Path, text: str, error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"{path}:{mark.line + 1}: {problem}; fix the YAML" if mark else f"{path}: {problem}; fix the YAML"
+    # libyaml's end of a file is the line behind its last.
+    line = f":{min(mark.line, text.count(chr(10))) + 1}" if mark else ""
+    return f"{path}{line}: {problem}; fix the YAML"
+
+
+def _pairs(node: yaml.MappingNode, known: dict[int, Pairs]) -> Pairs:
+    """Return a mapping's keys and values, those of `<<:` first; its own win over these, and earlier ones over later.
+
+    Each node is looked at once: PyYAML's own way copies, so that merges of merges become gigabytes.
+    """
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = []
+    inherited: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    own: Pairs = []
+    for key_node, value_node in node.value:
+        if key_node.tag != MERGE:
+            own.append((key_node, value_node))
+            continue
+        for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+            if not isinstance(source, yaml.MappingNode):
+                raise ConstructorError(problem="`<<:` takes mappings", problem_mark=source.start_mark)
+            for pair in _pairs(source, known):
+                inherited.setdefault(str(pair[0].value), pair)
+    names = {str(key_node.value) for key_node, _ in own}
+    known[id(node)] = [*(pair for name, pair in inherited.items() if name not in names), *own]
+    return known[id(node)]
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
+    value = loader.construct_object(node)
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ConfigError(
+            f"{path}:{node.start_mark.line + 1}: a number of {value.bit_length():,} bits; write a smaller one"
+        )
+    return value
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[Location, int], path: Path) -> Any:
@@ -61,10 +118,9 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*at, index), lines, path) for index, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
-    loader.flatten_mapping(node)
+        return _scalar(loader, node, path)
     mapping: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
+    for key_node, value_node in _pairs(node, {}):
         key = loader.construct_object(key_node)
         line = key_node.start_mark.line + 1
         if not isinstance(key, str):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.config.study import MAX_POINTS, LinearRange, LogRange, PowerRange
+from wattdock.config.study import LIMIT, MAX_POINTS, LinearRange, LogRange, PowerRange
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _linear(name: str, given: LinearRange) -> list[float]:
     steps = (given.to - given.from_) / given.step if given.step else -1
     if steps < 0:
         raise _values_error(name, f"from {given.from_} by {given.step} never gets to {given.to}; turn the step round")
-    _check_count(name, math.floor(steps) + 1)
+    # A step can be so small that the quotient is no finite number.
+    _check_count(name, math.floor(min(steps, LIMIT)) + 1)
     return [round(given.from_ + i * given.step, DIGITS) for i in range(math.floor(steps + 1e-9) + 1)]
 
 

@@ -13,7 +13,7 @@ import random
 import stat
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,7 +113,8 @@ def holders(folder: Path | None = None) -> dict[str, Holder]:
     place = folder or lease_folder()
     found = {}
     for path in sorted(place.glob(f"*{SUFFIX}")):
-        with ExitStack() as stack:
+        # One that somebody has just removed is held by nobody.
+        with ExitStack() as stack, suppress(FileNotFoundError):
             descriptor = _opened(stack, path, os.O_RDONLY)
             if not _lock(descriptor, fcntl.LOCK_SH):
                 found[path.name.removesuffix(SUFFIX)] = _noted(descriptor)
@@ -130,10 +131,21 @@ def _take_all(stack: ExitStack, folder: Path, wanted: Wanted) -> tuple[int, ...]
         if not _lock(descriptor, fcntl.LOCK_EX):
             raise _HeldByOthersError(f"{name} is leased by {_noted(descriptor)}")
         descriptors.append(descriptor)
+    for name, descriptor in zip((MACHINE, *sorted(wanted.names)), descriptors, strict=True):
+        if not _is_still(folder / f"{name}{SUFFIX}", descriptor):
+            raise _HeldByOthersError(f"the lease file of {name} was just replaced")
     holder = _ourselves(wanted.experiment)
     for descriptor in descriptors if whole else descriptors[1:]:
         _note(descriptor, holder, folder)
     return tuple(descriptors)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether everybody who opens `path` from now on gets the file that was locked."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _machine_holders(machine: int, folder: Path) -> str:

@@ -28,6 +28,8 @@ SHOWN = {
     "publishable": ("publishable", ""),
     "folder": ("folder", ""),
 }
+# A table of more takes minutes to lay out and nobody reads it.
+MOST_ROWS = 1_000
 NUMBERS = {"batch_size", "output_tokens_per_s", "energy_per_output_token_j"}
 
 
@@ -46,13 +48,16 @@ def print_results(found: pa.Table, *, limit: int) -> None:
 
 
 def print_rows(rows: pa.Table) -> None:
-    """Print any table, every column."""
+    """Print the first rows of any table, every column, and how many there are where that is not all."""
     table = Table(box=None, pad_edge=False)
     for name in rows.column_names:
         table.add_column(Text(name))
-    for row in rows.to_pylist():
+    for row in rows.slice(0, MOST_ROWS).to_pylist():
         table.add_row(*(Text(_cell(row[name], "")) for name in rows.column_names))
-    console().print(table)
+    out = console()
+    out.print(table)
+    if rows.num_rows > MOST_ROWS:
+        out.print(f"{rows.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all", style="dim")
 
 
 def print_json(rows: pa.Table) -> None:

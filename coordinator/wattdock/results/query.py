@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     import duckdb
     import pyarrow as pa
@@ -90,6 +91,8 @@ PASS_FIELDS = {
 }
 RESULT = "result.json"
 PARQUET = ("requests", "timeline")
+# DuckDB's names of statements that only answer; MULTI is a PIVOT.
+ASKING = {"SELECT", "EXPLAIN", "MULTI"}
 COUNTS = "folder IN (SELECT folder FROM results)"
 
 _PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
@@ -97,10 +100,10 @@ _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind
 _PUBLIC = ", ".join(name for name in FIELDS if not name.startswith("_"))
 _DERIVED = ", ".join(f"{expression} AS {name}" for name, expression in DERIVED.items())
 _PASS = "[{" + json.dumps(PASS_FIELDS) + "}]"
-# One pass over each file's JSON whatever is asked; a file that is no JSON is left out.
+# One pass over each file's JSON whatever is asked; a file that is no JSON, or no text, is left out.
 VIEWS = f"""
     CREATE VIEW documents AS SELECT parse_dirpath(filename) AS folder, content AS document
-    FROM read_text({{files}}) WHERE json_valid(content);
+    FROM {{source}} WHERE json_valid(content);
     CREATE VIEW fields AS SELECT folder, {_CASTS}
     FROM (SELECT folder, json_extract_string(document, [{_PATHS}]) AS f FROM documents);
     CREATE VIEW all_results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields;
@@ -110,6 +113,11 @@ VIEWS = f"""
     FROM documents;
     CREATE VIEW passes AS FROM all_passes WHERE {COUNTS};
 """
+
+
+# What is no text fails the first, for all; the second takes it for nothing, in half as much time again.
+TEXT = "read_text({files})"
+TEXT_OR_NOT = "(SELECT filename, try(decode(content)) AS content FROM read_blob({files}))"
 
 
 @dataclass(frozen=True)
@@ -142,32 +150,47 @@ class Filters:
         yield "coalesce(publishable, false) = $publishable", "publishable", self.publishable
 
 
-def open_results(output_dir: Path, sql: str = "") -> duckdb.DuckDBPyConnection:
+def open_results(output_dir: Path, sql: str = "", *, source: str = TEXT) -> duckdb.DuckDBPyConnection:
     """Return a connection with the views over the results in `output_dir`.
 
     Args:
         output_dir: The folder that holds result folders.
         sql: What will be asked; the Parquet views are only made for a query that names them.
+        source: How the files are read.
 
     Raises:
         StoreError: There are none.
     """
     import duckdb
 
-    pattern = f"{glob.escape(str(output_dir))}/[!.]*"
     if not next(iter(output_dir.glob(f"[!.]*/{RESULT}")), None):
         raise StoreError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
     connection = duckdb.connect()
-    connection.execute(VIEWS.format(files=_quoted(f"{pattern}/{RESULT}")))
+    connection.execute(VIEWS.format(source=source.format(files=_files(output_dir, RESULT))))
     for name in PARQUET:
-        if name in sql.lower():
-            files = _quoted(f"{pattern}/{name}.parquet")
+        # Results that were copied without these are results all the same.
+        if name in sql.lower() and next(iter(output_dir.glob(f"[!.]*/{name}.parquet")), None):
             connection.execute(
                 f"CREATE VIEW all_{name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
-                f"FROM read_parquet({files}, filename = true, union_by_name = true)"
+                f"FROM read_parquet({_files(output_dir, f'{name}.parquet')}, filename = true, union_by_name = true)"
             )
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
+
+
+def unreadable(output_dir: Path, name: str = RESULT) -> list[Path]:
+    """Return the files called `name` of results in `output_dir` that this user cannot read: queries leave them out."""
+    folders = [one.path for one in os.scandir(output_dir) if one.name[0] != "."] if output_dir.is_dir() else []
+    closed = [file for one in folders if not os.access(file := f"{one}/{name}", os.R_OK)]
+    return [Path(file) for file in closed if os.path.lexists(file)]
+
+
+def _files(output_dir: Path, name: str) -> str:
+    """Return the SQL that names these files: a pattern, or a list where one of them would fail the whole query."""
+    if not (left_out := {*unreadable(output_dir, name)}):
+        return _quoted(f"{glob.escape(str(output_dir))}/[!.]*/{name}")
+    found = [_quoted(glob.escape(str(one))) for one in output_dir.glob(f"[!.]*/{name}") if one not in left_out]
+    return f"[{', '.join(found)}]::VARCHAR[]"
 
 
 def query(output_dir: Path, sql: str) -> pa.Table:
@@ -180,12 +203,31 @@ def query(output_dir: Path, sql: str) -> pa.Table:
     import duckdb
 
     try:
-        with open_results(output_dir, sql) as connection:
-            if (answer := connection.sql(sql)) is None:
-                raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
-            return answer.to_arrow_table()
+        return _answer(output_dir, sql)
     except duckdb.Error as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
+
+
+def _answer(output_dir: Path, sql: str, parameters: dict[str, Any] | None = None, *, source: str = TEXT) -> pa.Table:
+    import duckdb
+
+    try:
+        with open_results(output_dir, sql, source=source) as connection:
+            _require_question(connection, sql)
+            if (answer := connection.sql(sql, params=parameters)) is None:
+                raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
+            return answer.to_arrow_table()
+    except duckdb.InvalidInputException as error:
+        if source != TEXT or "UTF-8" not in str(error):
+            raise
+    return _answer(output_dir, sql, parameters, source=TEXT_OR_NOT)
+
+
+def _require_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse what could write over stored results, or fetch code, before any of it is done."""
+    for statement in connection.extract_statements(sql):
+        if statement.type.name not in ASKING:
+            raise ConfigError(f"{statement.query.strip()!r} is no question; write a SELECT, and see `results export`")
 
 
 def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",)) -> pa.Table:
@@ -200,8 +242,7 @@ def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",
     where, parameters = filters.where()
     sql = f"SELECT {', '.join(columns)} FROM all_results WHERE {where} ORDER BY started_utc DESC, folder DESC"
     try:
-        with open_results(output_dir) as connection:
-            return connection.sql(sql, params=parameters).to_arrow_table()
+        return _answer(output_dir, sql, parameters)
     except duckdb.ConversionException as error:
         date = filters.since or filters.until
         raise ConfigError(f"{date!r} is no date; write 2026-01-31 or 2026-01-31T12:00") from error

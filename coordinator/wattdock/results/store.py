@@ -55,9 +55,15 @@ def folder_name(result: ExperimentResult) -> str:
 
 
 def find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
-    """Return the folder that holds the row of the same measured spans already; None where there is none."""
+    """Return the folder that holds the row of the same measured spans already; None where there is none.
+
+    A failure before the first new span leaves the spans of the interrupted row that it followed; it is another row.
+    """
     for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
-        if (folder / RESULT).exists() and load_result(folder).spans == result.spans:
+        if not (folder / RESULT).exists():
+            continue
+        found = load_result(folder)
+        if (found.spans, found.status) == (result.spans, result.status):
             return folder
     return None
 
@@ -110,12 +116,15 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
         pq.write_table(timeline_table(restarts), partial / TIMELINE, compression="zstd")
         pq.write_table(requests_table(restarts), partial / REQUESTS, compression="zstd")
         (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
-        for file in partial.iterdir():
-            _sync(file)
-        return _rename(partial, parent / name)
+        for written in (*partial.iterdir(), partial):
+            _sync(written)
+        final = _rename(partial, parent / name)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    # The study's records go once this returns: a power cut must not take the name that replaces them.
+    _sync(parent)
+    return final
 
 
 def _rename(partial: Path, final: Path) -> Path:
@@ -139,9 +148,13 @@ def _rescue(name: str, result: ExperimentResult, restarts: Sequence[RestartRecor
         return "printed above, as JSON"
 
 
-def _sync(file: Path) -> None:
-    with file.open("rb") as handle:
-        os.fsync(handle.fileno())
+def _sync(path: Path) -> None:
+    """Make a file's content, or a folder's names, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -42,12 +42,14 @@ class Kept:
         passes: The measured passes in it.
         failure: Why it ended early.
         cost: How long its parts took.
+        prompts_sha256: Of the prompts sent.
     """
 
     restart: int
     passes: frozenset[int]
     failure: Failure | None
     cost: Cost
+    prompts_sha256: frozenset[str]
     at: Path | Served
 
     def read(self) -> Served:
@@ -191,7 +193,14 @@ def _kept(served: Served, at: Path | Served) -> Kept:
     record = served.record
     passes = frozenset(one.index for one in record.passes)
     cost = cost_of([*record.spans, *(one.generated.span for one in record.passes)])
-    return Kept(record.restart, passes, record.failure, cost, at)
+    prompts = frozenset(one.prompts_sha256 for one in record.passes)
+    return Kept(record.restart, passes, record.failure, cost, prompts, at)
+
+
+def named_like(folder: str, study: Study) -> bool:
+    """Whether a study's folder is called as one of this study's name, or of its content, is."""
+    _, _, rest = folder.partition("-")
+    return rest.startswith(f"{_slug(study.name)}-") or study.digest[:8] in rest
 
 
 def _slug(name: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.errors import StoreError
+from wattdock.errors import ConfigError, StoreError
+from wattdock.prompts import file_sha256
 from wattdock.results.store import RESULT, load_result
 from wattdock.study.folder import PASS, RETRIED, STORED
 from wattdock.study.pace import cost_of
@@ -65,7 +66,11 @@ def pasts(lines: Iterable[Line]) -> dict[str, Past]:
 
 
 def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | None) -> Row:
-    """Return the row of an experiment that is not done, with what was measured of it before."""
+    """Return the row of an experiment that is not done, with what was measured of it before.
+
+    Raises:
+        ConfigError: Its prompts file has changed since.
+    """
     experiment_id = ready.config.experiment_id
     row = Row(ready, folder, earlier_rows=len(past.folders), expected=expected)
     if past.status == FAILED:
@@ -73,12 +78,28 @@ def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | N
         folder.note(RETRIED, experiment=experiment_id)
         return row
     row.kept = folder.kept(experiment_id)
+    require_same_prompts(ready.config, [sent for one in row.kept.values() for sent in one.prompts_sha256])
     for restart in range(ready.config.repeats.restarts):
         # Killed between the record and the journal's line.
         for index in sorted(row.measured(restart)):
             if (restart, index) not in past.noted:
                 row.note_pass(restart, index)
     return row
+
+
+def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | None]) -> None:
+    """See that a prompts file holds what it held when this study sent it: its content is not in the settings.
+
+    Raises:
+        ConfigError: It has changed, or cannot be read.
+    """
+    now = file_sha256(config.prompts)
+    if now and (others := {one for one in sent_sha256 if one} - {now}):
+        raise ConfigError(
+            f"the study has changed since it was begun: {config.label} was measured with other prompts than "
+            f"{config.prompts.source} now holds ({min(others)[:8]} → {now[:8]}); put them back, "
+            "or run it as a new study without --resume"
+        )
 
 
 def stored_result(name: str, output_dir: Path) -> tuple[ExperimentResult, Path]:

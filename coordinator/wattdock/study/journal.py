@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Line = dict[str, Any]
+# What a line of each event must say to be of use; others may say anything.
+NEEDED = {
+    "study": {"study_id", "name", "digest", "order", "seed", "machine", "experiments"},
+    "pass": {"experiment", "restart", "pass"},
+    "retried": {"experiment"},
+    "stored": {"experiment", "status", "folder"},
+}
 
 
 class Journal:
@@ -77,16 +84,23 @@ def parse(content: bytes, path: Path) -> list[Line]:
     """Return the journal's lines.
 
     Raises:
-        StoreError: One of them is no JSON; names it.
+        StoreError: One of them is no JSON, or lacks what its event needs; names it.
     """
     lines = []
     for number, text in enumerate(content.splitlines(), start=1):
         try:
-            line = json.loads(text)
+            lines.append(_checked(json.loads(text)))
         except ValueError as error:
             raise StoreError(f"{path}:{number}: is no journal line ({error}); restore it or start anew") from error
-        lines.append(line)
     return lines
+
+
+def _checked(line: Any) -> Line:
+    if not isinstance(line, dict) or not isinstance(line.get("event"), str):
+        raise ValueError("it names no event")
+    if missing := NEEDED.get(line["event"], set()) - line.keys():
+        raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
+    return line
 
 
 def read_journal(path: Path) -> list[Line]:

@@ -103,7 +103,9 @@ def read_served(path: Path) -> Served:
         served: Served = _decode(Served, json.loads(arrays[DOCUMENT].tobytes()), arrays)
         return served
     except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error) as error:
-        raise StoreError(f"{path}: cannot be read ({error}); was it written by another version?") from error
+        raise StoreError(
+            f"{path}: cannot be read ({error}); another version's? Remove it to measure its passes again"
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

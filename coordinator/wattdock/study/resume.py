@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.study.folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder
+from wattdock.study.folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder, named_like
 from wattdock.study.journal import read_journal
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], re
     """
     if not resume:
         return StudyFolder.create(study, output_dir, machine=machine)
-    begun = dict(_begun(output_dir / STUDIES))
+    begun = dict(_begun(output_dir / STUDIES, study))
     same = [path for path, head in begun.items() if head["digest"] == study.digest]
     if not same:
         if namesakes := [path for path, head in begun.items() if head["name"] == study.name]:
@@ -70,10 +70,20 @@ def difference(head: Line, study: Study) -> str:
     return "; ".join([*found, *changes[:SHOWN], *more]) or "another order of experiments"
 
 
-def _begun(studies: Path) -> Iterator[tuple[Path, Line]]:
-    """Yield every study that was begun, with the first line of its journal."""
+def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
+    """Yield every study that was begun, with the first line of its journal.
+
+    A journal that cannot be read is passed over where its folder's name tells that it is of neither this name nor this
+    content: on a shared server it is another person's.
+    """
     for path in studies.glob("*"):
-        lines = read_journal(path / JOURNAL) if (path / JOURNAL).exists() else []
+        try:
+            lines = read_journal(path / JOURNAL)
+        except StoreError as error:
+            begun = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+            if begun and named_like(path.name, study):
+                raise
+            continue
         if lines and lines[0].get("event") == STUDY:
             yield path, lines[0]
 
