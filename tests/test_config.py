@@ -275,3 +275,19 @@ def test_a_name_an_interpreter_and_patience_do_not_change_what_is_measured() -> 
     )
     assert plain.experiment_id == named.experiment_id
     assert plain.experiment_id != ExperimentConfig(cpu_tdp_w=66).experiment_id
+
+
+def test_a_setting_that_is_written_out_as_it_is_by_default_is_left_to_the_engine() -> None:
+    """A bundle writes all of them out; no engine is told null, or its own default."""
+    config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": {"attn_implementation": None, "x": 1}})
+    written = ExperimentConfig.model_validate(config.model_dump(mode="json"))
+    assert written.section.engine_args() == {"x": 1}
+    assert written.experiment_id == config.experiment_id
+
+
+def test_a_study_whose_points_are_all_excluded_is_refused(tmp_path: Path) -> None:
+    """There is nothing that could be measured, or shown as a plan."""
+    file = tmp_path / "study.yaml"
+    file.write_text("{sweep: {workload.batch_size: [1, 2]}, exclude: [{workload.batch_size: [1, 2]}]}")
+    with pytest.raises(ConfigError, match="no experiment is left to measure"):
+        load_study(file, {})

@@ -105,6 +105,8 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
             # What is wrong with every point is no property of a point.
             raise first_error
     experiments, merged = without_duplicates(valid)
+    if not experiments and not invalid:
+        raise ConfigError("no experiment is left to measure: `exclude:` takes every point")
     return Study(
         name=written.name,
         experiments=experiments,

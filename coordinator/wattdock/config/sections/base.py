@@ -81,8 +81,8 @@ class BackendSection(BaseModel):
         return bool(getattr(self, "quantization", None)) or any("offload" in name for name in given)
 
     def engine_args(self) -> dict[str, Any]:
-        """Return what the runner's engine is given, apart from `dtype`."""
-        return self.model_dump(exclude={"dtype"}, exclude_unset=True)
+        """Return what the runner's engine is given, apart from `dtype`; what is as by default is its own to decide."""
+        return self.model_dump(exclude={"dtype"}, exclude_unset=True, exclude_defaults=True)
 
 
 class ReplicableSection(BackendSection):
@@ -142,7 +142,7 @@ class ReplicableSection(BackendSection):
 
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`."""
-        return self.model_dump(exclude={"dtype", "data_parallel_scaling"}, exclude_unset=True)
+        return self.model_dump(exclude={"dtype", "data_parallel_scaling"}, exclude_unset=True, exclude_defaults=True)
 
 
 def factor_pairs(count: int) -> tuple[tuple[int, int], ...]:
