@@ -15,6 +15,8 @@ from command import SMALL
 from containers.engines import build_on, tagged
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from containers.conftest import InContainers
     from docker import DockerClient
     from docker.models.containers import Container
@@ -35,16 +37,24 @@ experiments:
 """
 
 
-def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: InContainers) -> None:
+@pytest.fixture
+def in_no_registry(in_containers: InContainers) -> Iterator[InContainers]:
+    """The same, in an image that no other test can have pushed."""
+    with tagged("unpushed") as name:
+        own = build_on(in_containers.containers_image.image.name, name, {}, f"LABEL own={name}")
+        yield dataclasses.replace(in_containers, containers_image=own)
+
+
+def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: InContainers) -> None:
     """As a user who is not root; the container is gone afterwards, and its log is kept."""
-    done = in_containers("run", *SMALL, "--max-output-tokens", "7")
+    done = in_no_registry("run", *SMALL, "--max-output-tokens", "7")
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("launcher: docker (asked for; change with --launcher process)")
-    [row] = in_containers.results()
+    [row] = in_no_registry.results()
     assert row["status"] == "ok"
     assert row["performance"]["output_tokens"] == 4 * 7
     seen = row["environment"]
-    image = in_containers.containers_image.image
+    image = in_no_registry.containers_image.image
     assert (seen["launcher"], seen["container"]["image"], seen["container"]["image_id"]) == (
         "docker",
         image.name,
@@ -53,9 +63,9 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_containers: In
     assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
     # Built here and in no registry, so nobody else could get it by a digest.
     assert seen["image_digest"] is None
-    [folder] = (in_containers.folder / "results").glob("2*")
+    [folder] = (in_no_registry.folder / "results").glob("2*")
     assert "serving fake on /run/wattdock/r.sock (pid 1)" in (folder / "runner.log").read_text()
-    assert in_containers.containers() == []
+    assert in_no_registry.containers() == []
 
 
 def test_without_being_asked_a_container_serves_where_there_is_an_image(in_containers: InContainers) -> None:
