@@ -141,7 +141,7 @@ class RunnerClient:
         stall_s: float,
         heartbeat: Callable[[pb.Heartbeat], None],
     ) -> GeneratedPass:
-        """Run one pass.
+        """Run one pass; once it is over nothing but its runner's death or silence keeps its record from arriving.
 
         Args:
             silence_s: Longest time without any event before the runner counts as hung.
@@ -154,11 +154,19 @@ class RunnerClient:
         requests: list[RequestRecord] = []
         tokens: list[pb.TokenSeries] = []
         summary: pb.PassSummary | None = None
-        stall = _Stall(stall_s)
+        stall, over = _Stall(stall_s), threading.Event()
         call = self._stub.Generate(wire.generate_requests(workload, prompts))
-        for event in self._events(call, "a pass", silence_s=silence_s):
+
+        def check() -> None:
+            if not over.is_set():
+                self._check()
+
+        for event in self._events(call, "a pass", silence_s=silence_s, check=check):
+            if not event.HasField("heartbeat") or event.heartbeat.pass_over:
+                over.set()
             if event.HasField("heartbeat"):
-                stall.see(event.heartbeat)
+                if not over.is_set():
+                    stall.see(event.heartbeat)
                 heartbeat(event.heartbeat)
             elif event.HasField("requests"):
                 requests.extend(map(wire.request_record, event.requests.requests))
@@ -190,7 +198,13 @@ class RunnerClient:
             raise self._error(error, "a call") from error
 
     def _events(
-        self, call: Any, what: str, *, deadline: float | None = None, silence_s: float | None = None
+        self,
+        call: Any,
+        what: str,
+        *,
+        deadline: float | None = None,
+        silence_s: float | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Iterator[Any]:
         """Yield the events of a streaming call; cancel it when it is left early, late or silent."""
         arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -198,7 +212,7 @@ class RunnerClient:
         try:
             while True:
                 limit = time.monotonic() + silence_s if silence_s else deadline
-                event = self._next(arrived, limit, what)
+                event = self._next(arrived, limit, what, check or self._check)
                 if event is None:
                     return
                 if isinstance(event, grpc.RpcError):
@@ -207,9 +221,9 @@ class RunnerClient:
         finally:
             call.cancel()
 
-    def _next(self, arrived: queue.SimpleQueue[Any], limit: float | None, what: str) -> Any:
+    def _next(self, arrived: queue.SimpleQueue[Any], limit: float | None, what: str, check: Callable[[], None]) -> Any:
         while True:
-            self._check()
+            check()
             try:
                 return arrived.get(timeout=0.5)
             except queue.Empty:

@@ -246,14 +246,16 @@ class GenerateRequest(_message.Message):
     def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., prompts: _Optional[_Union[PromptChunk, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("at_ns", "output_tokens", "requests_finished")
+    __slots__ = ("at_ns", "output_tokens", "requests_finished", "pass_over")
     AT_NS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PASS_OVER_FIELD_NUMBER: _ClassVar[int]
     at_ns: int
     output_tokens: int
     requests_finished: int
-    def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ...) -> None: ...
+    pass_over: bool
+    def __init__(self, at_ns: _Optional[int] = ..., output_tokens: _Optional[int] = ..., requests_finished: _Optional[int] = ..., pass_over: bool = ...) -> None: ...
 
 class RequestRecord(_message.Message):
     __slots__ = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "text", "output_ids", "replica")

@@ -165,18 +165,20 @@ def _heartbeats_until_done(job: Future[None], recorder: PassRecorder) -> Iterato
 
 
 def _heartbeats_until(deadline_ns: int, recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
+    yield _heartbeat(recorder, pass_over=True)
     while (left_s := (deadline_ns - clock.now_ns()) / clock.NS_PER_S) > 0:
         if recorder.cancelled.wait(min(left_s, HEARTBEAT_S)):
             raise PassCancelled("the client cancelled the pass")
-        yield _heartbeat(recorder)
+        yield _heartbeat(recorder, pass_over=True)
 
 
-def _heartbeat(recorder: PassRecorder) -> pb.GenerateEvent:
+def _heartbeat(recorder: PassRecorder, *, pass_over: bool = False) -> pb.GenerateEvent:
     return pb.GenerateEvent(
         heartbeat=pb.Heartbeat(
             at_ns=clock.now_ns(),
             output_tokens=recorder.tokens_so_far,
             requests_finished=recorder.requests_finished,
+            pass_over=pass_over,
         )
     )
 

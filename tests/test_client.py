@@ -1,0 +1,114 @@
+"""What ends a pass early and what does not, with the client and a real runner."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from contract.runner_process import FAKE_FOLDER, Runner, load_request, running, workload
+from contract.subjects import write_config
+
+from wattdock.client import RunnerClient
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.errors import RunnerError
+from wattdock.interrupts import Interrupts
+from wattdock.measure import Collected, Session, measure
+from wattdock.meter.none import NoMeter
+from wattdock.models.folder import ModelFolder
+from wattdock.progress import Silent
+from wattdock.prompts import PromptSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from wattdock.records import ClockCheck
+    from wattdock_proto.v1 import runner_pb2 as pb
+
+SYNTHETIC = {"source": "synthetic", "input_tokens": 4}
+PROMPTS = PromptSet(items=((1, 2), (3, 4)), max_output_tokens=(None, None), sha256="0" * 64, name="two", reused=False)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A runner that a test has started, as the client knows one."""
+
+    runner: Runner
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.runner.socket}"
+
+    def alive(self) -> bool:
+        return self.runner.process.poll() is None
+
+    def exit_reason(self) -> str:
+        return f"ended with {self.runner.process.poll()}"
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Iterator[Runner]:
+    """Return a fake runner that has loaded its model."""
+    with running("fake", FAKE_FOLDER) as runner:
+        list(runner.stub.Load(load_request(write_config(tmp_path / "model"))))
+        yield runner
+
+
+def generate(client: RunnerClient, heartbeat: Callable[[pb.Heartbeat], None]) -> int:
+    drained = workload(settle_s=1.5)
+    done = client.generate(drained, PROMPTS, silence_s=10, stall_s=10, heartbeat=heartbeat)
+    return done.output_tokens
+
+
+def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loaded: Runner) -> None:
+    """The second Ctrl-C comes after the last token and before the record: it waits; one before the end does not."""
+    interrupted = threading.Event()
+
+    def check() -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+
+    def once_over(beat: pb.Heartbeat) -> None:
+        if beat.pass_over:
+            interrupted.set()
+
+    with RunnerClient(Launched(loaded), check=check) as client:
+        assert generate(client, once_over) == 2 * 5
+        assert interrupted.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            generate(client, once_over)
+
+
+def test_a_runner_that_dies_after_a_pass_costs_none(loaded: Runner, tmp_path: Path) -> None:
+    """Its clock was the host's before, and a process keeps its clock: the pass is kept, then the death is told."""
+
+    class DiesAfterwards(RunnerClient):
+        def check_clock(self) -> ClockCheck:
+            loaded.process.kill()
+            loaded.process.wait()
+            return super().check_clock()
+
+    config = ExperimentConfig.model_validate(
+        {"warmup": {"passes": 0}, "workload": {"batch_size": 2, "max_output_tokens": 5, "prompts": SYNTHETIC}}
+    )
+    model = ModelFolder(tmp_path, "shape", "tiny", None, True, True, 1, config={"vocab_size": 512})
+    kept: list[int] = []
+    collected = Collected(config, 0)
+    with DiesAfterwards(Launched(loaded)) as client, Interrupts() as interrupts:
+        session = Session(
+            client,
+            model,
+            NoMeter(""),
+            Silent(),
+            metered=False,
+            gpu_uuids=(),
+            interrupts=interrupts,
+            check=interrupts.check,
+            keep=lambda seen: kept.append(len(seen.passes)),
+        )
+        with pytest.raises(RunnerError):
+            measure(session, collected)
+    assert kept == [1]
+    assert len(collected.passes) == 1
