@@ -42,7 +42,7 @@ from wattdock.records import (
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from wattdock.meter.timeline import Timeline
     from wattdock.results.result import ExperimentResult
@@ -83,6 +83,7 @@ class World:
         one_token: Take a pass for one of one token per request.
         warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
         config: Settings that differ.
+        conditions: What each restart was measured under.
     """
 
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class World:
     one_token: bool = False
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Sequence[Mapping[str, str]] = ({"driver": "580"},) * 3
     launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
 
 
@@ -165,6 +167,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
         one_token=(_pass(world, 0, 80).generated,) if world.one_token else (),
         warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
         own_pids=frozenset({RUNNER.pid}),
+        conditions=world.conditions[number],
     )
 
 

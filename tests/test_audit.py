@@ -98,6 +98,8 @@ CAUGHT = [
     (("roofline",), World(output_tokens=2000)),
     (("image pinned",), World(restarts=1, launch=launched(None))),
     (("image pinned",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", CONTAINERS))),
+    (("one environment in all restarts",), World(conditions=({"driver": "580"}, {"driver": "580"}, {"driver": "590"}))),
+    (("one environment in all restarts",), World(conditions=({"driver": "580"}, {"driver": "580"}, {}))),
     (("image pinned",), World(restarts=1, launch=LauncherChoice("process", "test", "none"))),
 ]
 
@@ -118,6 +120,19 @@ def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:
     """A declared power limit passes."""
     world = World(restarts=1, gpu={"power_limit_w": 500.0}, config={"power_limit_w": 500})
     assert "power limit at its default or declared" not in failed(result_of(world, library))
+
+
+def test_what_changed_between_restarts_is_named_and_what_changes_no_pass_is_no_fault(library: Path) -> None:
+    """The driver with both versions and their restarts; the coordinator's own Python only as a warning."""
+    before, after = {"driver": "580", "Python of the coordinator": "3.11"}, {"driver": "590"}
+    named = failed(result_of(World(conditions=(before, before, before | after)), library))
+    assert named["one environment in all restarts"].figure == "driver: 580 (restart 1, 2), 590 (restart 3)"
+    other_python = before | {"Python of the coordinator": "3.12"}
+    result = result_of(World(conditions=(before, before, other_python)), library)
+    assert result.audit is not None
+    assert result.audit.publishable
+    [check] = [one for one in result.audit.checks if one.name == "one environment in all restarts"]
+    assert (check.status, "3.12 (restart 3)" in check.figure) == ("warn", True)
 
 
 def test_the_software_power_cap_is_information_with_its_share_and_clock(library: Path) -> None:

@@ -69,11 +69,13 @@ def popen_as_user(
     uid: int = UID,
     groups: Sequence[int] = (),
     reach: Sequence[Path] = (),
+    within: Sequence[str] = (),
     **options: Any,
 ) -> subprocess.Popen[Any]:
     """Start a command as the unprivileged user; skips the test, with the reason, where this machine cannot.
 
     Args:
+        within: A command of root's that all of it runs under.
         reach: Further folders that it needs.
         uid: Another one for a second user; where the suite does not run as root, both are who runs it.
         groups: That the user is in besides its own.
@@ -90,7 +92,7 @@ def popen_as_user(
     }
     command = [str(word) for word in cmd]
     if os.getuid() != 0:
-        return subprocess.Popen(command, env=full, cwd=cwd, **options)
+        return subprocess.Popen([*within, *command], env=full, cwd=cwd, **options)
     if reason := unable():
         pytest.skip(reason)
     others = f"--groups {','.join(map(str, groups))}" if groups else "--clear-groups"
@@ -103,7 +105,7 @@ def popen_as_user(
             f"exec setpriv --reuid {uid} --regid {uid} {others} {shlex.join(command)}",
         ]
     )
-    return subprocess.Popen(["unshare", "--mount", "sh", "-c", script], env=full, **options)
+    return subprocess.Popen([*within, "unshare", "--mount", "sh", "-c", script], env=full, **options)
 
 
 @functools.cache

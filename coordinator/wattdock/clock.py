@@ -22,6 +22,9 @@ class ClockIdentity:
     boot_id: str
     time_namespace: int | None
 
+    def __str__(self) -> str:
+        return f"boot {self.boot_id or 'unknown'}, time namespace {self.time_namespace or 'unknown'}"
+
 
 def host_clock() -> ClockIdentity:
     """Return the identity of this process's clock."""

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock import wire
-from wattdock.clock import now_ns
+from wattdock.clock import host_clock, now_ns
 from wattdock.energy import span_energy
+from wattdock.errors import RunnerError
 from wattdock.host.machine import cpu_times
 from wattdock.prompts import load_prompts, varied
 from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span, WarmUpSample
@@ -93,6 +94,7 @@ class Collected:
             one_token=tuple(self.one_token),
             failure=self.failure,
             own_pids=frozenset(self.own_pids),
+            clock=str(host_clock()),
         )
 
 
@@ -138,14 +140,28 @@ def measure(session: Session, collected: Collected) -> None:
         collected.stage = f"pass {number + 1}/{config.repeats.passes}"
         with session.interrupts.patient():
             done = _measured_pass(session, collected, number)
-        # Only a pass whose clock is still the host's counts.
-        collected.clock_checks.append(session.client.check_clock())
+        died = _clock_checked(session, collected)
         span = done.generated.span
         collected.passes.append(dataclasses.replace(done, prompts_reused=done.prompts_reused or reused))
         session.progress.say(f"  {collected.stage}: {done.generated.output_tokens:,} tokens in {span.duration_s:.2f} s")
         session.keep(collected)
+        if died:
+            raise died
     _one_token_passes(session, collected)
     _idle(session, collected, "idle-loaded-after")
+
+
+def _clock_checked(session: Session, collected: Collected) -> RunnerError | None:
+    """Check after a pass that its clock is the host's; return why nobody was there to ask, which costs no pass.
+
+    Raises:
+        ClockError: It is another one: the pass does not count.
+    """
+    try:
+        collected.clock_checks.append(session.client.check_clock())
+    except RunnerError as error:
+        return error
+    return None
 
 
 def rest(

@@ -5,11 +5,11 @@ Plain values: no protobuf, no pydantic, no hardware. All instants are CLOCK_MONO
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -148,6 +148,8 @@ class RestartRecord:
 
     Attributes:
         own_pids: Processes of the runner, as this host numbers them.
+        clock: Which clock its instants are of, as text; "" where that was not recorded.
+        conditions: What it was measured on and with, as names and texts; empty where that was not recorded.
         warm_up: Its passes in order; empty where the profile is "quick".
         one_token: Passes of one output token per request, after the measured ones.
     """
@@ -162,3 +164,13 @@ class RestartRecord:
     one_token: tuple[GeneratedPass, ...] = ()
     failure: Failure | None = None
     own_pids: frozenset[int] = frozenset()
+    clock: str = ""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+
+def clocks_of(restarts: Sequence[RestartRecord]) -> dict[str, int]:
+    """Return a number for each clock that these records' instants are of, from 0, in the records' order.
+
+    A reboot of the host between a kill and its resumption makes another one, which counts from another zero.
+    """
+    return {clock: number for number, clock in enumerate(dict.fromkeys(one.clock for one in restarts))}

@@ -140,6 +140,38 @@ def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeli
         assert one["total_j"] == pytest.approx(80 * one["duration_s"], rel=0.02)
 
 
+def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(wattdock: Command) -> None:
+    """A time namespace is what a reboot is to CLOCK_MONOTONIC: another zero. Both halves' instants overlap."""
+    behind_s = round(time.monotonic()) - 60
+    reboot = ("unshare", "--time", "--monotonic", f"-{behind_s}", "--fork", "--kill-child")
+    if os.getuid() != 0 or subprocess.run([*reboot, "true"], capture_output=True).returncode:
+        pytest.skip("another clock needs root and a kernel with time namespaces")
+    env = on_gpus(wattdock, FakeGpu())
+    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wait_for(running, "pass 2/3")
+    wattdock.interrupt(signal.SIGKILL)
+    running.communicate(timeout=10)
+    resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
+    _, err = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0, err
+    [row] = wattdock.results()
+    measured = [span for span in row["spans"] if span["pass"] is not None]
+    assert [span["clock"] for span in measured] == [0, 1, 1]
+    assert measured[1]["start_ns"] < measured[0]["start_ns"] - 60 * 10**9
+    assert len(row["environment"]["clock"]["identities"]) == 2
+    joules = [one["total_j"] for one in row["energy"]["passes"]]
+    assert joules == pytest.approx([80 * one["duration_s"] for one in row["energy"]["passes"]], rel=0.02)
+    [folder] = (wattdock.folder / "results").glob("2*")
+    again = wattdock("show", folder, "--window", "drained", "--json")
+    assert again.returncode == 0, again.stderr
+    assert [one["total_j"] for one in json.loads(again.stdout)["passes"]] == pytest.approx(joules)
+    drawn = wattdock("report", folder, "-o", "report.html")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "1, after a reboot" in (wattdock.folder / "report.html").read_text()
+
+
 def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: Command) -> None:
     """Half of one table and half of another would look like one."""
     assert wattdock("run", write(wattdock, ONE)).returncode == 0

@@ -11,9 +11,10 @@ from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
 from wattdock.images.inputs import inputs_sha256
 from wattdock.images.labels import recipe_of
-from wattdock.records import NS_PER_S
+from wattdock.records import NS_PER_S, clocks_of
 from wattdock.results.environment import (
     ClockFacts,
+    ConditionChange,
     ContainerFacts,
     EnvironmentSnapshot,
     GpuLink,
@@ -21,6 +22,7 @@ from wattdock.results.environment import (
     ModelFacts,
     Topology,
 )
+from wattdock.results.facts import ABSENT, differing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +85,24 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         clock=_clock_facts(restarts),
         meter=ready.meter.name,
         meter_reason=ready.meter.reason,
+        changes=condition_changes(restarts),
     )
+
+
+def condition_changes(restarts: Sequence[RestartRecord]) -> list[ConditionChange] | None:
+    """Return in what the runners that measured differed; None where several did and one did not record it."""
+    measured = [one for one in restarts if one.passes]
+    if len(measured) > 1 and not all(one.conditions for one in measured):
+        return None
+    found = []
+    for name in differing([one.conditions for one in measured]):
+        seen: dict[str, list[int]] = {}
+        for one in measured:
+            numbers = seen.setdefault(one.conditions.get(name, ABSENT), [])
+            if one.restart not in numbers:
+                numbers.append(one.restart)
+        found.append(ConditionChange(name=name, restarts=seen))
+    return found
 
 
 def _last_loaded(restarts: Sequence[RestartRecord]) -> Loaded | None:
@@ -148,4 +167,5 @@ def _clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
         trusted=bool(checks) and not mistrusted,
         checks=len(checks),
         round_trip_max_s=None if slowest is None else slowest / NS_PER_S,
+        identities=[clock for clock in clocks_of(restarts) if clock],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.records import clocks_of
 from wattdock.results.result import GpuProcessSeen
 
 if TYPE_CHECKING:
@@ -14,20 +15,24 @@ if TYPE_CHECKING:
 
 
 def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
-    """Return every process that a process list of the timelines holds, once per GPU and kind."""
-    seen: dict[tuple[str, int, str], GpuProcessSeen] = {}
+    """Return every process that a process list of the timelines holds, once per GPU, kind and boot of the host.
+
+    After a reboot, a number that was the runner's may be anybody's.
+    """
+    seen: dict[tuple[str, int, str, int], GpuProcessSeen] = {}
+    clocks = clocks_of(restarts)
     for one in restarts:
         for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
             for sample in gpu.processes:
                 for process in sample.processes:
-                    key = (uuid, process.pid, process.kind)
-                    own = process.pid in one.own_pids
-                    seen[key] = _seen_again(seen.get(key), uuid, process, sample.at_ns, own=own)
+                    clock, own = clocks[one.clock], process.pid in one.own_pids
+                    key = (uuid, process.pid, process.kind, clock)
+                    seen[key] = _seen_again(seen.get(key), uuid, process, sample.at_ns, clock=clock, own=own)
     return list(seen.values())
 
 
 def _seen_again(
-    before: GpuProcessSeen | None, uuid: str, process: GpuProcess, at_ns: int, *, own: bool
+    before: GpuProcessSeen | None, uuid: str, process: GpuProcess, at_ns: int, *, clock: int, own: bool
 ) -> GpuProcessSeen:
     sizes = [process.memory_bytes, before.memory_bytes_max if before else None]
     return GpuProcessSeen(
@@ -38,6 +43,7 @@ def _seen_again(
         first_seen_ns=before.first_seen_ns if before else at_ns,
         last_seen_ns=at_ns,
         own=own or (before.own if before else False),
+        clock=clock,
         user=process.user or (before.user if before else None),
         command=process.command or (before.command if before else None),
     )

@@ -16,7 +16,7 @@ from wattdock.merge.phases import phases
 from wattdock.merge.procedure import procedure
 from wattdock.merge.statistics import statistical_j, statistics
 from wattdock.merge.windows import windows
-from wattdock.records import INTERRUPTED
+from wattdock.records import INTERRUPTED, clocks_of
 from wattdock.results.audit import Declared, Measured, audit
 from wattdock.results.result import ExperimentResult, StoredSpan
 
@@ -64,6 +64,7 @@ def merge(
     energy = _completed(energy, restarts, used, config, joules_in)
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
+    clocks = clocks_of(restarts)
     measured = Measured(
         environment=snapshot,
         energy=energy,
@@ -86,7 +87,7 @@ def merge(
         multi_gpu=multi_gpu(energy, speed, restarts),
         data_parallel=data_parallel(config, restarts, energy, joules_in),
         audit=audit(measured, _declared(config), token_disagreements=token_disagreements(passes), failure=failure),
-        spans=[stored for one in restarts for stored in _stored_spans(one, used, joules_in)],
+        spans=[stored for one in restarts for stored in _stored_spans(one, clocks[one.clock], used, joules_in)],
     )
 
 
@@ -143,15 +144,16 @@ def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
     return "interrupted" if failure.kind == INTERRUPTED else "failed"
 
 
-def _stored_spans(restart: RestartRecord, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
+def _stored_spans(restart: RestartRecord, clock: int, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
     spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
     spans += [(one.generated.span, one.index) for one in restart.passes]
     return [
-        _stored_span(restart.restart, span, index, joules_in.of(restart.timeline, span, used)) for span, index in spans
+        _stored_span(restart.restart, clock, span, index, joules_in.of(restart.timeline, span, used))
+        for span, index in spans
     ]
 
 
-def _stored_span(restart: int, span: Span, pass_index: int | None, joules: Joules) -> StoredSpan:
+def _stored_span(restart: int, clock: int, span: Span, pass_index: int | None, joules: Joules) -> StoredSpan:
     return StoredSpan(
         name=span.name,
         restart=restart,
@@ -159,6 +161,7 @@ def _stored_span(restart: int, span: Span, pass_index: int | None, joules: Joule
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         drained=span.drained,
+        clock=clock,
         energy_j=joules.total_j,
         timing_j=joules.timing_j,
         reason=joules.reason,

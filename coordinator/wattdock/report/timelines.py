@@ -5,14 +5,14 @@ Reads a run's timeline.parquet; draws nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wattdock.errors import StoreError
 from wattdock.results.store import TIMELINE
-from wattdock.results.tables import COUNTER, TOKENS
+from wattdock.results.tables import CLOCK, COUNTER, TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +72,7 @@ class RestartTimeline:
         power_w: Of each GPU of the host, and the sum over those used where they are several.
         host_w: CPU packages and memory, where they were read.
         tokens_per_s: Output tokens per second, in bins.
+        clock: One of several where the host was booted anew in the middle of the restart; each is a timeline.
     """
 
     restart: int
@@ -79,6 +80,7 @@ class RestartTimeline:
     power_w: tuple[Trace, ...]
     host_w: tuple[Trace, ...]
     tokens_per_s: Trace | None
+    clock: int = 0
 
 
 def timelines(row: Row, *, points: int) -> list[RestartTimeline]:
@@ -87,12 +89,12 @@ def timelines(row: Row, *, points: int) -> list[RestartTimeline]:
     Raises:
         StoreError: The run's timeline cannot be read.
     """
-    numbers = sorted({span.restart for span in row.result.spans})
-    if not numbers or not (row.folder / TIMELINE).exists():
+    parts = sorted({(span.restart, span.clock) for span in row.result.spans})
+    if not parts or not (row.folder / TIMELINE).exists():
         return []
     used = row.result.environment.gpu_uuids if row.result.environment else []
     columns = _columns(row)
-    every = [_restart(number, row, used, columns) for number in numbers]
+    every = [_restart(number, clock, row, used, columns) for number, clock in parts]
     lines = sum(len(one.power_w) + len(one.host_w) + (one.tokens_per_s is not None) for one in every)
     most = max(points // max(lines, 1), 20)
     return [_thinned(one, most) for one in every]
@@ -121,7 +123,7 @@ def thin(trace: Trace, most: int) -> Trace:
 def _thinned(one: RestartTimeline, most: int) -> RestartTimeline:
     tokens = thin(one.tokens_per_s, most) if one.tokens_per_s else None
     power, host = (tuple(thin(trace, most) for trace in traces) for traces in (one.power_w, one.host_w))
-    return RestartTimeline(one.restart, one.spans, power, host, tokens)
+    return replace(one, power_w=power, host_w=host, tokens_per_s=tokens)
 
 
 def _columns(row: Row) -> Mapping[str, Any]:
@@ -133,7 +135,9 @@ def _columns(row: Row) -> Mapping[str, Any]:
     file = row.folder / TIMELINE
     names = ["restart", "pass", "gpu_uuid", "series", "at_ns", "value", *EDGES]
     try:
-        table = pq.read_table(file, columns=names)
+        # What an older version stored has one clock only, and says nothing of it.
+        clock = [CLOCK] if CLOCK in pq.read_schema(file).names else []
+        table = pq.read_table(file, columns=names + clock)
     except (OSError, pa.ArrowInvalid) as error:
         raise StoreError(f"{file}: {error}; leave the run out, or bring the file back") from error
     series = table["series"].cast(pa.string())
@@ -141,7 +145,8 @@ def _columns(row: Row) -> Mapping[str, Any]:
     table = table.filter(wanted).sort_by("at_ns")
     numbers = {name: table[name].to_numpy() for name in ("restart", "at_ns", "value", *EDGES)}
     texts = {name: _coded(table[name].cast(pa.string())) for name in ("gpu_uuid", "series")}
-    return texts | numbers | {"pass": np.array(table["pass"].fill_null(-1))}
+    clocks = np.array(table[CLOCK].fill_null(0)) if clock else np.zeros(len(table), dtype=np.int16)
+    return texts | numbers | {"pass": np.array(table["pass"].fill_null(-1)), CLOCK: clocks}
 
 
 def _coded(texts: Any) -> NDArray[np.object_]:
@@ -161,10 +166,10 @@ def _drawn(row: Row) -> list[str]:
     return [COUNTER, TOKENS, *(() if counted else POWER_READINGS)]
 
 
-def _restart(number: int, row: Row, used: Sequence[str], columns: Mapping[str, Any]) -> RestartTimeline:
-    own = [span for span in row.result.spans if span.restart == number]
+def _restart(number: int, clock: int, row: Row, used: Sequence[str], columns: Mapping[str, Any]) -> RestartTimeline:
+    own = [span for span in row.result.spans if (span.restart, span.clock) == (number, clock)]
     origin_ns = min(span.start_ns for span in own)
-    here = columns["restart"] == number
+    here = (columns["restart"] == number) & (columns[CLOCK] == clock)
     part = {name: column[here] for name, column in columns.items()}
     part["at_s"] = (part["at_ns"] - origin_ns) / NS_PER_S
     metered = set(part["gpu_uuid"]) - {None}
@@ -183,6 +188,7 @@ def _restart(number: int, row: Row, used: Sequence[str], columns: Mapping[str, A
         power_w=tuple(one for one in power if one is not None),
         host_w=tuple(host_w),
         tokens_per_s=_tokens(part, spans),
+        clock=clock,
     )
 
 

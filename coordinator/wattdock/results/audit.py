@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.derived import Compute, Statistics
-    from wattdock.results.environment import EnvironmentSnapshot
+    from wattdock.results.environment import ConditionChange, EnvironmentSnapshot
     from wattdock.results.procedure import Procedure
     from wattdock.results.result import EnergyResult, Failure, Performance
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
+# They change no pass: the coordinator only waits meanwhile, and a cache has as many blocks as memory was left.
+HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def audit(
         _check("energy measured", energy.total_j is not None, energy.reason or source),
         _check("counter, not integrated power", energy.source == "counter", source),
         *_environment_checks(measured.environment),
+        _one_environment_check(measured.environment, energy),
         _window_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
         *sharing_checks(measured.environment, energy),
@@ -89,6 +92,31 @@ def _environment_checks(environment: EnvironmentSnapshot) -> list[Check]:
         _check("model pinned", model.revision is not None, str(model.revision)),
         _image_check(environment),
     ]
+
+
+def _one_environment_check(environment: EnvironmentSnapshot, energy: EnergyResult) -> Check:
+    """Return whether all passes were measured on and with the same: a killed study may go on under another driver."""
+    changes = environment.changes
+    matter = [one for one in changes or () if one.name not in HARMLESS_CHANGES]
+    harmless = [one for one in changes or () if one.name in HARMLESS_CHANGES]
+    known = bool(energy.passes) and changes is not None
+    unknown = "not recorded for every restart" if energy.passes else "no pass"
+    return Check(
+        name="one environment in all restarts",
+        status="unknown" if not known else "fail" if matter else "warn" if harmless else "pass",
+        figure="; ".join(map(_changed, matter or harmless)) or ("nothing differs" if known else unknown),
+        threshold="no difference in hardware, limits, versions, image, model or effective engine arguments",
+        source="recorded with each restart's passes",
+    )
+
+
+def _changed(change: ConditionChange) -> str:
+    told = [f"{text} (restart {_numbers(restarts)})" for text, restarts in change.restarts.items()]
+    return f"{change.name}: {', '.join(told)}"
+
+
+def _numbers(restarts: Sequence[int]) -> str:
+    return ", ".join(str(one + 1) for one in restarts)
 
 
 def _image_check(environment: EnvironmentSnapshot) -> Check:

@@ -114,11 +114,24 @@ class ModelFacts(_Stored):
 
 
 class ClockFacts(_Stored):
-    """Evidence that runner and host share a clock; None where no runner answered."""
+    """Evidence that runner and host share a clock; None where no runner answered.
+
+    Attributes:
+        identities: The clocks that the result's instants are of, by their number; several where the host was booted
+            anew between a kill and its resumption. Empty in results of versions that did not record them.
+    """
 
     trusted: bool
     checks: int
     round_trip_max_s: float | None = None
+    identities: list[str] = Field(default_factory=list)
+
+
+class ConditionChange(_Stored):
+    """A condition that was not the same for all measured passes; `restarts` has those from 0, by what was seen."""
+
+    name: str
+    restarts: dict[str, list[int]]
 
 
 class ContainerFacts(_Stored):
@@ -161,6 +174,8 @@ class EnvironmentSnapshot(_Stored):
         image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
         container: None for a runner that is a plain process.
         dataset, dataset_sha256: The source of the prompts, and its hash.
+        changes: In what the runners that measured the passes differed; everything else here is of the last of them.
+            Null where that was not recorded.
     """
 
     gpu_count: int
@@ -201,3 +216,4 @@ class EnvironmentSnapshot(_Stored):
     clock: ClockFacts
     meter: str
     meter_reason: str | None
+    changes: list[ConditionChange] | None = None

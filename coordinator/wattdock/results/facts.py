@@ -15,7 +15,19 @@ if TYPE_CHECKING:
 UNKNOWN, ABSENT = "unknown", "–"
 ENGINE, PACKAGE = "engine: ", "package: "
 # What is another one for every run and says nothing about its conditions.
-OWN_TO_A_RUN = ("clock", "launcher_reason", "meter_reason", "host_gpus", "gpu_uuids", "leased", "model", "topology")
+OWN_TO_A_RUN = (
+    "clock",
+    "changes",
+    "launcher_reason",
+    "meter_reason",
+    "host_gpus",
+    "gpu_uuids",
+    "leased",
+    "model",
+    "topology",
+)
+# What each pass, or the state of the memory at each start, makes different.
+NOT_HELD = ("prompts", "host memory", f"{ENGINE}memory_by_gpu")
 SPELLED = {
     "gpu_count": "GPUs used",
     "gpu_names": "GPU",
@@ -45,10 +57,17 @@ def settings(result: ExperimentResult) -> dict[str, str]:
 
 def conditions(result: ExperimentResult) -> dict[str, str]:
     """Return what it ran on and with: hardware, limits, versions, model, prompts, effective engine arguments."""
-    if (seen := result.environment) is None:
-        return {}
-    found = dict(_environment(seen))
-    return {name: UNKNOWN if value is None else str(value) for name, value in found.items()}
+    return conditions_of(result.environment) if result.environment else {}
+
+
+def conditions_of(seen: EnvironmentSnapshot) -> dict[str, str]:
+    """Return the same of a snapshot."""
+    return {name: UNKNOWN if value is None else str(value) for name, value in _environment(seen)}
+
+
+def held_conditions(seen: EnvironmentSnapshot) -> dict[str, str]:
+    """Return those that all passes of one experiment must have been measured under."""
+    return {name: text for name, text in conditions_of(seen).items() if not name.startswith(NOT_HELD)}
 
 
 def differing(every: Sequence[Mapping[str, str]]) -> list[str]:

@@ -12,7 +12,7 @@ from wattdock.meter.findings import period_s
 from wattdock.meter.timeline import GpuTimeline, Series, Ticks, Timeline
 from wattdock.records import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, Span, TokenSeries
 from wattdock.results.store import REQUESTS, TIMELINE
-from wattdock.results.tables import BRACKETS, COUNTER, TOKENS
+from wattdock.results.tables import BRACKETS, CLOCK, COUNTER, TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,12 +27,14 @@ Rows = dict[str, Any]
 def load_restarts(folder: Path, result: ExperimentResult) -> tuple[RestartRecord, ...]:
     """Return the restarts of a stored run: spans, passes, requests and timelines; not its processes and events.
 
+    A restart that was cut in two by a reboot of the host is two: each part is read by its own clock.
+
     Raises:
         StoreError: A file of the run is missing or cannot be read.
     """
     timeline, requests = (_table(folder / name) for name in (TIMELINE, REQUESTS))
-    numbers = sorted({span.restart for span in result.spans})
-    return tuple(_restart(number, result, timeline, requests) for number in numbers)
+    parts = sorted({(span.restart, span.clock) for span in result.spans})
+    return tuple(_restart(number, clock, result, timeline, requests) for number, clock in parts)
 
 
 def _table(path: Path) -> pa.Table:
@@ -45,12 +47,16 @@ def _table(path: Path) -> pa.Table:
         raise StoreError(f"{path}: {error}; the run cannot be analysed anew without it") from error
 
 
-def _restart(number: int, result: ExperimentResult, timeline: pa.Table, requests: pa.Table) -> RestartRecord:
+def _restart(
+    number: int, clock: int, result: ExperimentResult, timeline: pa.Table, requests: pa.Table
+) -> RestartRecord:
     import pyarrow.compute as pc
 
     timeline = timeline.filter(pc.field("restart") == number)
+    if CLOCK in timeline.column_names:
+        timeline = timeline.filter(pc.field(CLOCK) == clock)
     requests = requests.filter(pc.field("restart") == number)
-    own = [span for span in result.spans if span.restart == number]
+    own = [span for span in result.spans if (span.restart, span.clock) == (number, clock)]
     stored = {one.pass_index: one for one in (result.energy.passes if result.energy else ()) if one.restart == number}
     measured = [
         _pass(Span(span.name, span.start_ns, span.end_ns, span.drained), stored[span.pass_index], timeline, requests)
@@ -58,7 +64,14 @@ def _restart(number: int, result: ExperimentResult, timeline: pa.Table, requests
         if span.pass_index is not None
     ]
     spans = tuple(Span(one.name, one.start_ns, one.end_ns, one.drained) for one in own if one.pass_index is None)
-    return RestartRecord(number, spans=spans, passes=tuple(measured), timeline=_timeline(result, timeline))
+    identities = result.environment.clock.identities if result.environment else []
+    return RestartRecord(
+        number,
+        spans=spans,
+        passes=tuple(measured),
+        timeline=_timeline(result, timeline),
+        clock=identities[clock] if clock < len(identities) else "",
+    )
 
 
 def _pass(span: Span, stored: PassEnergy, timeline: pa.Table, requests: pa.Table) -> MeasuredPass:

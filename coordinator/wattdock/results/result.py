@@ -58,7 +58,11 @@ class Failure(_Stored):
 
 
 class StoredSpan(_Stored):
-    """A named interval on the host's monotonic clock; `pass` is null outside the measured passes."""
+    """A named interval on a monotonic clock of the host; `pass` is null outside the measured passes.
+
+    Attributes:
+        clock: Which of `environment.clock.identities` its instants are of.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -68,6 +72,7 @@ class StoredSpan(_Stored):
     start_ns: int
     end_ns: int
     drained: bool
+    clock: int = 0
     energy_j: float | None = None
     timing_j: float | None = None
     reason: str | None = None
@@ -186,6 +191,7 @@ class GpuProcessSeen(_Stored):
 
     Attributes:
         own: It belonged to the runner.
+        clock: Which of `environment.clock.identities` these instants are of.
         user, command: None where this host does not show the process.
     """
 
@@ -196,6 +202,7 @@ class GpuProcessSeen(_Stored):
     first_seen_ns: int
     last_seen_ns: int
     own: bool = False
+    clock: int = 0
     user: str | None = None
     command: str | None = None
 

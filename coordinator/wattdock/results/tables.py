@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
+from wattdock.records import clocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.meter.timeline import GpuTimeline
     from wattdock.records import MeasuredPass, RequestRecord, RestartRecord
 
 # Series that are not the meter's; the unit stands in the name.
-COUNTER, TOKENS = "energy_counter_mj", "output_tokens"
+COUNTER, TOKENS, CLOCK = "energy_counter_mj", "output_tokens", "clock"
 BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns")
 TIMELINE_SCHEMA = pa.schema(
     [
         pa.field("restart", pa.int32(), nullable=False),
         pa.field("pass", pa.int32()),
+        pa.field(CLOCK, pa.int16()),
         pa.field("gpu_uuid", pa.dictionary(pa.int16(), pa.string())),
         pa.field("series", pa.dictionary(pa.int16(), pa.string()), nullable=False),
         pa.field("at_ns", pa.int64(), nullable=False),
@@ -47,11 +50,12 @@ REQUESTS_SCHEMA = pa.schema(
 def timeline_table(restarts: Sequence[RestartRecord]) -> pa.Table:
     """Return every sample of every restart.
 
-    Columns: restart; pass (null outside the measured ones); gpu_uuid (null for the runner's tokens and the host's own
-    counters, host_…_j, joules since the meter began); series, named
-    with its unit; at_ns; value; and for the energy counter's changes the calls that bracket each.
+    Columns: restart; pass (null outside the measured ones); clock (which one `at_ns` is of); gpu_uuid (null for the
+    runner's tokens and the host's own counters, host_…_j, joules since the meter began); series, named with its unit;
+    at_ns; value; and for the energy counter's changes the calls that bracket each.
     """
-    parts = [part for restart in restarts for part in _restart_parts(restart)]
+    clocks = clocks_of(restarts)
+    parts = [part for restart in restarts for part in _restart_parts(restart, clocks[restart.clock])]
     return pa.concat_tables(parts) if parts else TIMELINE_SCHEMA.empty_table()
 
 
@@ -66,27 +70,24 @@ def requests_table(restarts: Sequence[RestartRecord]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REQUESTS_SCHEMA)
 
 
-def _restart_parts(restart: RestartRecord) -> Iterator[pa.Table]:
+def _restart_parts(restart: RestartRecord, clock: int) -> Iterator[pa.Table]:
+    part = functools.partial(_part, restart, clock)
     for one in restart.passes:
         tokens = one.generated.tokens
-        yield _part(restart, None, TOKENS, tokens.at_ns, tokens.output_tokens)
+        yield part(None, TOKENS, tokens.at_ns, tokens.output_tokens)
     for uuid, gpu in (restart.timeline.gpus if restart.timeline else {}).items():
-        yield _counter_part(restart, uuid, gpu)
+        brackets = {name: getattr(gpu.ticks, name) for name in BRACKETS}
+        yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets)
         for name, series in gpu.series.items():
-            yield _part(restart, uuid, name, series.at_ns, series.value)
+            yield part(uuid, name, series.at_ns, series.value)
     host = restart.timeline.host if restart.timeline else None
     for name, series in (host.energy_j if host else {}).items():
-        yield _part(restart, None, f"host_{name}_j", series.at_ns, series.value)
-
-
-def _counter_part(restart: RestartRecord, uuid: str, gpu: GpuTimeline) -> pa.Table:
-    ticks = gpu.ticks
-    brackets = {name: getattr(ticks, name) for name in BRACKETS}
-    return _part(restart, uuid, COUNTER, ticks.after_end_ns, ticks.energy_mj, brackets)
+        yield part(None, f"host_{name}_j", series.at_ns, series.value)
 
 
 def _part(
     restart: RestartRecord,
+    clock: int,
     uuid: str | None,
     series: str,
     at_ns: NDArray[np.int64],
@@ -97,6 +98,7 @@ def _part(
     columns: dict[str, Any] = {
         "restart": np.full(count, restart.restart, dtype=np.int32),
         "pass": _pass_at(at_ns, restart.passes),
+        CLOCK: np.full(count, clock, dtype=np.int16),
         "gpu_uuid": pa.array([uuid] * count, pa.string()).dictionary_encode(),
         "series": pa.array([series] * count, pa.string()).dictionary_encode(),
         "at_ns": at_ns,

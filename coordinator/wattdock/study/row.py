@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ExitCode
+from wattdock.merge.environment import environment
 from wattdock.meter.excerpt import excerpt
 from wattdock.records import INTERRUPTED, NS_PER_S, RestartRecord
+from wattdock.results.facts import held_conditions
 from wattdock.results.result import Failure
 from wattdock.study.folder import PASS
 from wattdock.study.pace import Work
@@ -109,7 +111,8 @@ class Row:
         if failure and failure.kind == INTERRUPTED:
             # No fault of the experiment: whoever resumes goes on where it stopped.
             self.interruption, collected.failure = failure, None
-        record = collected.record(timeline and excerpt(timeline, _intervals(collected, timeline)))
+        seen = timeline and excerpt(timeline, _intervals(collected, timeline))
+        record = self._under_conditions(collected.record(seen))
         served = Served(self.config.experiment_id, collected.started_utc, self.model, record)
         if not record.passes and not record.failure:
             self.unmeasured = served
@@ -150,6 +153,11 @@ class Row:
             return [*parts[:-1], dataclasses.replace(last, record=dataclasses.replace(last.record, failure=failure))]
         record = RestartRecord(self._next_restart(), failure=failure)
         return [Served(self.config.experiment_id, datetime.now(UTC), self.model, record)]
+
+    def _under_conditions(self, record: RestartRecord) -> RestartRecord:
+        """Return `record` with what it was measured under: whoever resumes may find another driver or package."""
+        seen = environment(self.ready, [record], self.model)
+        return dataclasses.replace(record, conditions=held_conditions(seen))
 
     def _next_restart(self) -> int:
         return next(one for one in range(self.config.repeats.restarts) if self.wants(one))

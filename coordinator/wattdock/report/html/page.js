@@ -212,7 +212,7 @@
       draw(place, () => timelineFigure(current(), summed, whole));
     };
     const showRun = () => {
-      choices(restart, figures.runs[run.value].restarts.map((one) => String(one.restart + 1)));
+      choices(restart, figures.runs[run.value].restarts.map((one) => one.label));
       show();
     };
     choices(run, figures.runs.map((one) => one.label));

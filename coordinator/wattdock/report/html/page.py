@@ -134,7 +134,7 @@ def _restart(one: Point, part: RestartTimeline) -> dict[str, Any]:
     used = set(one.result.environment.gpu_uuids) if one.result.environment else set()
     names = _gpu_names(one)
     return {
-        "restart": part.restart,
+        "label": f"{part.restart + 1}{', after a reboot' if part.clock else ''}",
         "spans": [
             [span.name, span.pass_index, round(span.start_s, 3), round(span.end_s, 3), _number(span.energy_j)]
             for span in part.spans
