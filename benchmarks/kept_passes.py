@@ -1,0 +1,168 @@
+"""What a study has kept of each pass, in its records and its stored rows, and how two states of it compare.
+
+Reads only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from wattdock.results.chosen import Row, without_superseded
+from wattdock.results.store import REQUESTS, RESULT, load_result
+from wattdock.results.tables import requests_table
+from wattdock.study.folder import JOURNAL, PASS, RECORDS, STUDIES
+from wattdock.study.journal import read_journal
+from wattdock.study.record_file import read_served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from wattdock.records import RestartRecord, Span
+
+# Experiment id, restart, pass.
+Key = tuple[str, int, int]
+COUNTS = ("prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was measured of a pass: its instants, and every request's counts, instants and tokens, as text."""
+
+    start_ns: int
+    end_ns: int
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """What two measurements of one pass must agree in."""
+
+    requests: int
+    prompt_tokens: int | None
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """A row's status and passes, by (restart, pass)."""
+
+    status: str
+    passes: Mapping[tuple[int, int], PassShape]
+
+
+Passes = dict[Key, Kept]
+
+
+def passes_noted(output_dir: Path) -> int:
+    """Return how many passes the one study in `output_dir` has in its journal."""
+    return len(_noted(output_dir))
+
+
+def kept_passes(output_dir: Path) -> Passes:
+    """Return every pass in the journal as its record or its row holds it; one that neither holds is left out."""
+    found = dict(_in_rows(output_dir))
+    for path in output_dir.glob(f"{STUDIES}/*/{RECORDS}/*.npz"):
+        served = read_served(path)
+        found |= _in_record(served.experiment_id, served.record)
+    return {key: found[key] for key in _noted(output_dir) if key in found}
+
+
+def lost(before: Passes, after: Passes) -> list[str]:
+    """Return which passes of `before` are not in `after` as they were."""
+    gone = [f"{_name(key)} is gone" for key in before if key not in after]
+    changed = [f"{_name(key)} has changed" for key in before if key in after and after[key] != before[key]]
+    return gone + changed
+
+
+def doubled(output_dir: Path) -> list[str]:
+    """Return which passes were measured twice: noted twice, or twice among the rows that count."""
+    noted, rows = Counter(_noted(output_dir)), Counter(key for row in _rows(output_dir) for key in _keys(row))
+    found = [f"{_name(key)} stands in the journal {count} times" for key, count in noted.items() if count > 1]
+    found += [f"{_name(key)} stands in the rows {count} times" for key, count in rows.items() if count > 1]
+    return found + [f"{_name(key)} was measured and never noted" for key in rows if key not in noted]
+
+
+def shape(output_dir: Path) -> dict[str, RowShape]:
+    """Return the shape of every row that counts, by experiment id."""
+    return {row.result.experiment_id: _row_shape(row) for row in _rows(output_dir)}
+
+
+def shape_differences(one: Mapping[str, RowShape], other: Mapping[str, RowShape]) -> list[str]:
+    """Return in what two studies' tables differ."""
+    found = [f"experiment {key[:8]} is in one of the two only" for key in one.keys() ^ other.keys()]
+    for key in one.keys() & other.keys():
+        first, second = one[key], other[key]
+        if first.status != second.status:
+            found.append(f"experiment {key[:8]}: {first.status}, left alone {second.status}")
+        places = sorted(first.passes.keys() | second.passes.keys())
+        pairs = [(place, first.passes.get(place), second.passes.get(place)) for place in places]
+        found += [f"{_name((key, *place))}: {a}, left alone {b}" for place, a, b in pairs if a != b]
+    return found
+
+
+def _noted(output_dir: Path) -> list[Key]:
+    lines = [line for journal in output_dir.glob(f"{STUDIES}/*/{JOURNAL}") for line in read_journal(journal)]
+    return [(line["experiment"], line["restart"], line["pass"]) for line in lines if line["event"] == PASS]
+
+
+def _rows(output_dir: Path) -> list[Row]:
+    folders = sorted(file.parent for file in output_dir.glob(f"[!.]*/{RESULT}"))
+    return without_superseded([Row(folder, load_result(folder)) for folder in folders])
+
+
+def _keys(row: Row) -> list[Key]:
+    spans = [span for span in row.result.spans if span.pass_index is not None]
+    return [(row.result.experiment_id, span.restart, span.pass_index or 0) for span in spans]
+
+
+def _in_rows(output_dir: Path) -> Iterator[tuple[Key, Kept]]:
+    for row in _rows(output_dir):
+        requests = _by_pass(pq.read_table(row.folder / REQUESTS))
+        for span in row.result.spans:
+            if span.pass_index is not None:
+                place = (span.restart, span.pass_index)
+                kept = Kept(span.start_ns, span.end_ns, requests.get(place, ()))
+                yield (row.result.experiment_id, *place), kept
+
+
+def _in_record(experiment_id: str, record: RestartRecord) -> Passes:
+    requests = _by_pass(requests_table([record]))
+    spans: list[tuple[int, Span]] = [(one.index, one.generated.span) for one in record.passes]
+    return {
+        (experiment_id, record.restart, index): Kept(
+            span.start_ns, span.end_ns, requests.get((record.restart, index), ())
+        )
+        for index, span in spans
+    }
+
+
+def _by_pass(table: pa.Table) -> dict[tuple[int, int], tuple[str, ...]]:
+    found: dict[tuple[int, int], list[str]] = {}
+    for request in table.to_pylist():
+        found.setdefault((request["restart"], request["pass"]), []).append(str(sorted(request.items())))
+    return {place: tuple(sorted(requests)) for place, requests in found.items()}
+
+
+def _row_shape(row: Row) -> RowShape:
+    passes: dict[tuple[int, int], list[tuple[int | None, int | None]]] = {}
+    for request in pq.read_table(row.folder / REQUESTS, columns=["restart", "pass", *COUNTS]).to_pylist():
+        counts = (request["prompt_tokens"], request["output_tokens"])
+        passes.setdefault((request["restart"], request["pass"]), []).append(counts)
+    return RowShape(row.result.status, {place: _pass_shape(counts) for place, counts in passes.items()})
+
+
+def _pass_shape(counts: list[tuple[int | None, int | None]]) -> PassShape:
+    prompts = [prompt for prompt, _ in counts]
+    known = None if None in prompts else sum(prompt or 0 for prompt in prompts)
+    return PassShape(len(counts), known, sum(output or 0 for _, output in counts))
+
+
+def _name(key: Key) -> str:
+    return f"experiment {key[0][:8]}, restart {key[1] + 1}, pass {key[2] + 1}"
