@@ -16,13 +16,14 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
     """Return every result stored under `path` as an Arrow table, one row each, the latest first; for notebooks.
 
     `.to_pandas()` makes a frame of it. Units stand in the columns' names. A row that a later one of the same study
-    stands for is left out.
+    stands for is left out; so is a file that cannot be read, with a warning that names it.
 
     Raises:
         StoreError: There are none.
     """
+    import warnings
     from pathlib import Path
 
     from wattdock.results.query import Filters, select
 
-    return select(Path(path), Filters())
+    return select(Path(path), Filters(), tell=lambda one: warnings.warn(str(one), stacklevel=5))

@@ -127,6 +127,57 @@ def test_a_folder_being_written_or_spoiled_costs_no_other_row(tmp_path: Path) ->
     assert unreadable(tmp_path) == [tmp_path / "20260101T000000-e" / "result.json"]
 
 
+def spoilt(kind: str, file: Path) -> None:
+    """Make a good Parquet file one that was cut short, is empty, or has wrong bytes in its data."""
+    data = bytearray(file.read_bytes())
+    if kind == "bytes":
+        data[8:40] = bytes(255 - one for one in data[8:40])
+    contents: dict[str, bytes] = {"cut": bytes(data[:-20]), "empty": b"", "bytes": bytes(data)}
+    file.write_bytes(contents[kind])
+
+
+@pytest.mark.parametrize("kind", ["cut", "empty", "bytes"])
+def test_a_spoiled_parquet_file_is_named_and_the_rest_answers(tmp_path: Path, kind: str) -> None:
+    """On standard error, with exit code 0: one file of thousands is no reason for no answer."""
+    for letter in "abc":
+        put(tmp_path, f"20260101T000000-{letter}")
+        table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
+        pq.write_table(table, tmp_path / f"20260101T000000-{letter}" / "requests.parquet")
+    spoiled = tmp_path / "20260101T000000-b" / "requests.parquet"
+    spoilt(kind, spoiled)
+    ask = [sys.executable, "-m", "wattdock", "results", "query", "--output-dir", str(tmp_path), "--json"]
+    sql = "SELECT count(*) AS n, max(text) AS last FROM requests"
+    done = subprocess.run([*ask, sql], capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [{"n": 2_000, "last": "c 999"}])
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"wattdock: {spoiled}: is no whole Parquet file (")
+    # A question about something else has nothing to do with it.
+    other = subprocess.run([*ask, "SELECT count(*) AS n FROM results"], capture_output=True, text=True, check=True)
+    assert (json.loads(other.stdout), other.stderr) == ([{"n": 3}], "")
+
+
+def test_a_file_that_is_no_result_is_named_with_why(tmp_path: Path) -> None:
+    """By the list, which shows the others, and by the library, which warns."""
+    put(tmp_path, "20260101T000000-a")
+    put(tmp_path, "20260101T000000-b", schema_version=SCHEMA_VERSION + 1)
+    for letter, content in (("c", '{"status": '), ("d", "[1]"), ("e", "")):
+        put(tmp_path, f"20260101T000000-{letter}")
+        (tmp_path / f"20260101T000000-{letter}" / "result.json").write_text(content)
+    newer = f"has schema version {SCHEMA_VERSION + 1}, this wattdock reads up to {SCHEMA_VERSION}; use a newer wattdock"
+    cut = "is no JSON; was it cut short?"
+    reasons = {"b": newer, "c": cut, "d": "is no result", "e": cut}
+    said = [f"{tmp_path}/20260101T000000-{letter}/result.json: {why}; left out" for letter, why in reasons.items()]
+    listed = [sys.executable, "-m", "wattdock", "results", "list", "--json", "--output-dir", str(tmp_path)]
+    done = subprocess.run(listed, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(json.loads(done.stdout))) == (0, 1)
+    assert done.stderr.splitlines() == [f"wattdock: {one}" for one in said]
+    with pytest.warns(UserWarning, match="left out") as warned:
+        assert wattdock.load_results(tmp_path).num_rows == 1
+    assert [str(one.message) for one in warned] == said
+    assert warned[0].filename == __file__
+    assert query(tmp_path, "SELECT DISTINCT folder FROM all_passes").num_rows == 1
+
+
 def test_results_without_their_parquet_files_are_asked_all_the_same(tmp_path: Path) -> None:
     """`requests` is a column of `results`, too."""
     put(tmp_path, "20260101T000000-a")

@@ -10,9 +10,12 @@ from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, takes
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.results.query import Filters
+    from wattdock.results.query import Filters, LeftOut
 
-app = typer.Typer(help="List, query and export stored results.")
+app = typer.Typer(
+    help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
+    "that alone does not change the exit code."
+)
 
 Model = Annotated[str | None, typer.Option(help="Part of the model's name.")]
 Backend = Annotated[str | None, typer.Option(help="Backend.")]
@@ -58,8 +61,7 @@ def list_(
     from wattdock.results.query import select
 
     wanted = _filters(filters, output_dir)
-    _say_left_out(output_dir)
-    found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN))
+    found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
     if as_json:
         print_json(found.slice(0, limit))
     else:
@@ -76,8 +78,7 @@ def query(
     from wattdock.report.listing import print_json, print_rows
     from wattdock.results.query import query as ask
 
-    _say_left_out(output_dir)
-    (print_json if as_json else print_rows)(ask(output_dir, sql))
+    (print_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
 
 
 @app.command()
@@ -94,8 +95,7 @@ def export(
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
     wanted = _filters(filters, output_dir)
-    _say_left_out(output_dir)
-    found = select(output_dir, wanted)
+    found = select(output_dir, wanted, tell=_say_left_out)
     if csv:
         write_csv(found, csv)
     elif parquet:
@@ -122,12 +122,9 @@ def agreement_(first: Folder, second: Folder, as_json: Json = False) -> None:
     )
 
 
-def _say_left_out(output_dir: Path) -> None:
-    """Say which results the answer lacks, so that it does not pass for all."""
-    from wattdock.results.query import unreadable
-
-    for file in unreadable(output_dir):
-        typer.echo(f"wattdock: {file}: cannot be read and is left out; see its owner and mode", err=True)
+def _say_left_out(one: "LeftOut") -> None:
+    """Say what the answer lacks, so that it does not pass for all."""
+    typer.echo(f"wattdock: {one}", err=True)
 
 
 def _filters(given: Filtering, output_dir: Path) -> "Filters":

@@ -9,14 +9,16 @@ from __future__ import annotations
 import glob
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, StoreError
+from wattdock.results.upgrade import UPGRADES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import duckdb
     import pyarrow as pa
@@ -100,17 +102,28 @@ _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind
 _PUBLIC = ", ".join(name for name in FIELDS if not name.startswith("_"))
 _DERIVED = ", ".join(f"{expression} AS {name}" for name, expression in DERIVED.items())
 _PASS = "[{" + json.dumps(PASS_FIELDS) + "}]"
-# One pass over each file's JSON whatever is asked; a file that is no JSON, or no text, is left out.
+NEWEST = max(UPGRADES) + 1
+# One pass over each file's JSON whatever is asked, kept so that what is wrong with a file, null for a result that can
+# be read, takes no second one. Casting in the same step takes four times as long.
 VIEWS = f"""
-    CREATE VIEW documents AS SELECT parse_dirpath(filename) AS folder, content AS document
-    FROM {{source}} WHERE json_valid(content);
-    CREATE VIEW fields AS SELECT folder, {_CASTS}
-    FROM (SELECT folder, json_extract_string(document, [{_PATHS}]) AS f FROM documents);
-    CREATE VIEW all_results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields;
+    CREATE TEMP TABLE texts AS SELECT parse_dirpath(filename) AS folder,
+        CASE WHEN json_valid(content) THEN json_extract_string(content, [{_PATHS}]) END AS f
+    FROM {{source}};
+    CREATE VIEW fields AS SELECT folder, {_CASTS}, CASE
+        WHEN f IS NULL THEN 'is no JSON; was it cut short?'
+        WHEN experiment_id IS NULL OR schema_version IS NULL THEN 'is no result'
+        WHEN schema_version > {NEWEST} THEN
+            'has schema version ' || schema_version || ', this wattdock reads up to {NEWEST}; use a newer wattdock'
+        END AS _wrong
+    FROM texts;
+    CREATE VIEW all_results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields WHERE _wrong IS NULL;
     CREATE VIEW results AS FROM all_results WHERE NOT superseded;
-    CREATE VIEW all_passes AS SELECT folder, document->>'$.experiment_id' AS experiment_id,
-        unnest(from_json(document->'$.energy.passes', '{_PASS}'), recursive := true)
-    FROM documents;
+    CREATE VIEW all_passes AS SELECT folder, content->>'$.experiment_id' AS experiment_id,
+        unnest(from_json(content->'$.energy.passes', '{_PASS}'), recursive := true)
+    FROM (
+        SELECT parse_dirpath(filename) AS folder, content FROM {{source}}
+        WHERE json_valid(content) AND parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong IS NULL)
+    );
     CREATE VIEW passes AS FROM all_passes WHERE {COUNTS};
 """
 
@@ -150,13 +163,31 @@ class Filters:
         yield "coalesce(publishable, false) = $publishable", "publishable", self.publishable
 
 
-def open_results(output_dir: Path, sql: str = "", *, source: str = TEXT) -> duckdb.DuckDBPyConnection:
+@dataclass(frozen=True)
+class LeftOut:
+    """A file that an answer lacks, and why."""
+
+    file: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}; left out"
+
+
+# Is told of every file that the answer lacks.
+Tell = Callable[[LeftOut], None]
+
+
+def open_results(
+    output_dir: Path, sql: str = "", *, source: str = TEXT, spoiled: Collection[Path] = ()
+) -> duckdb.DuckDBPyConnection:
     """Return a connection with the views over the results in `output_dir`.
 
     Args:
         output_dir: The folder that holds result folders.
         sql: What will be asked; the Parquet views are only made for a query that names them.
         source: How the files are read.
+        spoiled: Files that are left alone.
 
     Raises:
         StoreError: There are none.
@@ -167,15 +198,20 @@ def open_results(output_dir: Path, sql: str = "", *, source: str = TEXT) -> duck
         raise StoreError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
     connection = duckdb.connect()
     connection.execute(VIEWS.format(source=source.format(files=_files(output_dir, RESULT))))
-    for name in PARQUET:
+    for name in _parquet_named(sql):
         # Results that were copied without these are results all the same.
-        if name in sql.lower() and next(iter(output_dir.glob(f"[!.]*/{name}.parquet")), None):
+        if next((one for one in output_dir.glob(f"[!.]*/{name}.parquet") if one not in spoiled), None):
             connection.execute(
                 f"CREATE VIEW all_{name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
-                f"FROM read_parquet({_files(output_dir, f'{name}.parquet')}, filename = true, union_by_name = true)"
+                f"FROM read_parquet({_files(output_dir, f'{name}.parquet', spoiled)}, "
+                "filename = true, union_by_name = true)"
             )
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
+
+
+def _parquet_named(sql: str) -> list[str]:
+    return [name for name in PARQUET if name in sql.lower()]
 
 
 def unreadable(output_dir: Path, name: str = RESULT) -> list[Path]:
@@ -185,16 +221,19 @@ def unreadable(output_dir: Path, name: str = RESULT) -> list[Path]:
     return [Path(file) for file in closed if os.path.lexists(file)]
 
 
-def _files(output_dir: Path, name: str) -> str:
+def _files(output_dir: Path, name: str, spoiled: Collection[Path] = ()) -> str:
     """Return the SQL that names these files: a pattern, or a list where one of them would fail the whole query."""
-    if not (left_out := {*unreadable(output_dir, name)}):
+    if not (left_out := {*unreadable(output_dir, name), *spoiled}):
         return _quoted(f"{glob.escape(str(output_dir))}/[!.]*/{name}")
     found = [_quoted(glob.escape(str(one))) for one in output_dir.glob(f"[!.]*/{name}") if one not in left_out]
     return f"[{', '.join(found)}]::VARCHAR[]"
 
 
-def query(output_dir: Path, sql: str) -> pa.Table:
+def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Table:
     """Return the answer to one SELECT over the views.
+
+    Args:
+        tell: Is told what the answer lacks.
 
     Raises:
         ConfigError: The SQL makes no sense, with what DuckDB says of it, or is no question.
@@ -203,24 +242,73 @@ def query(output_dir: Path, sql: str) -> pa.Table:
     import duckdb
 
     try:
-        return _answer(output_dir, sql)
+        return _answer(output_dir, sql, tell=tell)
     except duckdb.Error as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _answer(output_dir: Path, sql: str, parameters: dict[str, Any] | None = None, *, source: str = TEXT) -> pa.Table:
+def _answer(output_dir: Path, sql: str, parameters: dict[str, Any] | None = None, *, tell: Tell) -> pa.Table:
+    """Ask; where a file fails the whole query, ask again in a way, or of files, that it does not."""
     import duckdb
 
+    source, spoiled = TEXT, dict[Path, str]()
+    while True:
+        try:
+            table, wrong = _asked(output_dir, sql, parameters, source=source, spoiled=spoiled)
+            break
+        except duckdb.Error as error:
+            if source == TEXT and "UTF-8" in str(error):
+                source = TEXT_OR_NOT
+            elif spoiled or isinstance(error, _faults_of_the_question()):
+                raise
+            else:
+                spoiled = _spoiled(output_dir, sql)
+                if not spoiled:
+                    raise
+    closed = dict.fromkeys(unreadable(output_dir), "cannot be read; see its owner and mode")
+    for file, reason in (closed | wrong | spoiled).items():
+        tell(LeftOut(file, reason))
+    return table
+
+
+def _faults_of_the_question() -> tuple[type[Exception], ...]:
+    """Return the errors that no file causes: looking through them all for one would only take time."""
+    import duckdb
+
+    return duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError
+
+
+def _asked(
+    output_dir: Path, sql: str, parameters: dict[str, Any] | None, *, source: str, spoiled: Collection[Path]
+) -> tuple[pa.Table, dict[Path, str]]:
+    """Return the answer, and which documents it lacks and why."""
+    with open_results(output_dir, sql, source=source, spoiled=spoiled) as connection:
+        _require_question(connection, sql)
+        if (answer := connection.sql(sql, params=parameters)) is None:
+            raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
+        table = answer.to_arrow_table()
+        wrong = connection.execute("SELECT folder, _wrong FROM fields WHERE _wrong IS NOT NULL ORDER BY 1").fetchall()
+    return table, {Path(folder) / RESULT: reason for folder, reason in wrong}
+
+
+def _spoiled(output_dir: Path, sql: str) -> dict[Path, str]:
+    """Return the Parquet files that the query is about and that cannot be read to their end, and why."""
+    files = [file for name in _parquet_named(sql) for file in sorted(output_dir.glob(f"[!.]*/{name}.parquet"))]
+    found = {file: _parquet_error(file) for file in files if os.access(file, os.R_OK)}
+    return {file: f"is no whole Parquet file ({reason})" for file, reason in found.items() if reason}
+
+
+def _parquet_error(file: Path) -> str | None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        with open_results(output_dir, sql, source=source) as connection:
-            _require_question(connection, sql)
-            if (answer := connection.sql(sql, params=parameters)) is None:
-                raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
-            return answer.to_arrow_table()
-    except duckdb.InvalidInputException as error:
-        if source != TEXT or "UTF-8" not in str(error):
-            raise
-    return _answer(output_dir, sql, parameters, source=TEXT_OR_NOT)
+        with pq.ParquetFile(file) as content:
+            for _ in content.iter_batches():
+                pass
+    except (OSError, pa.ArrowException) as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def _require_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -230,8 +318,13 @@ def _require_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
             raise ConfigError(f"{statement.query.strip()!r} is no question; write a SELECT, and see `results export`")
 
 
-def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",)) -> pa.Table:
+def select(
+    output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",), tell: Tell = lambda _: None
+) -> pa.Table:
     """Return the rows of `all_results` that `filters` let through, the latest first.
+
+    Args:
+        tell: Is told which files are no row.
 
     Raises:
         ConfigError: A date makes no sense.
@@ -242,7 +335,7 @@ def select(output_dir: Path, filters: Filters, *, columns: Sequence[str] = ("*",
     where, parameters = filters.where()
     sql = f"SELECT {', '.join(columns)} FROM all_results WHERE {where} ORDER BY started_utc DESC, folder DESC"
     try:
-        return _answer(output_dir, sql, parameters)
+        return _answer(output_dir, sql, parameters, tell=tell)
     except duckdb.ConversionException as error:
         date = filters.since or filters.until
         raise ConfigError(f"{date!r} is no date; write 2026-01-31 or 2026-01-31T12:00") from error
