@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from wattdock.energy import LagModel
 from wattdock.errors import MeterError, RunnerError, StoreError
+from wattdock.json_text import json_text
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.variables import runner_variables
 from wattdock.meter.nvml import NvmlMeter
@@ -97,7 +98,7 @@ def store_card(card: MeterCard, *, home: Path) -> Path:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        partial.write_text(json_text(card, indent=2) + "\n", encoding="utf-8")
         partial.replace(file)
     except OSError as error:
         raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another WATTDOCK_HOME") from error

@@ -40,6 +40,7 @@ from wattdock.bundle.texts import citation, readme
 from wattdock.errors import ConfigError, StoreError
 from wattdock.host.code import checkout
 from wattdock.images.lock import lock_path, lock_sha256
+from wattdock.json_text import json_text
 from wattdock.results.store import load_result
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wis
     _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
     _write(folder / README, readme(manifest, title, has_lock=(folder / LOCK).is_file()))
     _write(folder / CITATION, citation(manifest, title, wishes.authors))
-    _write(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+    _write(folder / MANIFEST, json_text(manifest, indent=2, ascii_only=False) + "\n")
     return manifest
 
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from wattdock.bundle.redaction import Private, Redactor, private_in
 from wattdock.bundle.vocabulary import needed_values, schema_keys, schema_values
 from wattdock.errors import ConfigError, StoreError
+from wattdock.json_text import json_text
 from wattdock.results.result import ExperimentResult
 from wattdock.results.upgrade import upgraded
 
@@ -117,7 +118,7 @@ def _stage_json(path: Path, target: Path, redactor: Redactor) -> None:
         return
     if path.name == "result.json":
         _require_readable(changed, path)
-    target.write_text(json.dumps(changed, indent=2) + "\n", encoding="utf-8")
+    target.write_text(json_text(changed, indent=2) + "\n", encoding="utf-8")
 
 
 def _require_readable(document: dict[str, Any], path: Path) -> None:
@@ -129,7 +130,7 @@ def _require_readable(document: dict[str, Any], path: Path) -> None:
 
 
 def _stage_lines(path: Path, target: Path, redactor: Redactor) -> None:
-    lines = [json.dumps(redactor.value(json.loads(line))) + "\n" for line in _read(path).splitlines() if line]
+    lines = [json_text(redactor.value(json.loads(line))) + "\n" for line in _read(path).splitlines() if line]
     target.write_text("".join(lines), encoding="utf-8")
 
 

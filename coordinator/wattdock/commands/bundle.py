@@ -77,12 +77,14 @@ def show(bundle: Bundle, as_json: Json = False) -> None:
 
     found = check(bundle)
     if as_json:
-        typer.echo(found.manifest.model_dump_json(indent=2))
+        from wattdock.json_text import json_text
+
+        typer.echo(json_text(found.manifest, indent=2))
     else:
         print_bundle(found)
 
 
 def _json(path: Path, digest: str) -> str:
-    import json
+    from wattdock.json_text import json_text
 
-    return json.dumps({"path": str(path), "digest": f"sha256:{digest}"})
+    return json_text({"path": str(path), "digest": f"sha256:{digest}"})

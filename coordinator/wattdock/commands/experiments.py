@@ -74,9 +74,9 @@ def plan(
     study = study_of(file, settings)
     checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
     if as_json:
-        import json
+        from wattdock.json_text import json_text
 
-        typer.echo(json.dumps([one.model_dump(mode="json") for one in study.experiments], indent=2))
+        typer.echo(json_text([one.model_dump(mode="json") for one in study.experiments], indent=2))
     else:
         print_plan(study, checked, earlier_costs(study.experiments, output_dir))
     if study.invalid:
@@ -105,9 +105,9 @@ def _show(prepared: "Run", *, as_json: bool) -> None:
     from wattdock.report.table import print_result, print_summary
 
     if as_json:
-        import json
+        from wattdock.json_text import json_text
 
-        typer.echo(json.dumps([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
+        typer.echo(json_text([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
         return
     for one in prepared.stored if len(prepared.stored) <= SHOWN_WHOLE else ():
         print_result(one.result, one.folder)

@@ -64,9 +64,9 @@ def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[C
 
     comparisons = ready.comparisons(margin=margin)
     if as_json:
-        import json
+        from wattdock.json_text import json_text
 
-        typer.echo(json.dumps([one.model_dump(mode="json") for one in comparisons], indent=2))
+        typer.echo(json_text([one.model_dump(mode="json") for one in comparisons], indent=2))
     else:
         print_comparisons(comparisons)
     return comparisons

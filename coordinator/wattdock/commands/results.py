@@ -107,13 +107,13 @@ def export(
 def agreement_(first: Folder, second: Folder, as_json: Json = False) -> None:
     """Say how far two results of one model and the same prompts generated the same tokens."""
     import dataclasses
-    import json
 
+    from wattdock.json_text import json_text
     from wattdock.results.agreement import agreement
 
     found = agreement(first, second)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(found)))
+        typer.echo(json_text(dataclasses.asdict(found)))
         return
     where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
     typer.echo(

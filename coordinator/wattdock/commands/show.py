@@ -21,6 +21,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result, or what it says under another definition of what counts."""
+    from wattdock.json_text import json_text
     from wattdock.report.table import print_result
     from wattdock.results.store import load_result
 
@@ -29,12 +30,13 @@ def show(
         _show_window(path if path.is_dir() else path.parent, result, window, as_json=as_json)
         return
     if as_json:
-        typer.echo(result.model_dump_json(indent=2, by_alias=True))
+        typer.echo(json_text(result, indent=2, ascii_only=False))
     else:
         print_result(result, path if path.is_dir() else path.parent, every_reason=True)
 
 
 def _show_window(folder: Path, result: "ExperimentResult", window: str, *, as_json: bool) -> None:
+    from wattdock.json_text import json_text
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows
     from wattdock.results.reread import load_restarts
@@ -46,6 +48,6 @@ def _show_window(folder: Path, result: "ExperimentResult", window: str, *, as_js
     summary = windows(load_restarts(folder, result), used, in_flight=in_flight)
     chosen = [one for one in summary.passes if window in (one.window, "all")]
     if as_json:
-        typer.echo(summary.model_copy(update={"passes": chosen}).model_dump_json(indent=2, by_alias=True))
+        typer.echo(json_text(summary.model_copy(update={"passes": chosen}), indent=2))
     else:
         print_windows(summary, chosen)

@@ -48,7 +48,7 @@ def prompts_mapping(value: Any) -> Any:
 
 
 class _Written(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
 
 class ModelSpec(_Written):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 import sys
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter
 from wattdock.config import sections
 from wattdock.config.experiment import ExperimentConfig, ModelSpec, PromptSpec
 from wattdock.config.study import STUDY_MARKS, LinearRange, LogRange, PowerRange, StudyFile
+from wattdock.json_text import json_text
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -76,4 +76,4 @@ def _section_names() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(study_schema(), indent=2) + "\n")
+    sys.stdout.write(json_text(study_schema(), indent=2) + "\n")

@@ -20,7 +20,7 @@ MAX_POINTS = 20_000
 
 
 class _Written(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LinearRange(_Written):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
 from wattdock.host.lease_folder import lease_folder
+from wattdock.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -230,7 +231,7 @@ def _lock(descriptor: int, kind: int) -> bool:
 def _note(descriptor: int, holder: Holder, folder: Path) -> None:
     try:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(holder)).encode() + b"\n", 0)
+        os.pwrite(descriptor, json_text(asdict(holder)).encode() + b"\n", 0)
     except OSError as error:
         raise _refused(folder, error, "make room, or choose another folder with WATTDOCK_LEASES") from error
 

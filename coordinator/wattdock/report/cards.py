@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from wattdock.json_text import json_text
 from wattdock.report.table import console
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def show_card(card: MeterCard, *, as_json: bool) -> None:
     """Print what was found out about one GPU's counter; as JSON, one line."""
     if as_json:
-        sys.stdout.write(card.model_dump_json() + "\n")
+        sys.stdout.write(json_text(card) + "\n")
         return
     table = Table(show_header=False, box=None, pad_edge=False, title=f"{card.gpu_name} {card.gpu_uuid}")
     for name, value in _rows(card):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from wattdock.compare import PRIMARY, QUANTITIES
 from wattdock.comparison import TEST
+from wattdock.json_text import json_text
 from wattdock.report.table import console
 from wattdock.report.words import NOTHING, number
 from wattdock.results.facts import ABSENT, ENGINE, PACKAGE
@@ -64,7 +64,7 @@ def print_comparison_json(compared: Comparison, gate: Gate | None) -> None:
         "older_rows_left_out": compared.repeated,
         "regression": {"outcome": gate.outcome.value, "lines": gate.lines} if gate else None,
     }
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    sys.stdout.write(json_text(document, indent=2) + "\n")
 
 
 def _table(compared: Comparison, quantity: str) -> Table:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
+
+from wattdock.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ def show_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
     sound = all(one.status != "fail" for one in seen)
     if as_json:
         answer = {"schema_version": SCHEMA_VERSION, "sound": sound, "findings": [asdict(one) for one in seen]}
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        sys.stdout.write(json_text(answer, indent=2) + "\n")
     else:
         console.print(verdict(seen))
     return sound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from rich.text import Text
 from wattdock.estimate.against import AIM
 from wattdock.estimate.fit import MARGIN
 from wattdock.gpu_models import gpu_models
+from wattdock.json_text import json_text
 from wattdock.models.shapes import presets
 from wattdock.report.table import NOTHING, console
 
@@ -36,7 +36,7 @@ COLUMNS = (
 def print_answer(found: Answer, *, as_json: bool) -> None:
     """Print what a model takes and where it fits."""
     if as_json:
-        sys.stdout.write(json.dumps(found.as_json(), indent=2) + "\n")
+        sys.stdout.write(json_text(found.as_json(), indent=2) + "\n")
         return
     out = console()
     for line in _head(found):
@@ -98,7 +98,7 @@ def _count(found: Smallest) -> str:
 def print_comparison(found: Sequence[Comparison], *, as_json: bool) -> None:
     """Print estimates beside what engines reported."""
     if as_json:
-        sys.stdout.write(json.dumps([_comparison_json(one) for one in found], indent=2) + "\n")
+        sys.stdout.write(json_text([_comparison_json(one) for one in found], indent=2) + "\n")
         return
     out = console()
     table = Table(box=None, pad_edge=False)
@@ -136,7 +136,7 @@ def print_known(*, as_json: bool) -> None:
         names = ("name", "id", "parameters", "verified", "source", "note")
         known = [{name: getattr(one, name) for name in names} for one in models]
         hardware = [{"name": one.name, "aliases": one.aliases, "unverified": one.unverified} for one in gpus]
-        sys.stdout.write(json.dumps({"models": known, "gpus": hardware}, indent=2) + "\n")
+        sys.stdout.write(json_text({"models": known, "gpus": hardware}, indent=2) + "\n")
         return
     out = console()
     table = Table("model", "hub id", "parameters", "figures", box=None, pad_edge=False)

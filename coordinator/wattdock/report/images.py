@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from wattdock.json_text import json_text
 from wattdock.report.table import NOTHING, console
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN = 19
 def print_images(found: Sequence[ImageStatus], *, as_json: bool) -> None:
     """Print one line per image, then what is open or differs."""
     if as_json:
-        sys.stdout.write(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")
+        sys.stdout.write(json_text([dataclasses.asdict(one) for one in found], indent=2) + "\n")
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("image", "on this engine", "locked", "state"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
+from wattdock.json_text import json_text
 from wattdock.report.table import NOTHING, console
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def print_rows(rows: pa.Table) -> None:
 
 def print_json(rows: pa.Table) -> None:
     """Print any table as a JSON list of objects."""
-    sys.stdout.write(json.dumps(rows.to_pylist(), indent=2, default=str) + "\n")
+    sys.stdout.write(json_text(rows.to_pylist(), indent=2, default=str) + "\n")
 
 
 def _cell(value: Any, form: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from wattdock.json_text import json_text
 from wattdock.merge.statistics import mean_interval
 from wattdock.report.table import NOTHING, console
 from wattdock.results.result import ENERGY_BOUNDARY
@@ -34,7 +34,7 @@ KIND_OF_SCALING = "strong, the same requests in flight at every size, unless a k
 def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_json: bool) -> None:
     """Print every setting's curves, fits and cheapest configuration."""
     if as_json:
-        sys.stdout.write(json.dumps(as_document(found, left_out), indent=2) + "\n")
+        sys.stdout.write(json_text(as_document(found, left_out), indent=2) + "\n")
         return
     out = console()
     for setting in found:

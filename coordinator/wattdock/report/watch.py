@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from rich.live import Live
 from wattdock.errors import PreflightError
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import holders
+from wattdock.json_text import json_text
 from wattdock.report.gpus import GpuView, as_json, as_tables
 
 WATCH_S = 2.0
@@ -63,5 +63,5 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
 
 
 def _print_json(view: GpuView, *, one_line: bool) -> None:
-    sys.stdout.write(json.dumps(as_json(view), indent=None if one_line else 2) + "\n")
+    sys.stdout.write(json_text(as_json(view), indent=None if one_line else 2) + "\n")
     sys.stdout.flush()

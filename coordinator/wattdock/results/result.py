@@ -34,7 +34,8 @@ NET_MEANING = (
 
 
 class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Where anything may stand, infinity would become null.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Failure(_Stored):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from wattdock.errors import StoreError
+from wattdock.json_text import json_text
 from wattdock.results.result import SCHEMA_VERSION, ExperimentResult
 from wattdock.results.tables import requests_table, timeline_table
 from wattdock.results.upgrade import upgraded
@@ -112,7 +113,7 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
     partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     try:
         partial.chmod(0o777 & ~_umask())
-        (partial / RESULT).write_text(result.model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
+        (partial / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
         pq.write_table(timeline_table(restarts), partial / TIMELINE, compression="zstd")
         pq.write_table(requests_table(restarts), partial / REQUESTS, compression="zstd")
         (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
@@ -144,7 +145,7 @@ def _rescue(name: str, result: ExperimentResult, restarts: Sequence[RestartRecor
         folder = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))
         return f"in {_write(folder, name, result, restarts, log)} instead"
     except OSError:
-        sys.stdout.write(result.model_dump_json(by_alias=True) + "\n")
+        sys.stdout.write(json_text(result) + "\n")
         return "printed above, as JSON"
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import StoreError
+from wattdock.json_text import json_text
 from wattdock.study.record_file import sync_folder
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Journal:
         line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **facts}
         end = self._file.seek(0, os.SEEK_END)
         try:
-            text = json.dumps(line).encode() + b"\n"
+            text = json_text(line).encode() + b"\n"
             if self._file.write(text) < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file.fileno())

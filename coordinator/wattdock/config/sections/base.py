@@ -25,7 +25,7 @@ class BackendSection(BaseModel):
     an unknown one with the nearest valid name.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
     dtype: str = "auto"
 

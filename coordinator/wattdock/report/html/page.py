@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 from datetime import UTC, datetime
 from importlib import resources
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, StoreError
+from wattdock.json_text import COMPACT, json_text
 from wattdock.report.html.chart import plain
 from wattdock.report.html.charts import charts
 from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, measured_with, missing, summary, verdict
@@ -170,7 +170,7 @@ def _number(value: float | None) -> float | None:
 
 def _embedded(data: Any) -> str:
     """Return JSON that cannot end the element it stands in."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json_text(data, separators=COMPACT)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

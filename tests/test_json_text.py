@@ -1,0 +1,102 @@
+"""What leaves as JSON is JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_results import SAMPLE, stored
+
+from wattdock.json_text import json_text
+from wattdock.results.result import ExperimentResult
+from wattdock.results.store import load_result, store
+
+COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
+# What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
+NO_OUTPUT = {
+    "config/expand.py",
+    "config/experiment.py",
+    "images/labels.py",
+    "json_text.py",
+    "models/gguf_folder.py",
+    "models/shapes.py",
+    "plan.py",
+    "preflight.py",
+    "prompts.py",
+    "results/query.py",
+    "scaling/points.py",
+    "study/record_file.py",
+    "wire.py",
+}
+
+
+def strictly(text: str) -> Any:
+    """Read JSON as everybody but Python does."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def writes_json(file: Path) -> bool:
+    names = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+    return bool(names & {"dumps", "dump", "model_dump_json"})
+
+
+def test_every_writer_of_json_goes_through_the_one_that_knows_what_json_cannot_say() -> None:
+    """`json.dumps` writes NaN and pydantic null; a new writer that calls either is found here."""
+    found = {str(file.relative_to(COORDINATOR)) for file in COORDINATOR.rglob("*.py") if writes_json(file)}
+    assert found == NO_OUTPUT
+
+
+def test_what_json_has_no_number_for_is_a_text_wherever_it_stands() -> None:
+    """And everything else is as `json.dumps` has it."""
+    odd = {"a": [math.inf, (-math.inf, 1.5)], "b": {"c": math.nan}, "d": None}
+    assert strictly(json_text(odd)) == {"a": ["Infinity", ["-Infinity", 1.5]], "b": {"c": "NaN"}, "d": None}
+    assert json_text({"x": [1, "é"]}, indent=2) == json.dumps({"x": [1, "é"]}, indent=2)
+
+
+def test_a_stored_result_with_an_infinite_engine_argument_is_json_and_says_so(tmp_path: Path) -> None:
+    """An engine's limit that is none must not read as an argument that was not set."""
+    document = json.loads(SAMPLE.read_text())
+    document["environment"]["engine_args"] = {"longest_wait_s": math.inf}
+    document["config"]["pytorch"] = {"longest_wait_s": math.inf}
+    result = load_result(stored(tmp_path / "made", **document))
+    folder = store(result, [], log=tmp_path / "none", output_dir=tmp_path / "results")
+    written = strictly((folder / "result.json").read_text())
+    assert written["environment"]["engine_args"] == {"longest_wait_s": "Infinity"}
+    assert written["config"]["pytorch"] == {"longest_wait_s": "Infinity"}
+    assert isinstance(load_result(folder), ExperimentResult)
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wattdock", *words], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_a_query_s_infinity_is_a_text_in_its_json(tmp_path: Path) -> None:
+    """The database has it as a number."""
+    stored(tmp_path)
+    sql = "SELECT 'inf'::DOUBLE AS a, 'nan'::DOUBLE AS b FROM results"
+    done = run("results", "query", sql, "--json", "--output-dir", tmp_path)
+    assert strictly(done.stdout) == [{"a": "Infinity", "b": "NaN"}]
+
+
+@pytest.mark.parametrize("setting", ["workload.min_duration_s", "timeouts.load_s", "pytorch.longest_wait_s"])
+def test_a_setting_without_end_is_refused_or_recorded_as_such(tmp_path: Path, setting: str) -> None:
+    """Our own settings are finite; an engine's argument is the engine's, and stands in the plan as it is."""
+    done = run("plan", "--backend", "pytorch", "--set", f"{setting}=.inf", "--json", "--output-dir", tmp_path)
+    if setting.startswith("pytorch"):
+        assert strictly(done.stdout)[0]["pytorch"]["longest_wait_s"] == "Infinity"
+    else:
+        assert done.returncode == 2
+        [line] = done.stderr.splitlines()
+        assert "finite number" in line
