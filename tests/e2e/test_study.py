@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import fake_nvml
 import pytest
 from command import on_gpus
 from fake_nvml import FakeGpu
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from command import Command
 
-CONFIG, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 4, 5, 7, 130
+CONFIG, PREFLIGHT, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 3, 4, 5, 7, 130
 HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
 # Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
 SMALL = (
@@ -153,6 +154,8 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     wait_for(running, "pass 2/3")
     wattdock.interrupt(signal.SIGKILL)
     running.communicate(timeout=10)
+    # It also takes back what somebody had set.
+    env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0))
     resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
     _, err = resumed.communicate(timeout=60)
     assert resumed.returncode == 0, err
@@ -161,6 +164,9 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     assert [span["clock"] for span in measured] == [0, 1, 1]
     assert measured[1]["start_ns"] < measured[0]["start_ns"] - 60 * 10**9
     assert len(row["environment"]["clock"]["identities"]) == 2
+    [check] = [one for one in row["audit"]["checks"] if one["name"] == "one environment in all restarts"]
+    assert check["status"] == "fail"
+    assert check["figure"] == "GPU power limit, W: 700.0 (restart 1), 650.0 (restart 1)"
     joules = [one["total_j"] for one in row["energy"]["passes"]]
     assert joules == pytest.approx([80 * one["duration_s"] for one in row["energy"]["passes"]], rel=0.02)
     [folder] = (wattdock.folder / "results").glob("2*")
@@ -170,6 +176,25 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     drawn = wattdock("report", folder, "-o", "report.html")
     assert drawn.returncode == 0, drawn.stderr
     assert "1, after a reboot" in (wattdock.folder / "report.html").read_text()
+
+
+def test_a_row_is_not_gone_on_with_on_other_gpus_than_its_own(wattdock: Command) -> None:
+    """Its joules would be those of one GPU for all of its passes."""
+    first, second = FakeGpu(uuid=fake_nvml.uuid_of(1)), FakeGpu(uuid=fake_nvml.uuid_of(2))
+    env = on_gpus(wattdock, first, second)
+    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    running = wattdock.start("run", file, env={**env, "CUDA_VISIBLE_DEVICES": "0"}, stderr=subprocess.PIPE)
+    wait_for(running, "pass 1/3: 40 tokens in")
+    wait_for(running, "pass 2/3")
+    wattdock.interrupt(signal.SIGKILL)
+    running.communicate(timeout=10)
+    refused = wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "1"})
+    assert refused.returncode == PREFLIGHT, refused.stderr
+    assert f"one was measured on {first.uuid}, and this run would take {second.uuid}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "0"}).returncode == 0
+    [row] = wattdock.results()
+    assert len(row["energy"]["passes"]) == 3
 
 
 def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: Command) -> None:

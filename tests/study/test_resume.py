@@ -65,6 +65,8 @@ def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
     begin(tmp_path, study({}))
     with pytest.raises(PreflightError, match="driver_version 580 → 590"):
         resume(tmp_path, study({}), {"driver_version": "590"})
+    with pytest.raises(PreflightError, match="driver_version 580 → None"):
+        resume(tmp_path, study({}), {})
 
 
 def test_a_journal_that_cannot_be_read_stops_only_studies_it_may_be_of(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Kept:
         failure: Why it ended early.
         cost: How long its parts took.
         prompts_sha256: Of the prompts sent.
+        gpu_uuids: That the runner was given; empty on a CPU, and where it loaded nothing.
     """
 
     restart: int
@@ -50,6 +51,7 @@ class Kept:
     failure: Failure | None
     cost: Cost
     prompts_sha256: frozenset[str]
+    gpu_uuids: frozenset[str]
     at: Path | Served
 
     def read(self) -> Served:
@@ -194,7 +196,8 @@ def _kept(served: Served, at: Path | Served) -> Kept:
     passes = frozenset(one.index for one in record.passes)
     cost = cost_of([*record.spans, *(one.generated.span for one in record.passes)])
     prompts = frozenset(one.prompts_sha256 for one in record.passes)
-    return Kept(record.restart, passes, record.failure, cost, prompts, at)
+    gpus = frozenset(gpu.uuid for gpu in record.loaded.environment.visible_gpus) if record.loaded else frozenset()
+    return Kept(record.restart, passes, record.failure, cost, prompts, gpus, at)
 
 
 def named_like(folder: str, study: Study) -> bool:

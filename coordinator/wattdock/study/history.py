@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.prompts import file_sha256
 from wattdock.results.store import RESULT, load_result
 from wattdock.study.folder import PASS, RETRIED, STORED
@@ -70,6 +70,7 @@ def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | N
 
     Raises:
         ConfigError: Its prompts file has changed since.
+        PreflightError: Other GPUs were chosen for it than those it was measured on.
     """
     experiment_id = ready.config.experiment_id
     row = Row(ready, folder, earlier_rows=len(past.folders), expected=expected)
@@ -78,6 +79,7 @@ def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | N
         folder.note(RETRIED, experiment=experiment_id)
         return row
     row.kept = folder.kept(experiment_id)
+    _require_same_gpus(ready, row)
     require_same_prompts(ready.config, [sent for one in row.kept.values() for sent in one.prompts_sha256])
     for restart in range(ready.config.repeats.restarts):
         # Killed between the record and the journal's line.
@@ -85,6 +87,18 @@ def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | N
             if (restart, index) not in past.noted:
                 row.note_pass(restart, index)
     return row
+
+
+def _require_same_gpus(ready: Ready, row: Row) -> None:
+    """See that what is left runs where the rest did: a row's joules are those of one set of GPUs."""
+    chosen = frozenset(gpu.uuid for gpu in ready.gpus)
+    before = next((one.gpu_uuids for one in row.kept.values() if one.passes and one.gpu_uuids != chosen), None)
+    if before is not None:
+        raise PreflightError(
+            f"{ready.config.label} was measured on {', '.join(sorted(before)) or 'the CPU'}, and this run would take "
+            f"{', '.join(sorted(chosen)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
+            "or run it as a new study without --resume"
+        )
 
 
 def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | None]) -> None:

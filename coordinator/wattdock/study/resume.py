@@ -90,7 +90,12 @@ def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
     before = head["machine"]
-    changed = [f"{key} {before.get(key)} → {now}" for key, now in machine.items() if before.get(key) != now]
+    # What was there and is not any more, such as an image, has changed too.
+    changed = [
+        f"{key} {before.get(key)} → {machine.get(key)}"
+        for key in {**before, **machine}
+        if before.get(key) != machine.get(key)
+    ]
     if changed:
         raise PreflightError(
             f"{path.name} was begun on another machine or version: {'; '.join(changed)}; "
