@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from contract.runner_process import FAKE_FOLDER, Runner, load_request, running, workload
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from wattdock.launch.protocol import LaunchedRunner
     from wattdock.records import ClockCheck
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -46,6 +47,11 @@ class Launched:
 
     def exit_reason(self) -> str:
         return f"ended with {self.runner.process.poll()}"
+
+
+def launched(runner: Runner) -> LaunchedRunner:
+    """Return it as the client takes one, which asks no more of it."""
+    return cast("LaunchedRunner", Launched(runner))
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loade
         if beat.pass_over:
             interrupted.set()
 
-    with RunnerClient(Launched(loaded), check=check) as client:
+    with RunnerClient(launched(loaded), check=check) as client:
         assert generate(client, once_over) == 2 * 5
         assert interrupted.is_set()
         with pytest.raises(KeyboardInterrupt):
@@ -96,7 +102,7 @@ def test_a_runner_that_dies_after_a_pass_costs_none(loaded: Runner, tmp_path: Pa
     model = ModelFolder(tmp_path, "shape", "tiny", None, True, True, 1, config={"vocab_size": 512})
     kept: list[int] = []
     collected = Collected(config, 0)
-    with DiesAfterwards(Launched(loaded)) as client, Interrupts() as interrupts:
+    with DiesAfterwards(launched(loaded)) as client, Interrupts() as interrupts:
         session = Session(
             client,
             model,
