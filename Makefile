@@ -76,7 +76,7 @@ schema: $(SETUP) ## Write docs/study.schema.json again from the settings
 
 test: $(SETUP_DEV) ## Run every test that this machine can run
 	@$(BIN)/python -m wattdock.launch pytorch vllm
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
