@@ -405,4 +405,4 @@ def test_what_others_keep_to_themselves_in_one_results_folder_stops_nobody(wattd
     assert resumed.returncode == 0, resumed.stderr
     listed = wattdock("results", "list")
     assert "2 results" in listed.stdout
-    assert "20260101T000000-fake-12345678/result.json: cannot be read; see its owner and mode; left out" in listed.stderr
+    assert f"{row.name}/result.json: cannot be read; see its owner and mode; left out" in listed.stderr
