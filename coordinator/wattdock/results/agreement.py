@@ -68,7 +68,9 @@ def agreement(first: Path, second: Path) -> Agreement:
             raise ConfigError(f"{'.'.join(place)} differs: {one} and {other}; their tokens are not comparable")
     one, other = _answers(first), _answers(second)
     if longer := [key for key in one if key in other and one[key].prompt_tokens != other[key].prompt_tokens]:
-        raise ConfigError(f"the prompts of restart, pass, request {longer[0]} are not of one length; set prompts.count")
+        restart, pass_, request = (at + 1 for at in longer[0])
+        where = f"request {request} of restart {restart}, pass {pass_}"
+        raise ConfigError(f"the prompts of {where} are not of one length; set prompts.count")
     return agreement_of(*({key: answer.ids for key, answer in answers.items()} for answers in (one, other)))
 
 
