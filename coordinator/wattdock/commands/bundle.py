@@ -9,7 +9,7 @@ from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
 
 app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
 
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS…", help=NAMED)]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name; makes no folder above it.")

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
     from wattdock.run import Run
 
-RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
-Resume = Annotated[bool, typer.Option(help="Go on with this study where it was left; measures nothing twice.")]
-RetryFailed = Annotated[bool, typer.Option(help="Like --resume, and measure what has failed again.")]
+RequirePublishable = Annotated[
+    bool, typer.Option("--require-publishable", help="Exit with 8 unless every result may be published.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with this study where it was left; measures nothing twice.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Like --resume, and measure what has failed again.")]
 
 
 @takes_settings

@@ -15,7 +15,7 @@ WIDTHS = ("column", "page")
 
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
-    named: Annotated[list[str], typer.Argument(metavar="RESULTS…", help=NAMED)],
+    named: Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)],
     output: Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")],
     width: Annotated[str, typer.Option(help="column (89 mm) or page (183 mm).")] = "column",
     output_dir: OutputDir = RESULTS,

@@ -8,7 +8,7 @@ import typer
 
 from wattdock.commands.options import NAMED, RESULTS, OutputDir
 
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS…", help=NAMED)]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 
 
 def report(

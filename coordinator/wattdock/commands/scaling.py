@@ -9,7 +9,7 @@ import typer
 from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
 from wattdock.errors import ConfigError
 
-Results = Annotated[list[str], typer.Argument(metavar="RESULTS…", help=NAMED)]
+Results = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too: a .pdf, .svg or .png.")]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.report.terminal import Sheet, console, pairs
+from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -235,10 +236,7 @@ def _number(value: float | None, form: str) -> str:
 
 def _sample_texts(folder: Path) -> list[str]:
     """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
-    import pyarrow.parquet as pq
-
-    file = folder / "requests.parquet"
-    if not file.exists():
+    if not (folder / REQUESTS).exists():
         return []
-    texts = [text for text in pq.read_table(file, columns=["text"])["text"].to_pylist() if text]
+    texts = [row["text"] for row in load_requests(folder, ("text",)) if row.get("text")]
     return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in texts[:SAMPLE_TEXTS]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
-from wattdock.results.store import REQUESTS, load_result
+from wattdock.results.store import load_requests, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,10 +109,7 @@ def _at(result: ExperimentResult, place: tuple[str, ...]) -> Any:
 
 
 def _answers(folder: Path) -> dict[Key, _Answer]:
-    import pyarrow.parquet as pq
-
-    columns = ["restart", "pass", "index", "output_ids", "prompt_tokens"]
-    rows = pq.read_table(folder / REQUESTS, columns=columns).to_pylist()
+    rows = load_requests(folder, ("restart", "pass", "index", "output_ids", "prompt_tokens"))
     return {
         (one["restart"], one["pass"], one["index"]): _Answer(one["output_ids"], one["prompt_tokens"])
         for one in rows

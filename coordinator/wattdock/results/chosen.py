@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from wattdock.results.result import ExperimentResult
 
-STUDIES, JOURNAL, BUNDLED = "studies", "journal.jsonl", "results"
+STUDIES, JOURNAL, BUNDLED, TAR = "studies", "journal.jsonl", "results", ".tar"
 # Of several names that could be meant.
 SHOWN = 4
 
@@ -68,8 +68,12 @@ def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Pa
     path = Path(what)
     if not path.exists():
         return _of_name(what, output_dir)
+    if path.name == RESULT:
+        return [path.parent]
+    if path.is_file() and path.suffix != TAR:
+        raise StoreError(f"{what}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
     if path.is_file():
-        return [path.parent] if path.name == RESULT else _in_folder(_unpack(path, unpacked), what)
+        return _in_folder(_unpack(path, unpacked), what)
     if (path / JOURNAL).exists():
         study = path.resolve()
         return _whole(study.name, _by_name(study.parent.parent)[study.name])
