@@ -113,7 +113,7 @@ def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
         return
     print_stored([(one.result, one.folder) for one in prepared.stored])
-    if prepared.stored and prepared.study_id:
+    if len(prepared.ready) > 1 and prepared.study_id:
         elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
         typer.echo(
             f"{len(prepared.stored)} result(s) in {output_dir}, study {prepared.study_id}; "

@@ -150,7 +150,11 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.net_j is not None:
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
-        known = [f"{name} {value:.4g}" for name, value in energy.windows.energy_per_output_token_j.items() if value]
+        known = [
+            f"{name} {value:.4g}"
+            for name, value in energy.windows.energy_per_output_token_j.items()
+            if value is not None
+        ]
         yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
