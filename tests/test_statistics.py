@@ -10,6 +10,7 @@ import pytest
 
 from wattdock.comparison import difference
 from wattdock.merge.statistics import deviation_interval, mean_interval, statistics
+from wattdock.report.words import interval_text
 from wattdock.results.result import PassEnergy
 
 RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
@@ -56,12 +57,22 @@ def test_spread_within_restarts_is_pooled_and_both_spreads_have_intervals() -> N
     assert seen.interval_between_restarts is not None
 
 
+def test_an_interval_of_what_cannot_be_negative_ends_at_zero() -> None:
+    """0.5 and 1.5 J/token: Student's t would go from −5.4; the width that is said is that above the mean."""
+    seen = statistics([energy_pass(restart, 0, joules) for restart, joules in enumerate((50, 150))])
+    assert seen is not None
+    assert list(seen.ci95 or ()) == pytest.approx([0, 1 + 12.706 / 2], abs=1e-3)
+    assert seen.ci95_relative == pytest.approx(12.706 / 2, abs=1e-3)
+    assert interval_text(1.0, seen.ci95, ".4g", ".2g") == "1 [0, 7.353]"
+    assert interval_text(1.0, (0.9, 1.1), ".4g", ".2g") == "1 ± 0.1"
+
+
 def test_an_outlier_is_shown_and_still_counts() -> None:
     """Leaving it out would be choosing the answer."""
     passes = [energy_pass(0, index, joules) for index, joules in enumerate((100, 101, 99, 100.5, 130))]
     seen = statistics(passes)
     assert seen is not None
-    assert seen.outliers == ["restart 0 pass 4: 1.3"]
+    assert seen.outliers == ["restart 1 pass 5: 1.3"]
     assert seen.per_restart == [pytest.approx(530.5 / 500)]
 
 

@@ -1,13 +1,16 @@
 """The `wattdock` command: its commands, and their exit codes; each command's arguments stand in `commands/`."""
 
+import errno
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
 from wattdock.commands.bundle import app as bundle_app
 from wattdock.commands.compare import compare
-from wattdock.commands.ending import fail, ignore_interrupts
+from wattdock.commands.ending import end_unheard, fail, ignore_interrupts, reader_is_gone
 from wattdock.commands.estimate import estimate
 from wattdock.commands.experiments import plan, run
 from wattdock.commands.images import app as images_app
@@ -32,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what LLM inference costs in energy.",
 )
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 ABOUT_RUNS = (run, plan, show, reproduce)
 ABOUT_RESULTS = (report, plot, compare, scaling)
 ABOUT_MACHINES = (estimate, gpus, doctor, reap)
@@ -59,8 +63,14 @@ def _options(
     """Measure what LLM inference costs in energy."""
 
 
+def _nowhere() -> "TextIOWrapper":
+    return Path(os.devnull).open("w")
+
+
 def main() -> NoReturn:
     """Run the command; every error a user can meet is one line and a documented exit code."""
+    # Somebody closed them: `wattdock … >&-`.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not cost the result.
         cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
@@ -68,13 +78,30 @@ def main() -> NoReturn:
         sys.argv.append("--help")
     try:
         # Outside its standalone mode, typer hands the code of an Exit back instead of leaving with it.
-        sys.exit(app(standalone_mode=False) or ExitCode.OK)
+        code = app(standalone_mode=False) or ExitCode.OK
+        sys.stdout.flush()
+        sys.exit(code)
+    except BrokenPipeError:
+        if not reader_is_gone():
+            raise
+        end_unheard()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        fail(f"cannot write: {error.strerror}; make room, or lead the output elsewhere", ExitCode.STORE)
+    except SystemExit as exit_:
+        # What typer makes of a broken pipe.
+        if exit_.code == ExitCode.BUG and reader_is_gone():
+            end_unheard()
+        raise
     except WattdockError as error:
         fail(str(error), error.exit_code)
     except typer.Exit as exit_:
         sys.exit(exit_.exit_code)
     except UsageError as error:
-        fail(f"{error.format_message()}; see `wattdock --help`", ExitCode.CONFIG)  # type: ignore[attr-defined]
+        # Typer keeps the class of these, too, to itself.
+        said, within = error.format_message().removesuffix("."), error.ctx  # type: ignore[attr-defined]
+        fail(f"{said}; see `{within.command_path if within else 'wattdock'} --help`", ExitCode.CONFIG)
     except typer.Abort:
         fail("interrupted", ExitCode.INTERRUPTED)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.comparison import Difference, difference, holm
+from wattdock.comparison import Difference, difference, geometric_mean, holm
 from wattdock.results.facts import ABSENT, conditions, labels, settings
 from wattdock.results.matching import match
 from wattdock.results.restarts import restart_values
@@ -27,9 +27,9 @@ class Test:
     """One quantity of one pair.
 
     Attributes:
-        first, second: Means of the restart values; None where a side lacks the quantity.
+        first, second: Geometric means of the restart values; None where a side lacks the quantity.
         restarts: How many of each side.
-        relative: Second ÷ first − 1 of geometric means.
+        relative: Second ÷ first − 1.
         difference: With interval and p-value; None where there is no test, `reason` says why.
         p_holm: Adjusted for all tests of this quantity.
     """
@@ -107,7 +107,7 @@ def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
 def _test(pair: Match, quantity: str) -> Test:
     sides = [restart_values(row.result).get(quantity, []) for row in (pair.first, pair.second)]
     counts = (len(sides[0]), len(sides[1]))
-    means = [sum(values) / len(values) if values else None for values in sides]
+    means = [geometric_mean(values) if values and min(values) > 0 else None for values in sides]
     if not all(means):
         which = " and ".join(name for name, mean in zip("AB", means, strict=True) if not mean)
         return Test(quantity, means[0], means[1], counts, None, None, None, f"not measured in {which}")

@@ -81,6 +81,17 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     return Difference(exp(gap) - 1, exp(gap - half) - 1, exp(gap + half) - 1, p_value, gap, error, freedom)
 
 
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the mean whose ratios `difference` tells; of values above 0.
+
+    Raises:
+        ValueError: There is none, or one that is not above 0.
+    """
+    if not values or min(values) <= 0:
+        raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
+    return exp(float(np.mean(np.log(values))))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for how many there are, in the order given.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ class Plain(Silent):
         self._last_s = 0.0
 
     def say(self, line: str) -> None:
-        """Print one line."""
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        """Print one line, unless nobody reads any more: that must not end what is being measured."""
+        with suppress(BrokenPipeError):
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
     def tick(self, stage: str, *, output_tokens: int, elapsed_s: float, watts: Mapping[str, float | None]) -> None:
         """Print a line, unless the last one is recent."""

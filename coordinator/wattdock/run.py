@@ -59,6 +59,7 @@ class Run:
     Attributes:
         ready: What was decided about each experiment, in the order given.
         stored: The rows so far, those of a resumed study first; readable at any time, and after any error.
+        study_id: Name of the study's folder; None until `measure` has one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Run:
                 raise one
             self.ready.append(one)
         self.stored: list[Stored] = []
+        self.study_id: str | None = None
 
     def measure(self, progress: Progress) -> None:
         """Measure until all is done, or one has failed under `on_failure: stop`.
@@ -114,6 +116,7 @@ class Run:
                 lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
                 require_still_free(self.ready)
             with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
+                self.study_id = folder.study_id
                 where = Surroundings(folder, self._output_dir, self._home, scratch, lease_fds)
                 loop = _Loop(self._study, self.ready, self._restore(folder), where, progress, self.stored)
                 self._run(loop, folder, progress, interrupts)

@@ -18,6 +18,7 @@ import pytest
 from contract.runner_process import collect, generate_requests, ids_prompt, load_request, running, workload
 from contract.subjects import TINY_LLAMA
 
+from wattdock.config.sections.base import section_class
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Run
     assert described.framework_version
     assert "grpcio" in described.package_versions
     assert pb.ARRIVAL_BATCH in described.arrivals
+    offered = {pb.Arrival.Name(one).removeprefix("ARRIVAL_").lower() for one in described.arrivals}
+    declared = section_class(subject.name).arrivals
+    assert declared is None or set(declared) == offered
     assert described.engine_arguments == sorted(described.engine_arguments) != []
 
 

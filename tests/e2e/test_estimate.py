@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
@@ -99,6 +100,34 @@ def test_an_estimate_stands_beside_what_the_engine_of_a_stored_result_found(watt
     start = f"shape:llama-3.1-8b {folder.name} one GPU"
     assert f"{start} weights 16.061 GB 16.061 GB +0.0%" in lines
     assert any(line.startswith(f"{start} activation peak") and line.endswith("beyond the aim of 5 %") for line in lines)
+
+
+def test_a_stored_model_that_is_not_known_is_named_and_the_others_are_answered(wattdock: Command) -> None:
+    """On the error stream, with its result's name; alone it is the command's error."""
+    for number, model in enumerate(({"id": None, "shape": "llama-3.1-8b"}, {"id": "embedded-9", "shape": None}), 1):
+        made = document({}, [100.0], [600.0])
+        made["config"]["model"] |= model
+        made["environment"]["engine_args"] = {"dtype": "bfloat16"}
+        folder = wattdock.folder / "results" / f"20261121T100000-vllm-0000000{number}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(made))
+    done = wattdock("estimate", "--against", "results")
+    assert (done.returncode, done.stdout.count("shape:llama-3.1-8b")) == (0, 6)
+    assert done.stderr.startswith(f"wattdock: left out: {folder.name}: model 'embedded-9' is not known")
+    alone = wattdock("estimate", "--against", "vllm-00000002")
+    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(wattdock: Command) -> None:
+    """One line, where the hub's own client tries for half a minute and says so each time."""
+    with socket.socket() as nobody:
+        # Bound and not listening: refused at once.
+        nobody.bind(("127.0.0.1", 0))
+        hub = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = wattdock("estimate", "owner/model", env={"HF_ENDPOINT": hub, "no_proxy": "127.0.0.1"})
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"wattdock: owner/model cannot be asked for: {hub} does not answer")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -374,6 +374,21 @@ def test_points_that_cannot_be_are_refused_before_anything_is_measured(wattdock:
     assert "3 experiments, 1 load group(s)" in planned.stdout
 
 
+def test_a_plan_says_what_it_could_not_check_and_refuses_an_arrival_that_is_not_offered(wattdock: Command) -> None:
+    """Names that only the engine knows are named; that PyTorch serves no closed loop is seen without starting it."""
+    fake = ("--backend", "fake", "--model", "shape:tiny-llama")
+    planned = wattdock("plan", *fake, "--set", "fake.step_s=0.01", "--set", "fake.another=1")
+    assert planned.returncode == 0, planned.stderr
+    said = "not checked: fake.step_s, fake.another, arrival: batch; only fake's runner knows what its engine takes"
+    assert said in planned.stdout
+    assert "not checked" not in wattdock("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
+    for verb in ("plan", "run"):
+        refused = wattdock(verb, "--backend", "pytorch", "--set", "workload.arrival=closed")
+        assert refused.returncode == CONFIG
+        assert "workload.arrival: closed is not among what pytorch can serve: batch, single" in refused.stderr
+    assert not (wattdock.folder / "results").exists()
+
+
 def test_results_are_listed_queried_and_exported(wattdock: Command) -> None:
     """One study, three ways to look at it."""
     assert wattdock("run", write(wattdock, ONE)).returncode == 0

@@ -110,6 +110,13 @@ def test_what_else_differs_between_two_results_is_named() -> None:
     assert len(named) == len(changes)
 
 
+def test_the_means_are_those_whose_ratio_is_told() -> None:
+    """Geometric ones: arithmetic ones of these sides, 2.5 and 3, would make + 20 %, beside a ratio of − 13 %."""
+    found = compare([row("one", restarts=[1.0, 4.0])], [row("one", restarts=[0.5, 5.5])]).pairs[0].tests[PRIMARY]
+    assert [found.first, found.second] == pytest.approx([2, 2.75**0.5])
+    assert found.relative == pytest.approx((found.second or 0) / (found.first or 1) - 1)
+
+
 def test_one_restart_gives_a_difference_and_no_test() -> None:
     """And an allowed regression cannot be decided by it, however large."""
     found = compare([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])])

@@ -15,7 +15,7 @@ from report_rows import SAMPLE, document, row
 from wattdock.errors import ConfigError, StoreError
 from wattdock.report.html.page import page, write_page
 from wattdock.report.points import pareto_front, points
-from wattdock.report.timelines import Trace, thin, timelines
+from wattdock.report.timelines import Trace, thin, timelines, to_its_end
 from wattdock.results.chosen import Row, chosen_rows
 from wattdock.results.facts import labels
 from wattdock.results.store import load_result
@@ -100,6 +100,34 @@ def test_thinning_keeps_every_extreme_of_a_line() -> None:
     assert len(line.at_s) <= 500
     assert (line.value.max(), line.value.min(), line.at_s[-1]) == (700.0, 10.0, 99_999.9)
     assert bool(np.all(np.diff(line.at_s) > 0))
+
+
+def test_a_line_of_steps_reaches_the_end_of_each_pass() -> None:
+    """A step is drawn to the next point: the last one of a pass, before a hole, needs one where it ends."""
+    nan = float("nan")
+    line = to_its_end(Trace("tokens", "tokens", np.array([0.0, 1, 2, 5, 6]), np.array([10.0, 20, nan, 30, nan])))
+    assert line.at_s.tolist() == [0, 1, 2, 2, 5, 6, 6]
+    assert line.value.tolist() == pytest.approx([10, 20, 20, nan, 30, 30, nan], nan_ok=True)
+    reading = Trace("GPU-a", "reading", line.at_s, line.value)
+    assert to_its_end(reading) is reading
+
+
+@pytest.mark.slow
+def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Command) -> None:
+    """The area under the drawn steps of each restart is its passes' tokens."""
+    with ExitStack() as unpacked:
+        rows = chosen_rows(["two-simulated"], gpu_study.folder / "results", unpacked)
+    finished = [one for one in rows if one.result.status == "ok"]
+    for one in finished:
+        assert one.result.energy
+        for restart in timelines(one, points=500):
+            assert restart.tokens_per_s
+            at_s, rates = restart.tokens_per_s.at_s, restart.tokens_per_s.value
+            # What a line of steps shows: from a point to the next, where both are known.
+            shown = ~np.isnan(rates[:-1]) & ~np.isnan(rates[1:])
+            wanted = sum(part.output_tokens for part in one.result.energy.passes if part.restart == restart.restart)
+            assert float(np.sum((np.diff(at_s) * rates[:-1])[shown])) == pytest.approx(wanted)
+    assert len(finished) == 4
 
 
 @pytest.mark.slow

@@ -212,10 +212,11 @@ def label_of(config: dict[str, Any]) -> str:
 @contextmanager
 def _room_beside(out: Path) -> Iterator[Path]:
     """Yield a hidden folder beside `out`, which goes in any case."""
+    if not out.absolute().parent.is_dir():
+        raise StoreError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
     if out.exists():
         raise StoreError(f"{out} is there already; bundles are never overwritten: choose another name with --output")
     try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error

@@ -29,7 +29,7 @@ class Code(_Stored):
     """Which code made something; commit and dirty are null outside a git checkout.
 
     Attributes:
-        dirty: The checkout differed from its commit.
+        dirty: Files of the commit were changed, or there were new ones where code lies.
     """
 
     version: str

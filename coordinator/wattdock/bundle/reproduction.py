@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattdock.comparison import geometric_mean
 from wattdock.equivalence import METHOD, equivalence
 from wattdock.results.facts import SPELLED, conditions, differing
 from wattdock.results.restarts import restart_values
@@ -31,10 +32,10 @@ class _Stored(BaseModel):
 
 
 class FigureComparison(_Stored):
-    """One figure, before and now; means are over restarts.
+    """One figure, before and now: geometric means over restarts.
 
     Attributes:
-        relative: Ratio of geometric means − 1.
+        relative: Their ratio − 1.
         interval90: Of `relative`; null where there is none.
         reason: Why it is undecided, or was not compared.
     """
@@ -175,8 +176,8 @@ def _incomparable(before: ExperimentResult, now: ExperimentResult) -> str | None
 def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin: float) -> FigureComparison:
     means = {"before": _mean(before), "now": _mean(now)}
     verdict: Verdict = "undecided"
-    if not before or not now:
-        where = "the bundle" if not before else "this run"
+    if means["before"] is None or means["now"] is None:
+        where = "the bundle" if means["before"] is None else "this run"
         what = "energy was not measured" if quantity == ENERGY else "no speed was measured"
         return FigureComparison(quantity=quantity, **means, verdict=verdict, reason=f"{what} in {where}")
     found = equivalence(before, now, margin=margin)
@@ -192,7 +193,7 @@ def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    return geometric_mean(values) if values and min(values) > 0 else None
 
 
 def settings_here(

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, Json, OutputDir
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
 
 app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
 
-Named = Annotated[
-    list[str], typer.Argument(metavar="RESULTS…", help="Result folders, folders of them, studies, bundles.")
-]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name; makes no folder above it.")
+]
 Title = Annotated[str | None, typer.Option(help="Title for README.md and CITATION.cff.")]
 Author = Annotated[list[str] | None, typer.Option(help='For CITATION.cff, "Family, Given"; several times.')]
 KeepNames = Annotated[bool, typer.Option("--keep-names", help="Leave users, home folders and hosts as they are.")]

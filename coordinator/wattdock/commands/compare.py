@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from wattdock.commands.ending import fail
-from wattdock.commands.options import RESULTS, Json, OutputDir, share
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir, share
 from wattdock.errors import ConfigError, ExitCode
 
-Side = "a result folder, a folder of them, a study, or a bundle."
 Allowed = Annotated[
     str | None,
     typer.Option(
@@ -21,8 +20,8 @@ Allowed = Annotated[
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with: {Side}")],
-    second: Annotated[str, typer.Argument(metavar="B", help=f"The other: {Side}")],
+    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with. {NAMED}")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other, named in the same way.")],
     max_regression: Allowed = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.commands.options import RESULTS, Json
-from wattdock.errors import ConfigError, ExitCode
+from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,8 @@ Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each r
 Dtype = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), bfloat16, float32, fp8, mxfp4, ….")]
 Backend = Annotated[str, typer.Option("--backend", help="Whose way of using memory is meant.")]
 Against = Annotated[
-    list[str] | None, typer.Option("--against", help="Results, or folders of them, whose engines' reports to compare.")
+    list[str] | None,
+    typer.Option("--against", help="Results, whose engines' own reports to compare with the estimate."),
 ]
 
 
@@ -91,7 +92,17 @@ def _comparisons(named: "Sequence[str]") -> "list[Comparison]":
 
     with ExitStack() as unpacked:
         rows = chosen_rows(named, RESULTS, unpacked)
-    return [_compared(row.folder.name, row.result) for row in rows]
+    found, errors = [], []
+    for row in rows:
+        try:
+            found.append(_compared(row.folder.name, row.result))
+        except WattdockError as error:
+            errors.append(type(error)(f"{row.folder.name}: {error}"))
+    if not found:
+        raise errors[0]
+    for one in errors:
+        typer.echo(f"wattdock: left out: {one}", err=True)
+    return found
 
 
 def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
@@ -104,16 +115,16 @@ def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
 
     model, environment = ModelSpec.model_validate(result.config["model"]), result.environment
     if environment is None or not environment.engine_args:
-        raise ConfigError(f"{folder}: no runner loaded its model there; name results of runners that did")
+        raise ConfigError("no runner loaded its model there; name results of runners that did")
     engine = section_class(environment.backend).model_validate(result.config.get(environment.backend, {})).memory()
     if engine is None:
-        raise ConfigError(f"{folder}: backend {environment.backend} does not tell how it uses memory")
+        raise ConfigError(f"backend {environment.backend} does not tell how it uses memory")
     figures = known_figures(model) or figures_of(model.label, home=wattdock_home())
     name = f"{figures.name} {folder}"
     try:
         return compare(name, figures, engine, environment.engine_args, environment.parallelism)
     except UnknownArchitectureError as error:
-        raise ConfigError(f"{folder}: cannot be estimated: {error}") from error
+        raise ConfigError(f"cannot be estimated: {error}") from error
 
 
 def _engine(backend: str) -> "EngineMemory":

@@ -1,5 +1,6 @@
 """`wattdock run` and `wattdock plan`."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
     from wattdock.run import Run
 
-RequirePublishable = Annotated[bool, typer.Option(help="Exit with 8 unless every result may be published.")]
-Resume = Annotated[bool, typer.Option(help="Go on with this study where it was left; measures nothing twice.")]
-RetryFailed = Annotated[bool, typer.Option(help="Like --resume, and measure what has failed again.")]
-# More results than these are shown as a table only.
-SHOWN_WHOLE = 3
+RequirePublishable = Annotated[
+    bool, typer.Option("--require-publishable", help="Exit with 8 unless every result may be published.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with this study where it was left; measures nothing twice.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Like --resume, and measure what has failed again.")]
 
 
 @takes_settings
@@ -43,7 +46,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        _show(prepared, as_json=as_json)
+        _show(prepared, output_dir, as_json=as_json)
     if interrupted:
         # Typer would turn a KeyboardInterrupt into a silent exit.
         fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
@@ -101,15 +104,18 @@ def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bo
     return Run(study_of(file, given), output_dir=output_dir, home=wattdock_home(), **options)
 
 
-def _show(prepared: "Run", *, as_json: bool) -> None:
-    from wattdock.report.table import print_result, print_summary
+def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
+    from wattdock.report.table import print_stored
 
     if as_json:
         from wattdock.json_text import json_text
 
         typer.echo(json_text([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
         return
-    for one in prepared.stored if len(prepared.stored) <= SHOWN_WHOLE else ():
-        print_result(one.result, one.folder)
-    if len(prepared.stored) > 1:
-        print_summary([one.result for one in prepared.stored])
+    print_stored([(one.result, one.folder) for one in prepared.stored])
+    if len(prepared.ready) > 1 and prepared.study_id:
+        elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
+        typer.echo(
+            f"{len(prepared.stored)} result(s) in {output_dir}, study {prepared.study_id}; "
+            f"draw: wattdock report {prepared.study_id}{elsewhere}"
+        )

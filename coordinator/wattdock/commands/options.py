@@ -18,6 +18,8 @@ OutputDir = Annotated[Path, typer.Option(help="Where results are, or go.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RESULTS = Path("results")
+# What `results.chosen` understands.
+NAMED = "Results, studies, bundles, or folders of results; of one in ./results its name's beginning will do."
 
 
 def share(text: str, flag: str) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, OutputDir
+from wattdock.commands.options import NAMED, RESULTS, OutputDir
 from wattdock.errors import ConfigError
 
 KINDS = ("intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table")
@@ -15,9 +15,7 @@ WIDTHS = ("column", "page")
 
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
-    named: Annotated[
-        list[str], typer.Argument(metavar="RESULTS…", help="Result folders, folders of them, studies, bundles.")
-    ],
+    named: Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)],
     output: Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")],
     width: Annotated[str, typer.Option(help="column (89 mm) or page (183 mm).")] = "column",
     output_dir: OutputDir = RESULTS,

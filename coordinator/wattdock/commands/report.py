@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, OutputDir
+from wattdock.commands.options import NAMED, RESULTS, OutputDir
 
-Named = Annotated[
-    list[str], typer.Argument(metavar="RESULTS…", help="Result folders, folders of them, studies, bundles.")
-]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 
 
 def report(

@@ -20,7 +20,7 @@ Margin = Annotated[str, typer.Option(help="Largest difference that does not matt
 Python = Annotated[Path | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The weights, where the bundle's were a local folder.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Let the model's own code run.")]
-Resume = Annotated[bool, typer.Option(help="Go on with a reproduction that was begun.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a reproduction that was begun.")]
 
 
 def reproduce(

@@ -1,6 +1,7 @@
 """Arguments of `wattdock results …`, nothing else."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -29,7 +30,7 @@ All = Annotated[bool, typer.Option("--all", help="Also rows that a later one of 
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
-Folder = Annotated[Path, typer.Argument(help="A result's folder.", exists=True, file_okay=False)]
+One = Annotated[str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")]
 Filtering = Mapping[str, Any]
 VERDICTS = {"publishable": True, "unpublishable": False}
 
@@ -104,14 +105,15 @@ def export(
 
 
 @app.command("agreement")
-def agreement_(first: Folder, second: Folder, as_json: Json = False) -> None:
+def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Say how far two results of one model and the same prompts generated the same tokens."""
     import dataclasses
 
     from wattdock.json_text import json_text
     from wattdock.results.agreement import agreement
 
-    found = agreement(first, second)
+    with ExitStack() as unpacked:
+        found = agreement(*(_only(name, output_dir, unpacked) for name in (first, second)))
     if as_json:
         typer.echo(json_text(dataclasses.asdict(found)))
         return
@@ -120,6 +122,15 @@ def agreement_(first: Folder, second: Folder, as_json: Json = False) -> None:
         f"{found.identical} of {found.requests} requests identical, {found.prefix_share:.2%} of tokens before a first "
         f"difference{where}"
     )
+
+
+def _only(named: str, output_dir: Path, unpacked: ExitStack) -> Path:
+    from wattdock.results.chosen import chosen_rows
+
+    rows = chosen_rows([named], output_dir, unpacked)
+    if len(rows) > 1:
+        raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
+    return rows[0].folder
 
 
 def _say_left_out(one: "LeftOut") -> None:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, Json, OutputDir
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
 from wattdock.errors import ConfigError
 
-Results = Annotated[list[str], typer.Argument(help="Result folders, folders of them, or studies.")]
+Results = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too: a .pdf, .svg or .png.")]
 
 

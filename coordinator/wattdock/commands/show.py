@@ -1,41 +1,54 @@
 """`wattdock show`."""
 
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import Json
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.results.result import ExperimentResult
+    from wattdock.results.chosen import Row
 
 
 def show(
-    path: Annotated[Path, typer.Argument(help="A result folder.")],
+    named: Annotated[str, typer.Argument(metavar="RESULT", help=NAMED)],
     window: Annotated[
         str | None,
         typer.Option(help="Analyse the stored run anew: drained, steady_state, ml-energy, begin-end, or all."),
     ] = None,
+    output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Show a stored result, or what it says under another definition of what counts."""
+    """Show a stored result or a study's, or what a result says under another definition of what counts."""
+    from wattdock.results.chosen import chosen_rows
+
+    with ExitStack() as unpacked:
+        rows = chosen_rows([named], output_dir, unpacked)
+        if window is None:
+            _show(rows, as_json=as_json)
+        elif len(rows) == 1:
+            _show_window(rows[0], window, as_json=as_json)
+        else:
+            raise ConfigError(f"--window {window} takes one result, and {named} is {len(rows)}; name one of them")
+
+
+def _show(rows: "list[Row]", *, as_json: bool) -> None:
     from wattdock.json_text import json_text
-    from wattdock.report.table import print_result
-    from wattdock.results.store import load_result
+    from wattdock.report.table import print_result, print_stored
 
-    result = load_result(path)
-    if window is not None:
-        _show_window(path if path.is_dir() else path.parent, result, window, as_json=as_json)
-        return
     if as_json:
-        typer.echo(json_text(result, indent=2, ascii_only=False))
+        # As they lie on disk; a list only where there are several.
+        documents = [json_text(row.result, indent=2, ascii_only=False) for row in rows]
+        typer.echo(documents[0] if len(rows) == 1 else f"[{', '.join(documents)}]")
+    elif len(rows) == 1:
+        print_result(rows[0].result, rows[0].folder, every_reason=True)
     else:
-        print_result(result, path if path.is_dir() else path.parent, every_reason=True)
+        print_stored([(row.result, row.folder) for row in rows])
 
 
-def _show_window(folder: Path, result: "ExperimentResult", window: str, *, as_json: bool) -> None:
+def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
     from wattdock.json_text import json_text
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows
@@ -43,6 +56,7 @@ def _show_window(folder: Path, result: "ExperimentResult", window: str, *, as_js
 
     if window not in (*WINDOWS, "all"):
         raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")
+    folder, result = row.folder, row.result
     used = result.environment.gpu_uuids if result.environment else []
     in_flight = result.config["workload"]["batch_size"]
     summary = windows(load_restarts(folder, result), used, in_flight=in_flight)

@@ -337,6 +337,7 @@ class ExperimentConfig(_Written):
         if own is not None:
             section = value.get(own)
             config._section = section_class(own).model_validate({} if section is None else section)
+            _require_offered(own, config._section.arrivals, config.workload.arrival)
             config._section.require_servable(config.workload)
         return config
 
@@ -378,3 +379,8 @@ class ExperimentConfig(_Written):
     def label(self) -> str:
         """How this experiment is called in tables."""
         return self.name or f"{self.backend} {self.model.label} batch {self.workload.batch_size}"
+
+
+def _require_offered(backend: str, arrivals: tuple[str, ...] | None, arrival: str) -> None:
+    if arrivals is not None and arrival not in arrivals:
+        raise ValueError(f"workload.arrival: {arrival} is not among what {backend} can serve: {', '.join(arrivals)}")

@@ -142,7 +142,7 @@ def _message(error: ErrorDetails, location: Location) -> str:
     if error["type"] == "extra_forbidden":
         wrong = str(error["loc"][-1])
         near = _nearest(wrong, location[:-1] if location[-1:] == (wrong,) else location)
-        hint = f"did you mean {near!r}?" if near else "see `wattdock plan --help`"
+        hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
         return f"unknown key {wrong!r}; {hint}"
     if error["type"] == "model_type":
         return f"holds settings of its own, `key: value`, not {_seen(error['input'])}"

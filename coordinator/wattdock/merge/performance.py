@@ -56,7 +56,7 @@ def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
         if len(known) == len(generated.requests):
             counts["ids"] = sum(len(request.output_ids or ()) for request in known)
         if len(set(counts.values())) > 1:
-            found.append(f"pass {one.index}: {counts}")
+            found.append(f"pass {one.index + 1}: {counts}")
     return found
 
 

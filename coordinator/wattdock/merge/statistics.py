@@ -57,9 +57,10 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
         interval_between_restarts=deviation_interval(between, len(per_restart) - 1),
         interval_within_restarts=deviation_interval(within, within_freedom),
         ci95=interval,
-        ci95_relative=(interval[1] - interval[0]) / 2 / mean if interval and mean else None,
+        ci95_relative=interval[1] / mean - 1 if interval and mean else None,
         outliers=[
-            f"restart {passes[i].restart} pass {passes[i].pass_index}: {per_pass[i]:.4g}" for i in _far(per_pass)
+            f"restart {passes[i].restart + 1} pass {passes[i].pass_index + 1}: {per_pass[i]:.4g}"
+            for i in _far(per_pass)
         ],
         covers=COVERS if interval else None,
         reason=None if interval else f"no interval from {len(per_restart)} restart(s); set repeats.restarts",
@@ -75,7 +76,11 @@ def statistical_j(energy: EnergyResult) -> float | None:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two."""
+    """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two.
+
+    Of values that cannot be negative, as all here: what would lie below 0 is cut off. The true mean is never there,
+    so the interval holds it as often as before.
+    """
     if len(values) < 2:
         return None
     from scipy.special import stdtrit
@@ -83,7 +88,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean = float(np.mean(values))
     factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
-    return mean - half, mean + half
+    return max(mean - half, 0.0), mean + half
 
 
 def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, float] | None:

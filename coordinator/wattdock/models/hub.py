@@ -25,6 +25,8 @@ WANTED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 UNWANTED = ["*/*", "consolidated*"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPORT_EVERY_S = 5.0
+QUICK_S = 5.0
+WITHOUT_HUB = "set `revision` to a commit that is cached, or give a folder as `path`"
 
 
 def check_id(model_id: str) -> None:
@@ -124,8 +126,10 @@ def _lines(progress: Callable[[str], None]) -> type:
     return Lines
 
 
-def _explained(error: BaseException, model_id: str, revision: str, cache: Path) -> PreflightError:
-    """What went wrong between us and the hub, and what to do."""
+def _explained(
+    error: BaseException, model_id: str, revision: str, cache: Path, otherwise: str = WITHOUT_HUB
+) -> PreflightError:
+    """What went wrong between us and the hub, and what to do; `otherwise` is what needs no hub."""
     from huggingface_hub import constants, errors
 
     match error:
@@ -144,7 +148,7 @@ def _explained(error: BaseException, model_id: str, revision: str, cache: Path) 
         case _:
             why = (
                 f"cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
-                "check the network, set `revision` to a commit that is cached, or give a folder as `path`"
+                f"check the network, {otherwise}"
             )
     return PreflightError(f"{model_id} {why}")
 
@@ -158,7 +162,13 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
         ConfigError: The id cannot be one.
         PreflightError: It cannot be had; the message says why and what to do.
     """
-    from huggingface_hub import get_safetensors_metadata, hf_hub_download, snapshot_download
+    from huggingface_hub import (
+        get_hf_file_metadata,
+        get_safetensors_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        snapshot_download,
+    )
     from huggingface_hub.errors import HTTPError, NotASafetensorsRepoError  # type: ignore[attr-defined]
 
     check_id(model_id)
@@ -167,11 +177,14 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
     try:
         if path := _cached(snapshot, revision):
             return read_config(path), weight_data_bytes(path)
+        # A download tries again for half a minute where nobody answers; this one call does not.
+        get_hf_file_metadata(hf_hub_url(model_id, "config.json", revision=revision), timeout=QUICK_S)
         config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
         files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
     except NotASafetensorsRepoError as error:
         raise PreflightError(f"{model_id} has no *.safetensors files; name a model that has") from error
     except (HTTPError, OSError) as error:
-        raise _explained(error, model_id, revision, cache) from error
+        otherwise = "or name a ./FOLDER or a known model (`wattdock estimate` lists them)"
+        raise _explained(error, model_id, revision, cache, otherwise) from error
     tensors = [tensor for file in files for tensor in file.tensors.values()]
     return config, sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors)

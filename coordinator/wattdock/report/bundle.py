@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from wattdock.report.table import console
+from wattdock.report.terminal import Sheet, console
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +16,8 @@ if TYPE_CHECKING:
     from wattdock.bundle.verify import Verified
 
 NOTHING = "not measured"
+FIGURES = ("J/token", "tokens/s")
+COLUMNS = ("experiment", "status", "model", "weights", "ran on", *FIGURES, "publishable")
 
 
 def print_created(created: Created) -> None:
@@ -39,15 +38,13 @@ def print_verified(path: Path, found: Verified) -> None:
 def print_bundle(found: Verified) -> None:
     """Print what is in a bundle."""
     out, manifest = console(), found.manifest
-    table = Table(box=None, pad_edge=False, title=manifest.name, title_justify="left")
-    for name in ("experiment", "status", "model", "weights", "ran on", "J/token", "tokens/s", "publishable"):
-        table.add_column(name, justify="right" if name in ("J/token", "tokens/s") else "left")
+    rows = []
     for one in manifest.results:
         gpus = f"{len(one.gpu_names)} × {one.gpu_names[0]}" if one.gpu_names else "CPU"
         figures = (_figure(one.energy_per_output_token_j), _figure(one.output_tokens_per_s))
         cells = (one.label, one.status, one.model, one.weights or "unknown", gpus, *figures)
-        table.add_row(*(Text(plain(cell)) for cell in (*cells, "yes" if one.publishable else "no")))
-    out.print(table)
+        rows.append([plain(cell) for cell in (*cells, "yes" if one.publishable else "no")])
+    out.print(Sheet(COLUMNS, rows, right=FIGURES, title=manifest.name))
     code = manifest.code
     commit = f" at {code.commit[:12]}{' with changes' if code.dirty else ''}" if code.commit else ""
     _lines(out, [f"made {manifest.created_utc} by wattdock {code.version}{commit}", *_rest(manifest)])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from wattdock.json_text import json_text
-from wattdock.report.table import console
+from wattdock.report.terminal import console, pairs
 
 if TYPE_CHECKING:
     from wattdock.results.metrology import MeterCard
@@ -19,10 +17,9 @@ def show_card(card: MeterCard, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json_text(card) + "\n")
         return
-    table = Table(show_header=False, box=None, pad_edge=False, title=f"{card.gpu_name} {card.gpu_uuid}")
-    for name, value in _rows(card):
-        table.add_row(name, value)
-    console().print(table)
+    out = console()
+    out.print(f"{card.gpu_name} {card.gpu_uuid}", style="bold", markup=False)
+    out.print(pairs(_rows(card)))
 
 
 def _rows(card: MeterCard) -> list[tuple[str, str]]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from wattdock.compare import PRIMARY, QUANTITIES
 from wattdock.comparison import TEST
 from wattdock.json_text import json_text
-from wattdock.report.table import console
+from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import NOTHING, number
 from wattdock.results.facts import ABSENT, ENGINE, PACKAGE
 
@@ -21,11 +18,12 @@ if TYPE_CHECKING:
 
 HEADINGS = {"energy_per_output_token_j": "J per output token", "output_tokens_per_s": "output tokens/s"}
 UNDER = (
-    f"{TEST} (one value per restart), 95 % intervals of the ratio of means; p adjusted for the number of pairs (Holm), "
-    "differs: p < 0.05. Intervals are each pair's own. They speak for repetitions on these machines and days, not for "
-    "other GPUs, prompts, nor the sensors' gain."
+    f"A and B are geometric means over restarts. {TEST} (one value per restart), 95 % intervals of B / A − 1; "
+    "p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They speak for "
+    "repetitions on these machines and days, not for other GPUs, prompts, nor the sensors' gain."
 )
-MOST_APART, MOST_TEXT = 40, 60
+MOST_APART = 40
+COLUMNS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
 
 
 def print_comparison(compared: Comparison, gate: Gate | None) -> None:
@@ -54,6 +52,7 @@ def print_comparison_json(compared: Comparison, gate: Gate | None) -> None:
     """Print the same as one JSON object; differences are relative, 0.03 is 3 %."""
     document = {
         "test": TEST,
+        "means": "geometric, over restarts",
         "adjustment": "Holm, over the pairs of each quantity",
         "pairs": [_pair_document(pair) for pair in compared.pairs],
         "differs_in": [
@@ -67,13 +66,9 @@ def print_comparison_json(compared: Comparison, gate: Gate | None) -> None:
     sys.stdout.write(json_text(document, indent=2) + "\n")
 
 
-def _table(compared: Comparison, quantity: str) -> Table:
-    table = Table(box=None, pad_edge=False, title=HEADINGS[quantity], title_justify="left", title_style="bold")
-    for name in ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", ""):
-        table.add_column(name, justify="left" if name in ("experiment", "") else "right")
-    for pair in compared.pairs:
-        table.add_row(*(Text(cell) for cell in _row(pair, pair.tests[quantity])))
-    return table
+def _table(compared: Comparison, quantity: str) -> Sheet:
+    rows = [_row(pair, pair.tests[quantity]) for pair in compared.pairs]
+    return Sheet(COLUMNS, rows, right=COLUMNS[1:-1], title=HEADINGS[quantity])
 
 
 def _row(pair: Pair, test: Test) -> list[str]:
@@ -96,25 +91,17 @@ def _print_apart(compared: Comparison) -> None:
     if not compared.apart:
         out.print("nothing else that was recorded differs")
         return
-    table = Table(box=None, pad_edge=False, title="What else differs", title_justify="left", title_style="bold")
-    for name in ("", "A", "B", "pairs"):
-        table.add_column(name, justify="right" if name == "pairs" else "left")
     # What only one of two backends has says no more than that they are two.
     shown = [
         one
         for one in compared.apart
         if not one.name.startswith((ENGINE, PACKAGE)) or ABSENT not in (one.first, one.second)
     ]
-    for one in shown[:MOST_APART]:
-        many = f"{one.pairs} of {len(compared.pairs)}"
-        table.add_row(*(Text(_short(text)) for text in (one.name, one.first, one.second, many)))
-    out.print(table)
+    many = len(compared.pairs)
+    rows = [(one.name, one.first, one.second, f"{one.pairs} of {many}") for one in shown[:MOST_APART]]
+    out.print(Sheet(("", "A", "B", "pairs"), rows, right=("pairs",), title="What else differs"))
     if more := len(compared.apart) - len(shown[:MOST_APART]):
         out.print(f"and {more} more, most of them engine arguments and packages; --json has them all", style="dim")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
 
 
 def _pair_document(pair: Pair) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from wattdock.json_text import json_text
+from wattdock.report.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,18 +23,18 @@ INDENT = " " * 5
 
 def show_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
     """Print each finding as it comes, then the verdict; return whether a measurement would be sound."""
-    console = Console(highlight=False, soft_wrap=True)
+    out = console(highlight=False, soft_wrap=True)
     seen = []
     for one in findings:
         seen.append(one)
         if not as_json:
-            console.print(finding_line(one))
+            out.print(finding_line(one))
     sound = all(one.status != "fail" for one in seen)
     if as_json:
         answer = {"schema_version": SCHEMA_VERSION, "sound": sound, "findings": [asdict(one) for one in seen]}
         sys.stdout.write(json_text(answer, indent=2) + "\n")
     else:
-        console.print(verdict(seen))
+        out.print(verdict(seen))
     return sound
 
 

@@ -6,15 +6,13 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from wattdock.estimate.against import AIM
 from wattdock.estimate.fit import MARGIN
 from wattdock.gpu_models import gpu_models
 from wattdock.json_text import json_text
 from wattdock.models.shapes import presets
-from wattdock.report.table import NOTHING, console
+from wattdock.report.table import NOTHING
+from wattdock.report.terminal import Sheet, console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from wattdock.estimate.against import Comparison, Line
     from wattdock.estimate.answer import Answer, GpuAnswer
     from wattdock.estimate.fit import Smallest
+    from wattdock.gpu_models import GpuModel
+    from wattdock.models.shapes import Preset
 
 GB = 1e9
 UNVERIFIED = "NOT VERIFIED"
@@ -31,6 +31,10 @@ COLUMNS = (
     *("GPU", "memory", "smallest TP", "smallest PP", "shown", "weights", "KV cache", "activations", "overhead"),
     *("total", "verdict", "room for KV"),
 )
+FIGURES = tuple(name for name in COLUMNS if name not in ("GPU", "shown", "verdict"))
+ERRORS = ("estimated", "reported", "error")
+KNOWN_MODELS = ("model", "hub id", "parameters", "figures")
+KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures")
 
 
 def print_answer(found: Answer, *, as_json: bool) -> None:
@@ -41,12 +45,7 @@ def print_answer(found: Answer, *, as_json: bool) -> None:
     out = console()
     for line in _head(found):
         _say(out, line)
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("GPU", "verdict", "shown") else "right")
-    for one in found.gpus:
-        table.add_row(*map(Text, _cells(one)))
-    out.print(table)
+    out.print(Sheet(COLUMNS, [_cells(one) for one in found.gpus], right=FIGURES))
     if unread := [one.gpu.name for one in found.gpus if not one.gpu.verified]:
         _say(out, f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read")
     _say(
@@ -101,13 +100,8 @@ def print_comparison(found: Sequence[Comparison], *, as_json: bool) -> None:
         sys.stdout.write(json_text([_comparison_json(one) for one in found], indent=2) + "\n")
         return
     out = console()
-    table = Table(box=None, pad_edge=False)
-    for name in ("result", "split", "part", "estimated", "reported", "error", ""):
-        table.add_column(name, justify="right" if name in ("estimated", "reported", "error") else "left")
-    for one in found:
-        for line in one.lines:
-            table.add_row(*map(Text, (one.name, one.split.label, line.part, *_line_cells(line))))
-    out.print(table)
+    rows = [(one.name, one.split.label, line.part, *_line_cells(line)) for one in found for line in one.lines]
+    out.print(Sheet(("result", "split", "part", *ERRORS, ""), rows, right=ERRORS))
     for one in found:
         if one.reason:
             _say(out, f"{one.name}: {one.reason}")
@@ -139,23 +133,26 @@ def print_known(*, as_json: bool) -> None:
         sys.stdout.write(json_text({"models": known, "gpus": hardware}, indent=2) + "\n")
         return
     out = console()
-    table = Table("model", "hub id", "parameters", "figures", box=None, pad_edge=False)
-    for one in models:
-        count = f"{one.parameters:,}" if one.parameters else NOTHING
-        table.add_row(*map(Text, (one.name, one.id or NOTHING, count, "read" if one.verified else UNVERIFIED)))
-    out.print(table)
-    table = Table("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures", box=None, pad_edge=False)
-    for gpu in gpus:
-        table.add_row(
-            gpu.aliases[0],
-            f"{gpu.memory_bytes / GB:.1f} GB",
-            f"{gpu.memory_bytes_per_s / 1e12:g} TB/s",
-            f"{gpu.flops_per_s / 1e12:g} TFLOP/s",
-            f"{gpu.link}, {gpu.link_bytes_per_s / GB:g} GB/s",
-            f"{gpu.power_limit_w:g} W",
-            f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "read",
-        )
-    out.print(table)
+    out.print(Sheet(KNOWN_MODELS, [_model_cells(one) for one in models], right=("parameters",)))
+    out.print()
+    out.print(Sheet(KNOWN_GPUS, [_gpu_cells(one) for one in gpus]))
+
+
+def _model_cells(one: Preset) -> tuple[str, ...]:
+    count = f"{one.parameters:,}" if one.parameters else NOTHING
+    return one.name, one.id or NOTHING, count, "read" if one.verified else UNVERIFIED
+
+
+def _gpu_cells(one: GpuModel) -> tuple[str, ...]:
+    return (
+        one.aliases[0],
+        f"{one.memory_bytes / GB:.1f} GB",
+        f"{one.memory_bytes_per_s / 1e12:g} TB/s",
+        f"{one.flops_per_s / 1e12:g} TFLOP/s",
+        f"{one.link}, {one.link_bytes_per_s / GB:g} GB/s",
+        f"{one.power_limit_w:g} W",
+        f"{UNVERIFIED}: {', '.join(one.unverified)}" if one.unverified else "read",
+    )
 
 
 def _say(out: Console, line: str) -> None:

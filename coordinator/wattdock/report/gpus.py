@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from wattdock.host.leases import CPU, MACHINE
 from wattdock.host.selection import why_occupied
+from wattdock.report.terminal import Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 BYTES_PER_GB = 1e9
 NOTHING = "–"
+FIGURES = ("VRAM GB", "busy", "W", "limit", "°C", "SM MHz")
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,12 @@ def _summary(found: GpuInventory) -> str:
     return f"{models}: {vram}, {power}; {driver}"
 
 
-def _table(found: GpuInventory) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("GPU", "model", "VRAM GB", "busy", "W", "limit", "°C", "SM MHz", "modes"):
-        table.add_column(name, justify="left" if name in ("model", "modes") else "right", no_wrap=name != "model")
-    for gpu in found.gpus:
-        now = found.activity.get(gpu.uuid)
-        table.add_row(*map(Text, (str(gpu.index), gpu.name.removeprefix("NVIDIA "), *_state(gpu, now), _modes(gpu))))
-    return table
+def _table(found: GpuInventory) -> Sheet:
+    rows = [
+        (str(gpu.index), gpu.name.removeprefix("NVIDIA "), *_state(gpu, found.activity.get(gpu.uuid)), _modes(gpu))
+        for gpu in found.gpus
+    ]
+    return Sheet(("GPU", "model", *FIGURES, "modes"), rows, right=("GPU", *FIGURES))
 
 
 def _state(gpu: GpuInfo, now: GpuActivity | None) -> Sequence[str]:
@@ -170,17 +169,14 @@ def _place(gpu: GpuInfo) -> str:
     return pcie + numa + nvlink
 
 
-def _matrix(found: GpuInventory) -> Table:
+def _matrix(found: GpuInventory) -> Sheet:
     """As `nvidia-smi topo -m`."""
     labels = {frozenset((link.a, link.b)): link.label for link in found.links}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("links", no_wrap=True)
-    for gpu in found.gpus:
-        table.add_column(f"GPU{gpu.index}", no_wrap=True)
-    for row in found.gpus:
-        cells = [labels.get(frozenset((row.uuid, other.uuid)), "X") for other in found.gpus]
-        table.add_row(f"GPU{row.index}", *cells)
-    return table
+    rows = [
+        (f"GPU{row.index}", *(labels.get(frozenset((row.uuid, other.uuid)), "X") for other in found.gpus))
+        for row in found.gpus
+    ]
+    return Sheet(("links", *(f"GPU{gpu.index}" for gpu in found.gpus)), rows)
 
 
 def _gb(count: float | None) -> str:

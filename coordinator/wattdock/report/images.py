@@ -6,11 +6,11 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from wattdock.json_text import json_text
-from wattdock.report.table import NOTHING, console
+from wattdock.report.table import NOTHING
+from wattdock.report.terminal import Sheet, console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +25,12 @@ def print_images(found: Sequence[ImageStatus], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json_text([dataclasses.asdict(one) for one in found], indent=2) + "\n")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("image", "on this engine", "locked", "state"):
-        table.add_column(heading)
-    for one in found:
-        here = (one.here or NOTHING)[:SHOWN]
-        table.add_row(*map(Text, (one.name, here, _short(one.locked), "differs" if one.differences else "as locked")))
+    rows = [
+        (one.name, (one.here or NOTHING)[:SHOWN], _short(one.locked), "differs" if one.differences else "as locked")
+        for one in found
+    ]
     out = console()
-    out.print(table)
+    out.print(Sheet(("image", "on this engine", "locked", "state"), rows))
     for one in found:
         for line in (*one.differences, *(f"{key} is open: {why}" for key, why in one.unresolved.items())):
             out.print(Text(f"{one.name}: {line}"), soft_wrap=True)

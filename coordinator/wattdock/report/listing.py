@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from wattdock.json_text import json_text
-from wattdock.report.table import NOTHING, console
+from wattdock.report.table import NOTHING
+from wattdock.report.terminal import Sheet, console
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,27 +33,28 @@ NUMBERS = {"batch_size", "output_tokens_per_s", "energy_per_output_token_j"}
 
 def print_results(found: pa.Table, *, limit: int) -> None:
     """Print the first `limit` rows of `results`, and how many there are."""
-    table = Table(box=None, pad_edge=False)
-    for name, (heading, _) in SHOWN.items():
-        table.add_column(heading, justify="right" if name in NUMBERS else "left", no_wrap=name == "folder")
+    rows = []
     for row in found.slice(0, limit).select(list(SHOWN)).to_pylist():
         row["folder"] = row["folder"].rpartition("/")[2]
-        table.add_row(*(Text(_cell(row[name], form)) for name, (_, form) in SHOWN.items()))
+        rows.append([_cell(row[name], form) for name, (_, form) in SHOWN.items()])
+    headings = {name: heading for name, (heading, _) in SHOWN.items()}
     out = console()
-    out.print(table)
+    out.print(Sheet([*headings.values()], rows, right=[headings[name] for name in NUMBERS]))
     more = f", the latest {limit} shown; --limit shows more" if found.num_rows > limit else ""
     out.print(f"{found.num_rows} results{more}", style="dim")
 
 
 def print_rows(rows: pa.Table) -> None:
     """Print the first rows of any table, every column, and how many there are where that is not all."""
-    table = Table(box=None, pad_edge=False)
-    for name in rows.column_names:
-        table.add_column(Text(name))
-    for row in rows.slice(0, MOST_ROWS).to_pylist():
-        table.add_row(*(Text(_cell(row[name], "")) for name in rows.column_names))
+    import pyarrow.types as kinds
+
+    # Of columns that are called the same, a list of objects would hold the last only.
+    columns = [column.to_pylist() for column in rows.slice(0, MOST_ROWS).columns]
+    cells = [[_cell(value, "") for value in row] for row in zip(*columns, strict=True)]
+    numeric = (kinds.is_integer, kinds.is_floating, kinds.is_decimal)
+    figures = [one.name for one in rows.schema if any(is_kind(one.type) for is_kind in numeric)]
     out = console()
-    out.print(table)
+    out.print(Sheet(rows.column_names, cells, right=figures))
     if rows.num_rows > MOST_ROWS:
         out.print(f"{rows.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all", style="dim")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from wattdock.config.experiment import GpuCount
 from wattdock.plan import load_groups
 from wattdock.preflight import Ready
-from wattdock.report.table import NOTHING, console
+from wattdock.report.table import NOTHING
+from wattdock.report.terminal import Sheet, console
 from wattdock.study.pace import Work, duration
 
 if TYPE_CHECKING:
@@ -41,14 +39,14 @@ def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Ma
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     groups = load_groups(study.experiments)
     works = [_work(one, costs) for one in study.experiments]
-    table = Table(*COLUMNS, box=None, pad_edge=False)
     numbered = [(number, position) for number, group in enumerate(groups, 1) for position in group]
-    for number, position in numbered[:SHOWN]:
-        table.add_row(*map(Text, _cells(number, study.experiments[position], checked[position], works[position])))
-    out.print(table)
+    rows = [_cells(number, study.experiments[at], checked[at], works[at]) for number, at in numbered[:SHOWN]]
+    out.print(Sheet(COLUMNS, rows))
     if len(numbered) > SHOWN:
         out.print(f"… and {len(numbered) - SHOWN} more; --json prints all", style="dim")
     for line in _troubles(study.invalid, study.experiments, checked):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in _unchecked(study.experiments):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     passes = sum(sum(work.passes_left) for work in works)
     out.print(
@@ -89,6 +87,19 @@ def gpus_needed(config: ExperimentConfig) -> int:
     if isinstance(config.gpus, GpuCount):
         return config.gpus.count
     return len(config.gpus) if isinstance(config.gpus, list) else config.section.gpus_needed()
+
+
+def _unchecked(experiments: Iterable[ExperimentConfig]) -> Iterable[str]:
+    """What only a runner can check, a line for each backend."""
+    names: dict[str, dict[str, None]] = {}
+    for one in experiments:
+        section, own = one.section, names.setdefault(one.backend, {})
+        own.update(dict.fromkeys(f"{one.backend}.{name}" for name in section.passed_through))
+        if section.arrivals is None:
+            own[f"arrival: {one.workload.arrival}"] = None
+    for backend, own in names.items():
+        if own:
+            yield f"not checked: {', '.join(own)}; only {backend}'s runner knows what its engine takes"
 
 
 def _troubles(

@@ -152,7 +152,7 @@ def _joules(result: ExperimentResult) -> Figure | None:
     if energy.uncertainty.timing_j is None or not energy.total_j:
         return Figure(value)
     half = TIMING_COVERAGE * energy.uncertainty.timing_j / energy.total_j * value
-    return Figure(value, value - half, value + half, "timing")
+    return Figure(value, max(value - half, 0.0), value + half, "timing")
 
 
 def _tokens(result: ExperimentResult) -> Figure | None:

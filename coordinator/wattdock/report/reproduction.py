@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from wattdock.bundle.reproduction import ENERGY
 from wattdock.report.bundle import plain
-from wattdock.report.table import console
+from wattdock.report.terminal import Sheet, console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,14 +23,12 @@ SHOWN = 12
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     """Print a row per figure, then reasons, token ids and differences."""
     out = console()
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in RIGHT else "left")
+    rows = []
     for one in comparisons:
         for number, figure in enumerate(one.figures):
             name = one.label if not number else ""
-            table.add_row(*(Text(plain(cell)) for cell in (name, *_cells(figure))))
-    out.print(table)
+            rows.append([plain(cell) for cell in (name, *_cells(figure))])
+    out.print(Sheet(COLUMNS, rows, right=RIGHT))
     for one in comparisons:
         for line in (*_lines(one), *_differences(one)):
             out.print(plain(f"{one.label}: {line}"), markup=False, highlight=False, soft_wrap=True)

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
 from wattdock.json_text import json_text
 from wattdock.merge.statistics import mean_interval
-from wattdock.report.table import NOTHING, console
+from wattdock.report.table import NOTHING
+from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import interval_text
 from wattdock.results.result import ENERGY_BOUNDARY
 from wattdock.scaling.curves import AMDAHL_METHOD, RATIO_METHOD, curves, optimum
 
@@ -46,16 +46,11 @@ def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_j
 
 def _print_setting(out: Console, setting: Setting) -> None:
     _say(out, setting.name)
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("kind", "split") else "right")
     drawn = curves(setting)
-    for curve in drawn:
-        for one in curve.points:
-            table.add_row(*map(Text, _cells(curve, one)))
-    for point in setting.points if not drawn else ():
-        table.add_row(*map(Text, (point.kind, point.split.label, str(point.gpus), str(len(point.tokens_per_s)))))
-    out.print(table)
+    rows = [_cells(curve, one) for curve in drawn for one in curve.points]
+    if not drawn:
+        rows = [(one.kind, one.split.label, str(one.gpus), str(len(one.tokens_per_s))) for one in setting.points]
+    out.print(Sheet(COLUMNS, rows, right=COLUMNS[2:]))
     for curve in drawn:
         _say(out, f"Amdahl, {curve.kind}: {_amdahl(curve.amdahl)}")
     _say(out, f"fewest joules per token: {_optimum(optimum(setting.points))}")
@@ -84,9 +79,7 @@ def _cells(curve: Curve, one: Scaled) -> tuple[str, ...]:
 def _mean(values: Sequence[float], form: str) -> str:
     if not values:
         return NOTHING
-    interval = mean_interval(values)
-    half = f" ± {format((interval[1] - interval[0]) / 2, form.replace('.4g', '.2g'))}" if interval else ""
-    return format(float(np.mean(values)), form) + half
+    return interval_text(float(np.mean(values)), mean_interval(values), form, form.replace(".4g", ".2g"))
 
 
 def _ratio(one: Ratio) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
+
+from wattdock.report.terminal import Sheet, console, pairs
+from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +20,9 @@ SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
 TIMING_COVERAGE = 1.96
 NOTHING = "–"
+# More results than these are shown as a table only.
+SHOWN_WHOLE = 3
+SUMMARY = ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W")
 
 
 def print_result(result: ExperimentResult, folder: Path, *, every_reason: bool = False) -> None:
@@ -29,37 +32,29 @@ def print_result(result: ExperimentResult, folder: Path, *, every_reason: bool =
         every_reason: Print all that keeps it from being published, not the first only.
     """
     out = console()
-    table = Table(show_header=False, box=None, pad_edge=False, title=_title(result), title_justify="left")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, value in (*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)):
-        table.add_row(name, Text(value))
-    out.print(table)
+    out.print(_title(result))
+    out.print(pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)]))
     for text in _sample_texts(folder):
         out.print(f"  “{text}”", style="italic", markup=False)
     out.print(f"stored in {folder}", markup=False, soft_wrap=True)
 
 
+def print_stored(stored: Sequence[tuple[ExperimentResult, Path]]) -> None:
+    """Print results with their folders: a few whole, and of several a line each."""
+    for result, folder in stored if len(stored) <= SHOWN_WHOLE else ():
+        print_result(result, folder)
+    if len(stored) > 1:
+        print_summary([result for result, _ in stored])
+
+
 def print_summary(results: Sequence[ExperimentResult]) -> None:
     """Print one line per result, for comparing them at a glance."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W"):
-        table.add_column(name, justify="left" if name in ("experiment", "status") else "right")
-    for result in results:
-        table.add_row(*map(Text, _summary_row(result)))
-    console().print(table)
+    console().print(Sheet(SUMMARY, [_summary_row(one) for one in results], right=SUMMARY[2:]))
 
 
-def console() -> Console:
-    """Return standard output as rich prints to it."""
-    out = Console()
-    # A pipe has no width; folding a table at 80 columns there would break lines that scripts read.
-    return out if out.is_terminal else Console(width=200)
-
-
-def _title(result: ExperimentResult) -> str:
+def _title(result: ExperimentResult) -> Text:
     name = result.config.get("name") or result.experiment_id[:8]
-    return f"[bold]{escape(str(name))}[/bold]  {result.started_utc}  {result.status}"
+    return Text.assemble((str(name), "bold"), f"  {result.started_utc}  {result.status}")
 
 
 def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -78,10 +73,12 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if result.data_parallel:
         yield from _replica_rows(result.data_parallel)
     yield from _compute_rows(result)
-    if result.statistics and result.statistics.ci95 and result.statistics.ci95_relative is not None:
-        seen = result.statistics
+    if (seen := result.statistics) and seen.ci95 and seen.ci95_relative is not None:
         restarts = f"{len(seen.per_restart)} restarts"
-        yield "95 % interval", f"{seen.mean:.4g} ± {seen.ci95_relative:.2%} ({seen.quantity}, {restarts})"
+        _, high = seen.ci95
+        ends_at_0 = high >= 2 * seen.mean
+        around = f"{seen.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{seen.mean:.4g} ± {seen.ci95_relative:.2%}"
+        yield "95 % interval", f"{around} ({seen.quantity}, {restarts})"
 
 
 def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
@@ -144,10 +141,8 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     half = TIMING_COVERAGE * (energy.uncertainty.timing_j or 0.0)
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
-        yield (
-            f"  {uuid[:12]}…",
-            (f"{joules:,.1f} J" if joules is not None else NOTHING) + _share(result.multi_gpu, uuid),
-        )
+        own = f"{joules:,.1f} J" if joules is not None else NOTHING
+        yield "", f"{uuid}: {own}{_share(result.multi_gpu, uuid)}"
     if energy.energy_per_output_token_j is not None:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
@@ -155,10 +150,14 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.net_j is not None:
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
-        known = [f"{name} {value:.4g}" for name, value in energy.windows.energy_per_output_token_j.items() if value]
+        known = [
+            f"{name} {value:.4g}"
+            for name, value in energy.windows.energy_per_output_token_j.items()
+            if value is not None
+        ]
         yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
     for uuid, joules in energy.bystander_j.items():
-        yield "not used", f"{uuid[:12]}… {joules:,.1f} J" if joules is not None else f"{uuid[:12]}… unknown"
+        yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
     if energy.cross_check:
         yield "cross-check", _cross_check(energy.cross_check)
 
@@ -241,10 +240,7 @@ def _number(value: float | None, form: str) -> str:
 
 def _sample_texts(folder: Path) -> list[str]:
     """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
-    import pyarrow.parquet as pq
-
-    file = folder / "requests.parquet"
-    if not file.exists():
+    if not (folder / REQUESTS).exists():
         return []
-    texts = [text for text in pq.read_table(file, columns=["text"])["text"].to_pylist() if text]
+    texts = [row["text"] for row in load_requests(folder, ("text",)) if row.get("text")]
     return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in texts[:SAMPLE_TEXTS]]

@@ -120,9 +120,22 @@ def thin(trace: Trace, most: int) -> Trace:
     return Trace(trace.name, trace.source, trace.at_s[kept], trace.value[kept])
 
 
+def to_its_end(trace: Trace) -> Trace:
+    """Return a line of steps in which each value that a hole follows stands at its end too, or no step reaches it."""
+    if trace.source == "reading":
+        return trace
+    unknown = np.isnan(trace.value)
+    ends = np.flatnonzero(unknown[1:] & ~unknown[:-1]) + 1
+    at_s, value = np.insert(trace.at_s, ends, trace.at_s[ends]), np.insert(trace.value, ends, trace.value[ends - 1])
+    return Trace(trace.name, trace.source, at_s, value)
+
+
 def _thinned(one: RestartTimeline, most: int) -> RestartTimeline:
-    tokens = thin(one.tokens_per_s, most) if one.tokens_per_s else None
-    power, host = (tuple(thin(trace, most) for trace in traces) for traces in (one.power_w, one.host_w))
+    def drawn(trace: Trace) -> Trace:
+        return to_its_end(thin(trace, most))
+
+    tokens = drawn(one.tokens_per_s) if one.tokens_per_s else None
+    power, host = (tuple(map(drawn, traces)) for traces in (one.power_w, one.host_w))
     return replace(one, power_w=power, host_w=host, tokens_per_s=tokens)
 
 

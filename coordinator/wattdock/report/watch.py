@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import ExitStack, suppress
 
-from rich.console import Console
 from rich.live import Live
 
 from wattdock.errors import PreflightError
@@ -15,9 +13,9 @@ from wattdock.host.gpus import inventory
 from wattdock.host.leases import holders
 from wattdock.json_text import json_text
 from wattdock.report.gpus import GpuView, as_json, as_tables
+from wattdock.report.terminal import console
 
 WATCH_S = 2.0
-PIPE_COLUMNS = 200
 
 
 def look() -> GpuView:
@@ -39,14 +37,12 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
     Raises:
         PreflightError: An NVIDIA driver is there and cannot be talked to.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=PIPE_COLUMNS, highlight=False)
+    out = console(highlight=False)
     found = False
     with ExitStack() as stack:
         if watch:
             stack.enter_context(suppress(KeyboardInterrupt))
-        live = stack.enter_context(Live(console=console, auto_refresh=False)) if watch and console.is_terminal else None
+        live = stack.enter_context(Live(console=out, auto_refresh=False)) if watch and out.is_terminal else None
         while True:
             view = look()
             found = bool(view.inventory.gpus)
@@ -55,7 +51,7 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
             elif live:
                 live.update(as_tables(view), refresh=True)
             else:
-                console.print(as_tables(view))
+                out.print(as_tables(view))
             if not watch:
                 break
             time.sleep(WATCH_S)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+from wattdock.report.terminal import Sheet, console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,31 +12,30 @@ if TYPE_CHECKING:
     from wattdock.results.windows import WindowFigure, WindowSummary
 
 NOTHING = "–"
+COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not")
 
 
 def print_windows(summary: WindowSummary, figures: Sequence[WindowFigure]) -> None:
     """Print the chosen passes' figures, then every definition's total and how far they differ."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    table = Table(box=None, pad_edge=False)
-    for name in ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not"):
-        table.add_column(name, justify="left" if name in ("window", "why not") else "right")
-    for one in figures:
-        table.add_row(
-            one.window,
-            str(one.restart),
-            str(one.pass_index),
-            _or_nothing(one.duration_s, ".2f"),
-            _or_nothing(one.output_tokens, ","),
-            _or_nothing(one.energy_per_output_token_j, ".5g"),
-            _or_nothing(one.block_spread, ".2%"),
-            one.reason or "",
-        )
-    console.print(table)
+    out = console(highlight=False)
+    out.print(Sheet(COLUMNS, [_cells(one) for one in figures], right=COLUMNS[1:-1]))
     totals = (f"{name} {_or_nothing(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
-    console.print(f"J/output token: {', '.join(totals)}", highlight=False)
-    console.print(f"the definitions differ by {_or_nothing(summary.relative_spread, '.2%')}", highlight=False)
+    out.print(f"J/output token: {', '.join(totals)}")
+    out.print(f"the definitions differ by {_or_nothing(summary.relative_spread, '.2%')}")
+
+
+def _cells(one: WindowFigure) -> tuple[str, ...]:
+    """Return one pass under one definition; restarts and passes count from 1, as everywhere that people read."""
+    return (
+        one.window,
+        str(one.restart + 1),
+        str(one.pass_index + 1),
+        _or_nothing(one.duration_s, ".2f"),
+        _or_nothing(one.output_tokens, ","),
+        _or_nothing(one.energy_per_output_token_j, ".5g"),
+        _or_nothing(one.block_spread, ".2%"),
+        one.reason or "",
+    )
 
 
 def _or_nothing(value: float | None, form: str) -> str:

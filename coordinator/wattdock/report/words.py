@@ -15,6 +15,14 @@ def number(value: float | None, form: str = ".4g") -> str:
     return NOTHING if value is None else format(value, form)
 
 
+def interval_text(mean: float, interval: tuple[float, float] | None, form: str, half_form: str) -> str:
+    """Return "0.0530 ± 0.0009", or "0.05 [0, 0.14]" of an interval that ends at 0; the mean alone without one."""
+    if interval is None:
+        return format(mean, form)
+    low, high = interval
+    return f"{mean:{form}} ± {high - mean:{half_form}}" if low > 0 else f"{mean:{form}} [0, {high:{form}}]"
+
+
 def figure_text(figure: Figure | None, form: str = ".4g") -> str:
     """Return "0.0530 [0.0521, 0.0539]", marked where the interval is of timing alone."""
     if figure is None:

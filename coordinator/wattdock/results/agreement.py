@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
-from wattdock.results.store import REQUESTS, load_result
+from wattdock.results.store import load_requests, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +68,9 @@ def agreement(first: Path, second: Path) -> Agreement:
             raise ConfigError(f"{'.'.join(place)} differs: {one} and {other}; their tokens are not comparable")
     one, other = _answers(first), _answers(second)
     if longer := [key for key in one if key in other and one[key].prompt_tokens != other[key].prompt_tokens]:
-        raise ConfigError(f"the prompts of restart, pass, request {longer[0]} are not of one length; set prompts.count")
+        restart, pass_, request = (at + 1 for at in longer[0])
+        where = f"request {request} of restart {restart}, pass {pass_}"
+        raise ConfigError(f"the prompts of {where} are not of one length; set prompts.count")
     return agreement_of(*({key: answer.ids for key, answer in answers.items()} for answers in (one, other)))
 
 
@@ -107,10 +109,7 @@ def _at(result: ExperimentResult, place: tuple[str, ...]) -> Any:
 
 
 def _answers(folder: Path) -> dict[Key, _Answer]:
-    import pyarrow.parquet as pq
-
-    columns = ["restart", "pass", "index", "output_ids", "prompt_tokens"]
-    rows = pq.read_table(folder / REQUESTS, columns=columns).to_pylist()
+    rows = load_requests(folder, ("restart", "pass", "index", "output_ids", "prompt_tokens"))
     return {
         (one["restart"], one["pass"], one["index"]): _Answer(one["output_ids"], one["prompt_tokens"])
         for one in rows

@@ -53,7 +53,7 @@ def procedure_checks(
 def _warm_up(procedure: Procedure | None) -> Check:
     seen = procedure.warm_up if procedure else []
     quick = [one for one in seen if one.converged is None]
-    bad = [f"restart {one.restart}: {'; '.join(one.drifting)}" for one in seen if one.converged is False]
+    bad = [f"restart {one.restart + 1}: {'; '.join(one.drifting)}" for one in seen if one.converged is False]
     longest = max((one.duration_s for one in seen), default=0.0)
     figure = f"the {quick[0].profile} profile does not look" if quick else "; ".join(bad) or f"up to {longest:.0f} s"
     return Check(

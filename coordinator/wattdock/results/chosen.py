@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import StoreError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.results.store import RESULT, load_result
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from wattdock.results.result import ExperimentResult
 
-STUDIES, JOURNAL, BUNDLED = "studies", "journal.jsonl", "results"
+STUDIES, JOURNAL, BUNDLED, TAR = "studies", "journal.jsonl", "results", ".tar"
+# Of several names that could be meant.
+SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,15 @@ def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> 
     """Return the rows that all of `named` mean, each once, in the order given.
 
     Args:
-        named: Result folders, folders that hold such, studies (a folder or an id), bundles (a folder or a .tar).
-        output_dir: Where a study that is named by its id lies.
+        named: Result folders, folders that hold such, studies' folders, bundles (a folder or a .tar); what is no path
+            is the name of a result's or a study's folder in `output_dir`, or the beginning of one, with its time or
+            without.
+        output_dir: Where results and studies that are named so lie.
         unpacked: Holds the bundles' temporary folders; the rows' folders are there until it is closed.
 
     Raises:
         StoreError: One of them means no result, or a result cannot be read.
+        ConfigError: One of them may mean several.
     """
     folders = [folder for what in named for folder in _result_folders(what, output_dir, unpacked)]
     rows = [Row(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
@@ -62,12 +67,16 @@ def without_superseded(rows: Sequence[Row]) -> list[Row]:
 def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Path]:
     path = Path(what)
     if not path.exists():
-        return _of_study(what, output_dir, f"{what}: no such folder, and no study of that name in {output_dir}")
+        return _of_name(what, output_dir)
+    if path.name == RESULT:
+        return [path.parent]
+    if path.is_file() and path.suffix != TAR:
+        raise StoreError(f"{what}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
     if path.is_file():
-        return [path.parent] if path.name == RESULT else _in_folder(_unpack(path, unpacked), what)
+        return _in_folder(_unpack(path, unpacked), what)
     if (path / JOURNAL).exists():
         study = path.resolve()
-        return _of_study(study.name, study.parent.parent, f"{what}: this study has no results yet")
+        return _whole(study.name, _by_name(study.parent.parent)[study.name])
     return _in_folder(path, what)
 
 
@@ -83,16 +92,40 @@ def _in_folder(folder: Path, what: str) -> list[Path]:
     raise StoreError(f"{what}: holds no results; name a result folder, a study, a bundle, or a folder of results")
 
 
-def _of_study(study_id: str, output_dir: Path, otherwise: str) -> list[Path]:
+def _of_name(what: str, output_dir: Path) -> list[Path]:
+    """Return the results that a folder's name or its beginning means; its whole name goes before any beginning."""
+    every = _by_name(output_dir)
+    begun = [name for name in every if name.startswith(what) or name.partition("-")[2].startswith(what)]
+    names = [what] if what in every else begun if what else []
+    if not names:
+        raise StoreError(
+            f"{what}: no such folder, and no result or study in {output_dir} whose name begins so; "
+            "`wattdock results list` shows what there is"
+        )
+    # A run of one experiment is a study and a result; both mean the same.
+    if len({tuple(every[name]) for name in names}) > 1:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        raise ConfigError(f"{what}: begins the names of {', '.join(names[:SHOWN])}{more}; write more of one")
+    return _whole(names[0], every[names[0]])
+
+
+def _by_name(output_dir: Path) -> dict[str, list[Path]]:
+    """Return every result's and every study's folder name, sorted, with the results that it means."""
     from wattdock.results.query import Filters, select
 
-    if not any(output_dir.glob(f"[!.]*/{RESULT}")):
-        raise StoreError(f"{otherwise}; `wattdock results list` shows what there is")
-    found = select(output_dir, Filters(study=study_id), columns=("folder", "study_id")).to_pylist()
-    of_it = {Path(one["folder"]) for one in found if one["study_id"] == study_id}
-    if not of_it:
-        raise StoreError(f"{otherwise}; `wattdock results list` shows what there is")
-    return sorted(of_it)
+    found = {file.parent.name: [file.parent] for file in output_dir.glob(f"[!.]*/{RESULT}")}
+    studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
+    # A study's own folder may have been left behind where its results were copied from.
+    for row in select(output_dir, Filters(), columns=("folder", "study_id")).to_pylist() if found else ():
+        if row["study_id"]:
+            studies.setdefault(row["study_id"], []).append(Path(row["folder"]))
+    return dict(sorted((found | {name: sorted(of_it) for name, of_it in studies.items()}).items()))
+
+
+def _whole(name: str, folders: list[Path]) -> list[Path]:
+    if not folders:
+        raise StoreError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
+    return folders
 
 
 def _unpack(file: Path, unpacked: ExitStack) -> Path:

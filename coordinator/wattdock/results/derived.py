@@ -49,7 +49,7 @@ class Statistics(_Stored):
         standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
         interval_between_restarts, interval_within_restarts: 95 % intervals of these standard deviations (chi-square).
         ci95: Of the mean, from restart means, R−1 degrees of freedom; null with the reason.
-        ci95_relative: Half of its width ÷ the mean.
+        ci95_relative: How far its upper end lies above the mean, ÷ the mean; the lower one may be cut off at 0.
         outliers: Passes far from the others; shown, never dropped.
         covers: What the interval speaks for.
     """

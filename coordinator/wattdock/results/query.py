@@ -380,7 +380,9 @@ def _write(write: Callable[[pa.Table, Path], None], table: pa.Table, file: Path)
     try:
         write(table, file)
     except OSError as error:
-        raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file") from error
+        # pyarrow puts the number, and no text of it, into what it raises.
+        why = os.strerror(error.errno) if error.errno else error
+        raise StoreError(f"cannot write {file}: {why}; choose another file") from error
 
 
 def _quoted(text: str) -> str:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.json_text import json_text
@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord
 
 RESULT, TIMELINE, REQUESTS, LOG = "result.json", "timeline.parquet", "requests.parquet", "runner.log"
+
+
+class _Workload(BaseModel):
+    batch_size: int
+
+
+class _Settings(BaseModel):
+    """What everybody takes for granted of a stored config, of whatever version; the rest may have been otherwise."""
+
+    backend: str
+    model: dict[str, Any]
+    workload: _Workload
 
 
 def store(result: ExperimentResult, restarts: Sequence[RestartRecord], *, log: Path, output_dir: Path) -> Path:
@@ -77,7 +89,8 @@ def load_result(path: Path) -> ExperimentResult:
     """
     file = path / RESULT if path.is_dir() else path
     try:
-        return ExperimentResult.model_validate(_document(file))
+        result = ExperimentResult.model_validate(_document(file))
+        _Settings.model_validate(result.config)
     except OSError as error:
         raise StoreError(f"{file}: {error.strerror or error}; name a result folder") from error
     except ValidationError as error:
@@ -87,6 +100,27 @@ def load_result(path: Path) -> ExperimentResult:
             f"{file}: not a result of schema version {SCHEMA_VERSION} ({where}: {problem['msg']}); "
             "was it written by another version?"
         ) from error
+    return result
+
+
+def load_requests(folder: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return these columns of a result's requests, one row each.
+
+    Raises:
+        StoreError: They are not there, or cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = folder / REQUESTS
+    if not file.is_file():
+        raise StoreError(f"{file} is not there; bring it back, or name another result")
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(file, columns=list(columns)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        why = str(error).splitlines()[0]
+        raise StoreError(f"{file} cannot be read: {why}; bring it back, or name another result") from error
+    return rows
 
 
 def _document(file: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -26,6 +26,9 @@ class BackendSection(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
+
+    # The kinds of arrival that the backend's runner offers; None where only that knows.
+    arrivals: ClassVar[tuple[str, ...] | None] = None
 
     dtype: str = "auto"
 
@@ -65,6 +68,11 @@ class BackendSection(BaseModel):
         Raises:
             ValueError: Holds both values.
         """
+
+    @property
+    def passed_through(self) -> tuple[str, ...]:
+        """Names of what is set and not declared here; only the engine can tell whether it knows them."""
+        return tuple(self.model_extra or ())
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return how these settings spread a model over a number of GPUs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -24,6 +24,8 @@ class Section(ReplicableSection):
         tp_size: How many ranks; None is one for each GPU that `gpus` names.
         attn_implementation: As transformers calls them; None is transformers' own choice.
     """
+
+    arrivals: ClassVar = ("batch", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: Literal["auto"] | None = None

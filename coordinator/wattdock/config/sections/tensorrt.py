@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -47,6 +47,8 @@ class Section(BackendSection):
         max_seq_len: Tokens of the longest request, answer included.
         quant_config: How weights are quantised while an engine is built; a checkpoint that is quantised needs none.
     """
+
+    arrivals: ClassVar = ("batch", "closed", "poisson", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     backend: Literal["pytorch", "tensorrt"] = "pytorch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,8 @@ class Section(ReplicableSection):
         enforce_eager: Neither compile nor capture; on a CPU that is so unless set to false.
         load_format: Only needed for formats that vLLM does not see by itself; random weights follow from the model.
     """
+
+    arrivals: ClassVar = ("batch", "closed", "poisson", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     tensor_parallel_size: Size = 1

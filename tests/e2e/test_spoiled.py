@@ -1,0 +1,56 @@
+"""Results that are not as they were stored: a line that names the file, exit code 7, and no traceback."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from stored_results import stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from command import Command
+
+
+def spoil(folder: Path, kind: str) -> None:
+    file = folder / "result.json"
+    if kind == "cut":
+        file.write_bytes(file.read_bytes()[:500])
+    elif kind == "bare":
+        document = json.loads(file.read_text())
+        del document["config"]["workload"]
+        file.write_text(json.dumps(document))
+    else:
+        (folder / "requests.parquet").write_text("no parquet\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "verbs"),
+    [
+        ("cut", "is no JSON", ("show one", "report one", "agreement one one")),
+        ("bare", "(workload: Field required)", ("show one", "scaling one", "plot batch one -o b.svg")),
+        ("requests", "cannot be read: ", ("show one", "agreement one one")),
+    ],
+)
+def test_a_spoiled_result_is_one_line_and_its_file(
+    wattdock: Command, kind: str, said: str, verbs: tuple[str, ...]
+) -> None:
+    """Whatever reads it."""
+    spoil(stored(wattdock.folder / "results", name="one"), kind)
+    for verb in verbs:
+        words = ["results", *verb.split()] if verb.startswith("agreement") else verb.split()
+        done = wattdock(*words)
+        assert done.returncode == 7, verb
+        assert done.stderr.count("\n") == 1, verb
+        assert said in done.stderr
+        assert "results/one/re" in done.stderr
+
+
+def test_a_file_that_is_no_result_and_no_bundle_is_named_as_neither(wattdock: Command) -> None:
+    """Such as the study's own YAML file."""
+    (wattdock.folder / "study.yaml").write_text("model: shape:tiny-llama\n")
+    done = wattdock("report", "study.yaml")
+    assert (done.returncode, done.stderr.count("\n")) == (7, 1)
+    assert "study.yaml: is no bundle, which ends in .tar, and no result.json" in done.stderr
