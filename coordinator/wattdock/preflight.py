@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError, WattdockError
@@ -15,6 +16,7 @@ from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
 from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
+from wattdock.images.lock import lock_path, read_lock
 from wattdock.images.locked import find_locked
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
+    from wattdock.images.lock import ReadLock
     from wattdock.images.locked import Pin
     from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
@@ -58,6 +61,15 @@ class Host:
 
     inventory: GpuInventory
     leases: Mapping[str, Holder]
+
+    @cached_property
+    def lock(self) -> ReadLock:
+        """The lock of images as it was when the first experiment asked for it: all of a run start what it says.
+
+        Raises:
+            ConfigError: It is not there, or does not hold what a lock holds.
+        """
+        return read_lock(lock_path())
 
 
 def survey() -> Host:
@@ -175,7 +187,7 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
         inventory=found,
         gpus=gpus,
         python=python,
-        launch=_choose_launcher(config, on_gpu=bool(gpus)),
+        launch=_choose_launcher(config, host, on_gpu=bool(gpus)),
         cache=home.absolute() / "cache" / config.backend,
         meter=choose_meter(config.meter, found),
     )
@@ -251,15 +263,15 @@ def require_still_free(experiments: Sequence[Ready]) -> None:
         time.sleep(TEARDOWN_POLL_S)
 
 
-def _locked_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+def _locked_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> LauncherChoice:
     """Return the launcher with the locked image."""
-    containers, pin = find_locked(config.backend, needs_gpu=on_gpu)
+    containers, pin = find_locked(config.backend, host.lock, needs_gpu=on_gpu)
     return LauncherChoice("docker", f"locked image {containers.image.name}", "no --locked", containers, pin)
 
 
-def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+def _choose_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> LauncherChoice:
     if config.container.locked:
-        return _locked_launcher(config, on_gpu=on_gpu)
+        return _locked_launcher(config, host, on_gpu=on_gpu)
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "--launcher docker")
     if config.runner_python and config.launcher == "auto":

@@ -14,7 +14,7 @@ from unprivileged import give_to_user, user_home
 
 from wattdock.images.inputs import inputs_sha256
 from wattdock.images.labels import Recipe, labels_from
-from wattdock.images.lock import LockedImage, write_lock
+from wattdock.images.lock import LockedImage, lock_sha256, write_lock
 from wattdock.images.locking import from_image
 from wattdock.launch.engine import find_containers
 
@@ -97,6 +97,7 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_counts_as_pinned(loc
     assert (seen["image_digest"], inside["locked"], inside["locked_digest"]) == (digest, True, digest)
     assert inside["image_id"] == locked.entry.image_id
     assert (inside["inputs_sha256"], inside["image_store"]) == (locked.entry.inputs_sha256, "classic")
+    assert inside["lock_sha256"] == lock_sha256(locked.home / "images.lock")
     [check] = [check for check in row["audit"]["checks"] if check["name"] == "image pinned"]
     assert (check["status"], check["figure"]) == ("pass", digest)
 

@@ -1,5 +1,6 @@
 """Arguments of `wattdock images …`, nothing else."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +10,7 @@ from wattdock.commands.options import Json
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 
 if TYPE_CHECKING:
-    from wattdock.images.lock import LockedImage
+    from wattdock.images.lock import LockedImage, ReadLock
     from wattdock.images.status import ImageStatus
 
 app = typer.Typer(help="Build images, and pin them by content.")
@@ -69,14 +70,14 @@ def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", b
     from wattdock.images.bases import base_name, pull_base
     from wattdock.images.locked import pull_locked
 
-    entries = _entries()
-    for name in _chosen(names) if bases or names else _pushed(entries):
+    lock = _lock()
+    for name in _chosen(names) if bases or names else _pushed(lock.images):
         if bases:
             wanted = base_name(name, variant=variant, given=base)
-            done = "pulled" if pull_base(name, wanted, entries) else "is here"
+            done = "pulled" if pull_base(name, wanted, lock.images) else "is here"
             typer.echo(f"{name}: base {wanted} {done}", err=True)
             continue
-        typer.echo(f"{name}: {pull_locked(name)}")
+        typer.echo(f"{name}: {pull_locked(name, lock)}")
 
 
 @app.command()
@@ -120,16 +121,20 @@ def _chosen(names: list[str] | None) -> list[str]:
     return names or [*image_names()]
 
 
-def _pushed(entries: dict[str, "LockedImage"]) -> list[str]:
+def _pushed(entries: Mapping[str, "LockedImage"]) -> list[str]:
     found = [name for name, entry in entries.items() if entry.repo_digest]
     if not found:
         raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
     return found
 
 
-def _entries() -> dict[str, "LockedImage"]:
-    """Return what is locked; nothing where no lock was written yet."""
-    from wattdock.images.lock import lock_path, read_lock
+def _entries() -> Mapping[str, "LockedImage"]:
+    return _lock().images
+
+
+def _lock() -> "ReadLock":
+    """Return the lock as it is now; an empty one where none was written yet."""
+    from wattdock.images.lock import ReadLock, lock_path, read_lock
 
     path = lock_path()
-    return read_lock(path).images if path.exists() else {}
+    return read_lock(path) if path.exists() else ReadLock(path, {}, sha256="")
