@@ -24,6 +24,7 @@ PipConf = Annotated[Path | None, typer.Option(help="pip configuration for the bu
 BuildOptions = Annotated[str, typer.Option(help="More options of the client's build: '--network=none --quiet'.")]
 Bases = Annotated[bool, typer.Option("--bases", help="Get what they are built on instead, where it is not here.")]
 To = Annotated[str, typer.Option(help="Registry, with a prefix where it has one: ghcr.io/team.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Ask no registry, and say that it was not asked.")]
 Registry = Annotated[str | None, typer.Option(help="Beginning of the digest to lock where several registries have it.")]
 
 
@@ -32,17 +33,22 @@ def list_(as_json: Json = False) -> None:
     """Show which images are here, and which are locked."""
     from wattdock.report.images import print_images
 
-    print_images(_statuses(None), as_json=as_json)
+    print_images(_statuses(None, _entries()), as_json=as_json)
 
 
 @app.command()
-def verify(names: Names = None, as_json: Json = False) -> None:
-    """Hold the lock against the engine's images and this checkout; exit code 3 where anything differs or is open."""
+def verify(names: Names = None, offline: Offline = False, as_json: Json = False) -> None:
+    """Hold the lock against the engine's images, this checkout, and the registries that have the locked digests.
+
+    Exit code 3 where anything differs, is open, or could not be checked.
+    """
+    from wattdock.images.status import asked_of_registry
     from wattdock.report.images import print_images
 
-    found = _statuses(names)
+    entries = _entries()
+    found = [asked_of_registry(one, entries.get(one.name), offline=offline) for one in _statuses(names, entries)]
     print_images(found, as_json=as_json)
-    if any(one.differences or one.unresolved for one in found):
+    if any(one.differences or one.unresolved or (one.unchecked and not offline) for one in found):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
@@ -90,26 +96,28 @@ def push(name: Name, to: To) -> None:
 
 @app.command()
 def lock(names: Names = None, registry: Registry = None) -> None:
-    """Write what is here into the lock, and ask registries for the digests of bases that it lacks."""
-    from wattdock.images.lock import lock_path, write_lock
-    from wattdock.images.locking import new_entry
+    """Write what is here into the lock, and ask registries for the digests of bases that it lacks.
+
+    All of the images named, or none: exit code 3 where one cannot be locked, with every such one and why.
+    """
+    from wattdock.images.lock import write_lock
+    from wattdock.images.locking import new_entries
 
     def tell(error: PreflightError) -> None:
         typer.echo(f"wattdock: {error}", err=True)
 
-    before = _entries()
-    after = {name: new_entry(name, before.get(name), registry=registry, unreachable=tell) for name in _chosen(names)}
-    write_lock(lock_path(), {**before, **after})
+    before = _lock()
+    after = new_entries(_chosen(names), before.images, registry=registry, tell=tell)
+    write_lock(before.path, {**before.images, **after})
     for name, entry in after.items():
         typer.echo(f"{name}: {entry.repo_digest or entry.image_id or 'not locked'}")
         for key, why in entry.unresolved.items():
             typer.echo(f"{name}: {key} is open: {why}", err=True)
 
 
-def _statuses(names: list[str] | None) -> list["ImageStatus"]:
+def _statuses(names: list[str] | None, entries: Mapping[str, "LockedImage"]) -> list["ImageStatus"]:
     from wattdock.images.status import image_status
 
-    entries = _entries()
     every = _chosen(names) if names else sorted({*_chosen(None), *entries})
     return [image_status(name, entries.get(name)) for name in every]
 

@@ -30,12 +30,19 @@ def print_images(found: Sequence[ImageStatus], *, as_json: bool) -> None:
         table.add_column(heading)
     for one in found:
         here = (one.here or NOTHING)[:SHOWN]
-        table.add_row(*map(Text, (one.name, here, _short(one.locked), "differs" if one.differences else "as locked")))
+        table.add_row(*map(Text, (one.name, here, _short(one.locked), _state(one))))
     out = console()
     out.print(table)
     for one in found:
-        for line in (*one.differences, *(f"{key} is open: {why}" for key, why in one.unresolved.items())):
+        is_open = (f"{key} is open: {why}" for key, why in one.unresolved.items())
+        for line in (*one.differences, *is_open, *(f"not checked: {what}" for what in one.unchecked)):
             out.print(Text(f"{one.name}: {line}"), soft_wrap=True)
+
+
+def _state(one: ImageStatus) -> str:
+    if one.differences:
+        return "differs"
+    return "not checked" if one.unchecked else "as locked"
 
 
 def _short(reference: str | None) -> str:
