@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
@@ -79,6 +80,29 @@ def tag_if_free(image: Image, name: str) -> bool:
             return str(client.images.get(name).id) == image.id
         except ImageNotFound:
             return bool(client.images.get(image.id).tag(name, "latest"))
+
+
+def tag(image_id: str, name: str) -> None:
+    """Give an image that is here one more name, "repository:tag".
+
+    Raises:
+        PreflightError: The engine would not.
+    """
+    from docker.errors import DockerException
+
+    try:
+        with connect(engine_address()) as client:
+            client.images.get(image_id).tag(*name.rsplit(":", 1))
+    except (DockerException, OSError) as error:
+        raise PreflightError(f"cannot call image {image_id} {name}: {said(error)}") from error
+
+
+def untag(name: str) -> None:
+    """Take a name from its image; one that is gone is left at that."""
+    from docker.errors import DockerException
+
+    with suppress(DockerException, OSError), connect(engine_address()) as client:
+        client.images.remove(name, noprune=True)
 
 
 def push(name: str, to: str) -> str:
