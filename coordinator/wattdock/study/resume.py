@@ -89,8 +89,9 @@ def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
-    before = head["machine"]
-    changed = [f"{key} {before.get(key)} → {now}" for key, now in machine.items() if before.get(key) != now]
+    before, now = _flat(head["machine"]), _flat(dict(machine))
+    names = dict.fromkeys([*now, *before])
+    changed = [f"{key} {before.get(key)} → {now.get(key)}" for key in names if before.get(key) != now.get(key)]
     if changed:
         raise PreflightError(
             f"{path.name} was begun on another machine or version: {'; '.join(changed)}; "
