@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BACKEND ?= pytorch
 FILE ?=
+# How many processes the tests are spread over: as many as there are cores, or a number.
+JOBS ?= auto
 STUDY ?=
 ARGS ?=
 VENV := .venv
@@ -74,7 +76,7 @@ schema: $(SETUP) ## Write docs/study.schema.json again from the settings
 
 test: $(SETUP_DEV) ## Run every test that this machine can run
 	@$(BIN)/python -m wattdock.launch pytorch vllm
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .

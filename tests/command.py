@@ -47,7 +47,7 @@ class Command:
         return [WATTDOCK, *args, *python]
 
     def __call__(
-        self, *args: str | Path, env: Mapping[str, str] | None = None, timeout: float = 60
+        self, *args: str | Path, env: Mapping[str, str] | None = None, timeout: float = 240
     ) -> subprocess.CompletedProcess[str]:
         return run_as_user(self.words(*args), env=self.env(env), cwd=self.folder, timeout=timeout)
 

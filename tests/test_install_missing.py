@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -27,14 +28,13 @@ def write_wheel(folder: Path, name: str, version: str, needs: tuple[str, ...] = 
     return wheel
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a base image's stand-in, which has an engine and a protobuf of its own."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "base"], check=True)
-    python = tmp_path / "base/bin/python"
-    wheels = [
-        write_wheel(tmp_path / "its", name, version) for name, version in (("engine", "9.1"), ("protobuf", "4.0"))
-    ]
+    folder = tmp_path_factory.mktemp("base")
+    subprocess.run([sys.executable, "-m", "venv", folder / "base"], check=True)
+    python = folder / "base/bin/python"
+    wheels = [write_wheel(folder / "its", name, version) for name, version in (("engine", "9.1"), ("protobuf", "4.0"))]
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *wheels], check=True)
     return python
 
@@ -113,13 +113,14 @@ def test_with_wheels_the_whole_set_is_installed_less_what_the_base_has(base: Pat
 
 def test_a_base_that_changed_meanwhile_fails_the_build(base: Path, tmp_path: Path) -> None:
     """Whatever did it; here something that runs with the installation."""
-    [site] = (base.parents[1] / "lib").glob("python*/site-packages")
+    copy = shutil.copytree(base.parents[1], tmp_path / "base", symlinks=True)
+    [site] = (copy / "lib").glob("python*/site-packages")
     metadata = site / "engine-9.1.dist-info" / "METADATA"
     other = "Metadata-Version: 2.1\nName: engine\nVersion: 0.1\n"
     (site / "meddler.pth").write_text(
         f"import sys; '--target' in sys.orig_argv and open({str(metadata)!r}, 'w').write({other!r})\n"
     )
     write_wheel(tmp_path / "index", "wire", "1.0")
-    done = install(base, tmp_path, "wire\n", tmp_path / "index")
+    done = install(copy / "bin/python", tmp_path, "wire\n", tmp_path / "index")
     assert done.returncode != 0
     assert "the base image changed: [('engine', '9.1')]" in done.stderr

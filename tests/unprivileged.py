@@ -7,6 +7,7 @@ the suite's temporary folder).
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shlex
@@ -14,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 UID = 1500
+FROM_US = ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 REPO = Path(__file__).resolve().parents[1]
 
 
@@ -42,7 +45,7 @@ def give_to_user(path: Path) -> None:
 
 
 def run_as_user(
-    cmd: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, timeout: float = 60
+    cmd: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end as the unprivileged user; its output is captured as text.
 
@@ -80,9 +83,9 @@ def popen_as_user(
     """
     home = Path(env.get("HOME", cwd))
     full = {
-        **{name: os.environ[name] for name in ("PATH", "LANG", "PIP_CERT", "LD_LIBRARY_PATH") if name in os.environ},
+        **{name: os.environ[name] for name in FROM_US if name in os.environ},
         "HOME": str(home),
-        "TMPDIR": str(home / "tmp"),
+        "TMPDIR": str(short_name(home / "tmp")),
         "PYTHONDONTWRITEBYTECODE": "1",
         # What else runs on this machine must not be waited for.
         "WATTDOCK_LEASES": str(home / "leases"),
@@ -104,6 +107,22 @@ def popen_as_user(
         ]
     )
     return subprocess.Popen(["unshare", "--mount", "sh", "-c", script], env=full, **options)
+
+
+@functools.cache
+def short_name(folder: Path) -> Path:
+    """Return another name of a folder: a socket's path is bounded, and pytest's folders have long ones."""
+    link = _short_names() / str(sum(1 for _ in _short_names().iterdir()))
+    link.symlink_to(folder)
+    return link
+
+
+@functools.cache
+def _short_names() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="wd"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder)
+    return folder
 
 
 @functools.cache

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wattdock.launch.engine import Containers
 
 TESTS = Path(__file__).parents[1]
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 @pytest.fixture(scope="session")

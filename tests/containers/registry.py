@@ -20,7 +20,7 @@ version: 0.1
 storage: {filesystem: {rootdirectory: %s}}
 http: {addr: "127.0.0.1:%d"}
 """
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def test_an_engine_that_dies_costs_no_measured_pass_and_nothing_falls_back(
     running = in_containers.start("run", "x.yaml", "--set", "launcher=auto", env=address, stderr=subprocess.PIPE)
     container = in_containers.wait_for_container()
     engine.kill()
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=240)
     rows = {row["config"]["name"]: row for row in in_containers.results()}
     assert (running.returncode, rows["one"]["status"], rows["two"]["status"]) == (4, "ok", "failed"), errors
     assert f"container {container.id[:12]} cannot be stopped" in errors

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Spec = Callable[[str], LaunchSpec]
 
 STANDIN = Path(__file__).parents[1] / "launch/standin_runner.py"
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 @pytest.fixture(params=["process", "docker"])

@@ -117,7 +117,7 @@ def test_a_runner_that_is_killed_or_stopped_fails_its_row_and_the_next_runs(
     (in_containers.folder / "x.yaml").write_text(TWO)
     running = in_containers.start("run", "x.yaml", "--quiet", stderr=subprocess.PIPE)
     in_containers.wait_for_container().kill(signal=int(number))
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=240)
     assert running.returncode == 5, errors
     rows = {row["config"]["name"]: row for row in in_containers.results()}
     assert (rows["one"]["status"], rows["two"]["status"]) == ("failed", "ok")
@@ -131,7 +131,7 @@ def test_ctrl_c_stores_what_was_measured_and_leaves_no_container(in_containers: 
     running = in_containers.start("run", *SMALL, *SLOW, "--quiet", stderr=subprocess.PIPE)
     in_containers.wait_for_container()
     in_containers.interrupt()
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=240)
     assert running.returncode == 130, errors
     assert [row["status"] for row in in_containers.results()] == ["interrupted"]
     assert in_containers.containers() == []
@@ -251,7 +251,7 @@ def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
         container.remove(force=True)
         client.images.remove(going.image.id, force=True)
         command.interrupt(signal.SIGCONT)
-        _, errors = running.communicate(timeout=60)
+        _, errors = running.communicate(timeout=240)
     rows = {row["config"]["name"]: row for row in in_containers.results()}
     assert [row["status"] for row in rows.values()] == ["failed", "failed"], errors
     assert "its container was removed by somebody else" in rows["one"]["error"]["message"]

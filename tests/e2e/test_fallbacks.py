@@ -98,7 +98,7 @@ def test_a_replica_killed_mid_pass_is_a_classified_row_and_no_process_is_left(wa
     victims = [pid for pid, line in wattdock.processes().items() if "wattdock_runner.worker" in line]
     assert len(victims) == 2
     subprocess.run(["kill", "-KILL", str(victims[0])], check=True)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == RUNNER, err
     [row] = wattdock.results()
     assert row["error"]["cause"] == "worker died"

@@ -166,7 +166,7 @@ def test_an_interrupt_while_the_meter_stops_costs_nothing(wattdock: Command) -> 
     _wait_for_line(running, "tokens in")
     time.sleep(0.5)
     wattdock.interrupt()
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == 0, err
     [row] = wattdock.results()
     assert row["status"] == "ok"
@@ -182,7 +182,7 @@ def test_an_interrupted_run_keeps_the_passes_it_had(wattdock: Command, number: i
     )
     _wait_for_line(running, "tokens in")
     wattdock.interrupt(number)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     assert "Traceback" not in err
     [row] = wattdock.results()
@@ -220,11 +220,11 @@ def test_a_full_disk_loses_nothing_that_was_measured(wattdock: Command, tmp_path
         running = wattdock.start("run", *SMALL, *SLOW[:2], stderr=subprocess.PIPE)
         _wait_for_line(running, "warm-up")
         _fill(small)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=240)
         assert running.returncode == STORE, err
         assert "Traceback" not in err
         [rescued] = (wattdock.home / "tmp").glob("wattdock-rescued-*/*/result.json")
-        assert str(rescued.parent) in err
+        assert f"{rescued.parents[1].name}/{rescued.parent.name} instead" in err
     finally:
         subprocess.run(["umount", small], check=True)
 

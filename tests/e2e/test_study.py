@@ -99,7 +99,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
         known = [line for line in journal(wattdock) if line["event"] == "pass"] if _begun(wattdock) else []
         assert len(known) >= kept, "a pass that was durable is gone"
         kept = len(known)
-    done = wattdock("run", file, "--resume", timeout=120)
+    done = wattdock("run", file, "--resume", timeout=300)
     assert done.returncode == 0, done.stderr
     rows = wattdock.results()
     assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
@@ -158,7 +158,7 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
     wait_for(running, "pass 1/3: 40 tokens in")
     wattdock.interrupt(signal.SIGTERM)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     prompts.write_text('{"token_ids": [1, 2, 3, 4]}\n')
     refused = wattdock("run", file, "--resume")
@@ -227,7 +227,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     wait_for(running, "pass 1/3: 40 tokens in")
     time.sleep(0.3)
     wattdock.interrupt(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     assert "Ctrl-C again stops now" in err
     assert "pass 2/3: 40 tokens in" in err
@@ -244,7 +244,7 @@ def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
     wait_for(running, "pass 1/3: 40 tokens in")
     wattdock.interrupt(signal.SIGTERM)
-    running.communicate(timeout=30)
+    running.communicate(timeout=240)
     failed = wattdock("run", file, "--resume", "--set", "timeouts.launch_s=0.001")
     assert failed.returncode == LAUNCH, failed.stderr
     rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
@@ -259,7 +259,7 @@ def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
     wattdock.interrupt(signal.SIGINT)
     time.sleep(0.7)
     wattdock.interrupt(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     assert "pass 2/3: 120 tokens in" not in err
     [row] = wattdock.results()
@@ -282,14 +282,14 @@ def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(wat
         with filler.open("wb", buffering=0) as out:
             while _fits(out.write, b"\0" * 65536):
                 pass
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=240)
         assert running.returncode == STORE, err
         assert "Traceback" not in err
         assert "No space left" in err
         before = [line for line in journal(wattdock) if line["event"] == "pass"]
         assert len(before) >= 6
         filler.unlink()
-        resumed = wattdock("run", file, "--resume", timeout=120)
+        resumed = wattdock("run", file, "--resume", timeout=300)
         assert resumed.returncode == 0, resumed.stderr
         rows = [row for row in wattdock.results() if row["status"] == "ok"]
         assert passes(rows) == dict.fromkeys(expected(wattdock), 1)

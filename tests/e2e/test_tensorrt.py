@@ -43,7 +43,7 @@ def test_joules_per_token_come_out_with_the_engines_settings_and_its_build(wattd
     env = on_gpus(wattdock, gpu) | {"WATTDOCK_RUNNERS": str(runners), "XDG_CACHE_HOME": str(wattdock.home / "cache")}
     small = ("--backend", "tensorrt", "--model", "shape:tiny-llama", "--passes", "1", "--max-output-tokens", "50")
     settings = ("--batch-size", "2", "--set", "workload.min_duration_s=2", "--set", "tensorrt.backend=tensorrt")
-    done = WithTorch(wattdock.home, wattdock.folder)("run", *small, *settings, env=env, timeout=120)
+    done = WithTorch(wattdock.home, wattdock.folder)("run", *small, *settings, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
     assert row["energy"]["total_j"] == pytest.approx(300 * row["performance"]["duration_s"], rel=0.05)

@@ -67,7 +67,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
     (folder / "vllm.yaml").write_text(EXPERIMENTS)
     (folder / "pytorch.yaml").write_text(EXPERIMENTS.partition("- {name: closed")[0].replace("vllm", "pytorch"))
     give_to_user(folder)
-    pytorch = Command(home, folder, PYTORCH_PYTHON)("run", "pytorch.yaml", "--output-dir", "pytorch", timeout=120)
+    pytorch = Command(home, folder, PYTORCH_PYTHON)("run", "pytorch.yaml", "--output-dir", "pytorch", timeout=300)
     assert pytorch.returncode == 0, pytorch.stderr
     vllm = Command(home, folder, VLLM_PYTHON)("run", "vllm.yaml", timeout=240)
     assert vllm.returncode == RUNNER, vllm.stderr
@@ -234,7 +234,7 @@ def test_an_engine_killed_mid_pass_is_a_named_row_and_nothing_is_left(
     vllm, running, pids = split
     assert len(workers(pids)) == 2
     os.kill(pids[0] if victim == "runner" else workers(pids)[0], signal.SIGKILL)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=240)
     assert running.returncode == RUNNER, err
     assert words in err
     assert "Traceback" not in err

@@ -218,7 +218,7 @@ def as_user(code: str, folder: Path) -> str:
     process = popen_as_user(
         [sys.executable, "-c", attempt], env={"HOME": str(home)}, cwd=home, stdout=subprocess.PIPE, text=True
     )
-    return str(process.communicate(timeout=30)[0])
+    return str(process.communicate(timeout=240)[0])
 
 
 TAKE = "with held(Wanted(('GPU-a',), 'machine', 'ours'), print, ready_folder(folder)): print('held')"

@@ -14,26 +14,26 @@ from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 STANDIN = Path(__file__).with_name("standin_runner.py")
-PATIENCE_S = 15
+PATIENCE_S = 60
 
 
 class Until(Protocol):
     """Waits for a condition and fails the test where it does not come true."""
 
-    def __call__(self, condition: Callable[[], object], *, within_s: float = PATIENCE_S) -> None: ...
+    def __call__(self, condition: Callable[[], object]) -> None: ...
 
 
 @pytest.fixture
 def until() -> Until:
     """Return a wait with a deadline."""
 
-    def wait(condition: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
-        deadline_s = time.monotonic() + within_s
+    def wait(condition: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline_s, f"did not come true within {within_s} s"
+            assert time.monotonic() < deadline_s, f"did not come true within {PATIENCE_S} s"
             time.sleep(0.02)
 
     return wait
@@ -94,18 +94,18 @@ def keeper_of() -> Callable[[int], int]:
 
 @pytest.fixture
 def zombies() -> Callable[[], list[int]]:
-    """Return this process's children that ended and were not collected."""
+    """Return this process's children that began in this test, ended and were not collected."""
+    before = {pid for pid, _ in children()}
+    return lambda: [pid for pid, state in children() if state == "Z" and pid not in before]
 
-    def ended() -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if int(parent) == os.getpid() and state == "Z":
-                    found.append(int(entry.name))
-        return found
 
-    return ended
+def children() -> Iterator[tuple[int, str]]:
+    """Yield pid and state of every child of this process."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(parent) == os.getpid():
+                yield int(entry.name), state

@@ -139,7 +139,7 @@ def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: 
     """The second waits, says so, and uses what the first made."""
     command = [sys.executable, "-c", MAKE, str(runner_dir)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     waited = [text for text in said if "another process is making" in text]
     made = [text for text in said if "is ready after" in text]
@@ -169,7 +169,7 @@ def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(
     assert any(b"pip" in command for command in processes_of(runner_dir))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until(lambda: not processes_of(runner_dir), within_s=5)
+    until(lambda: not processes_of(runner_dir))
     assert not (runner_dir / ".venv" / "wattdock" / "tmp").exists()
     index.gate.set()
     lines: list[str] = []
@@ -368,15 +368,13 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir:
     assert "runner_python" in last
 
 
-@pytest.mark.slow
-def test_the_pytorch_runner_gets_a_cpu_build(tmp_path: Path) -> None:
-    """The real requirements, through the index that this machine has."""
-    real = Path(__file__).parents[2] / "runners" / "pytorch" / "requirements-cpu.txt"
-    (tmp_path / "requirements-cpu.txt").write_bytes(real.read_bytes())
-    lines: list[str] = []
-    python = ensure_environment(tmp_path, variant="cpu", progress=lines.append)
-    print(*lines, sep="\n")
+def test_the_pytorch_runner_has_a_cpu_build() -> None:
+    """The real requirements, through the index that this machine has, as `make test` installs them."""
+    folder = Path(__file__).parents[2] / "runners" / "pytorch"
+    if not is_whole(folder / ".venv", fitting_stamps(folder, "cpu")[:1]):
+        pytest.skip(f"{folder}/.venv is not there, or for a GPU: `make test` makes it on a machine without one")
     code = "import torch, transformers, grpc; print(torch.version.cuda)"
+    python = folder / ".venv/bin/python"
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "None\n"
 
 

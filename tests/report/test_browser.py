@@ -39,7 +39,7 @@ def logged(browser: Chrome, log: str) -> list[dict[str, Any]]:
 
 def opened(browser: Chrome, study: Command) -> Path:
     """Write the study's report with the real command, open it, and return its file."""
-    done = study("report", "results", "-o", "report.html", timeout=120)
+    done = study("report", "results", "-o", "report.html", timeout=300)
     assert done.returncode == 0, done.stderr
     file = study.folder / "report.html"
     for log in ("browser", "performance"):

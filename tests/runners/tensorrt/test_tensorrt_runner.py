@@ -274,9 +274,9 @@ def test_a_killed_worker_fails_the_pass_by_name_and_the_runner_still_ends(stand_
         killed_s = time.monotonic()
         status, detail = refusal(call)
         assert (status, "a process of TensorRT-LLM's engine died" in detail) == ("INTERNAL", True), detail
-        assert time.monotonic() - killed_s < 5
+        assert time.monotonic() - killed_s < 30
         runner.process.send_signal(signal.SIGTERM)
-        assert runner.process.wait(timeout=9) == 0
+        assert runner.process.wait(timeout=60) == 0
 
 
 def test_no_worker_outlives_a_test_that_ends_with_a_model_loaded(stand_in: Path, folder: Path) -> None:
