@@ -23,7 +23,7 @@ BASE ?=
 PIP_CONF ?=
 WHEELS ?=
 
-.PHONY: help setup install run study schema test lint format proto docs images compose-run compose-up compose-down bench clean
+.PHONY: help setup install run study schema environments test lint format proto docs images compose-run compose-up compose-down bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -74,9 +74,11 @@ study: $(SETUP) ## Plan and measure a study: make study STUDY=examples/batch-siz
 schema: $(SETUP) ## Write docs/study.schema.json again from the settings
 	@$(BIN)/python -m wattdock.config.schema > docs/study.schema.json
 
-test: $(SETUP_DEV) ## Run every test that this machine can run
+environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
 	@$(BIN)/python -m wattdock.launch pytorch vllm
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+test: environments ## Run every test that this machine can run
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
@@ -118,8 +120,7 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 	@$(BIN)/python docker/fetch_wheels.py \
 	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
 
-bench: $(SETUP_DEV) ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
-	@$(BIN)/python -m wattdock.launch pytorch vllm
+bench: environments ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 	@$(BIN)/python benchmarks/container_costs.py
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-TESTS = Path(__file__).parent
 # More threads than cores wait for each other: engines side by side would crawl.
 ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Let what the suite starts hear Ctrl-C, also where a shell runs the suite in its background and so ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,9 +22,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(ONE_THREAD_EACH)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, and all that share the container engine's images."""
-    for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(pytest.mark.xdist_group("containers" if folder == "containers" else str(item.path)))
+class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
+    """Keeps a file's tests in one process, and all that share the container engine's images."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        in_containers = nodeid.startswith("tests/containers/")
+        return "containers" if in_containers else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """A longer group must not begin last: they go in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
