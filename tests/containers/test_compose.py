@@ -342,20 +342,16 @@ def test_shared_folders_that_are_not_everybodys_are_refused_with_roots_command(
     if os.getuid() != 0:
         pytest.skip("needs root to be another user than the folders' owner")
     shared = Path(tempfile.mkdtemp(prefix="wd-"))
-    # In an engine's place: none is needed before anything is started.
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(shared / "docker.sock"))
         user = User(UID, home_of(UID, tmp_path), shared, f"unix://{shared}/docker.sock", "absent")
-        everything = [shared, shared / "users", shared / "leases"]
-        for path in everything if folder != "." else ():
-            path.mkdir(exist_ok=True)
-            path.chmod(0o1777)
+        command = f"install -d -m 1777 {shared} {shared}/users {shared}/leases"
+        if folder != ".":
+            subprocess.run(command.split(), check=True)
         (shared / folder).chmod(mode)
         with user.start("config") as process:
             _, errors = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 3
-        command = f"install -d -m 1777 {' '.join(map(str, everything))}"
-        assert errors == f"wattdock: {why.format(shared / folder)}; as root: {command}\n"
+        assert (process.returncode, errors) == (3, f"wattdock: {why.format(shared / folder)}; as root: {command}\n")
         subprocess.run(command.split(), check=True)
         user("config")
     shutil.rmtree(shared)
