@@ -21,7 +21,8 @@ case $home$socket in
   *[:\$\#\"\'\\\`]* | *[[:space:]]*)
     refuse "WATTDOCK_HOME is $home, the socket $socket; neither may hold blanks, quotes or any of : # \$ \\" ;;
 esac
-[ -d "$home" ] || refuse "$home is not there; as root: install -d -m 1777 $home, or name a folder with WATTDOCK_HOME"
+make_them="install -d -m 1777 $home $home/users $home/leases"
+[ -d "$home" ] || refuse "$home is not there; as root: $make_them (or name another folder with WATTDOCK_HOME)"
 case $home in /*) ;; *) refuse "WATTDOCK_HOME is $home; it must be a path from /" ;; esac
 
 me=$(id -u)
@@ -33,7 +34,14 @@ own=$home/users/$me
 # The longest path of a runner's socket; the kernel's own limit is 107.
 longest=$own/run/wattdock/00000000/r.sock
 [ ${#longest} -le 100 ] || refuse "$home is too long for sockets' paths; name a shorter folder with WATTDOCK_HOME"
-mkdir -p -m 1777 "$home/users" "$home/leases" || refuse "cannot make folders in $home; as root: chmod 1777 $home"
+for shared in "$home/users" "$home/leases"; do
+  # By the first user, where root has not.
+  [ -d "$shared" ] || mkdir -m 1777 "$shared" 2>/dev/null || [ -d "$shared" ] ||
+    refuse "cannot make $shared; as root: $make_them"
+  [ -w "$shared" ] && [ -x "$shared" ] || refuse "cannot write in $shared; as root: $make_them"
+  # Without the sticky bit anybody could put another's folder, or a lease that is held, out of the way.
+  [ -k "$shared" ] || refuse "$shared lets users remove each other's files; as root: $make_them"
+done
 # Anybody can make a folder of that name before its owner does, and change what is kept in it.
 mkdir -p -m 700 "$own" && [ -O "$own" ] && [ ! -L "$own" ] ||
   refuse "$own belongs to somebody else; its owner or root can remove it"

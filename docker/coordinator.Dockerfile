@@ -17,9 +17,7 @@ ENV PYTHONPATH=/opt/wattdock/coordinator:/opt/wattdock/proto:/opt/wattdock/packa
 ENTRYPOINT ["python3", "-m", "wattdock"]
 ARG VERSION=unknown
 ARG REVISION=unknown
-ARG BASE
 LABEL org.opencontainers.image.title="wattdock coordinator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="${BASE}"
+      org.opencontainers.image.revision="${REVISION}"

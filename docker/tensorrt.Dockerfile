@@ -17,10 +17,8 @@ ENV PYTHONPATH=/opt/wattdock/proto:/opt/wattdock/runners/common:/opt/wattdock/ru
 ENTRYPOINT ["python3", "-m", "wattdock_runner"]
 ARG VERSION=unknown
 ARG REVISION=unknown
-ARG BASE
 LABEL org.opencontainers.image.title="wattdock runner: TensorRT-LLM" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="${BASE}" \
       wattdock.variant="${VARIANT}"

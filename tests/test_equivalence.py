@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from wattdock.comparison import difference
 from wattdock.equivalence import equivalence
 
 MARGIN = 0.05
@@ -59,3 +61,16 @@ def test_values_that_have_no_logarithm_are_refused(first: list[float], second: l
     """No ratio can be formed with them."""
     with pytest.raises(ValueError, match="positive"):
         equivalence(first, second, margin=MARGIN)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([0.1, 0.103, 0.099], [0.11, 0.108, 0.112, 0.109]), ([2.0, 2.01], [3.0, 3.1, 3.3])],
+)
+def test_its_interval_is_welchs_as_another_library_has_it(first: list[float], second: list[float]) -> None:
+    """Unequal numbers and spreads."""
+    theirs = stats.ttest_ind(np.log(second), np.log(first), equal_var=False).confidence_interval(0.90)
+    found = equivalence(first, second, margin=MARGIN)
+    assert [found.low, found.high] == pytest.approx([np.exp(theirs.low) - 1, np.exp(theirs.high) - 1])
+    # And `compare` holds the same estimate.
+    assert difference(first, second).relative == found.relative

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": 128,
 }
 EXPERTS = {"num_experts_per_tok": 2, "num_key_value_heads": 2}
+PLAIN = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 128}
 CONFIGS: dict[str, dict[str, Any]] = {
     "dense": {**SMALL, "model_type": "llama"},
     "grouped queries": {**SMALL, "model_type": "llama", "num_key_value_heads": 1},
@@ -41,6 +43,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "decoder_sparse_step": 2,
         "mlp_only_layers": [],
     },
+    "experts and windows": {
+        **SMALL,
+        **EXPERTS,
+        "model_type": "gpt_oss",
+        "num_local_experts": 4,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "multi-query": {**PLAIN, "model_type": "falcon", "multi_query": True},
+    "multi-head": {**PLAIN, "model_type": "falcon", "multi_query": False, "parallel_attn": False, "alibi": True},
+    "grouped queries, plain MLP": {
+        **PLAIN,
+        "model_type": "falcon",
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "ffn_hidden_size": 160,
+        "tie_word_embeddings": False,
+    },
+    "learned positions": {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 128},
     "eight billion": shape_config("llama-3.1-8b"),
 }
 
@@ -101,6 +122,7 @@ def test_a_tied_embedding_is_computed_and_held_once() -> None:
         ({"model_type": "mamba"}, "'mamba' is not among"),
         ({**CONFIGS["dense"], "sliding_window": 4096}, "window of 4096"),
         ({"model_type": "llama", "num_hidden_layers": 2}, "does not tell hidden_size"),
+        ({**SMALL, **EXPERTS, "model_type": "gpt_oss", "num_local_experts": 4}, "does not tell sliding_window"),
     ],
 )
 def test_what_is_not_known_is_refused_with_the_reason(config: dict[str, Any], reason: str) -> None:
@@ -113,6 +135,20 @@ def test_keys_and_values_are_read_once_per_later_token() -> None:
     """Three tokens after a prompt of ten: the second reads 11 positions, the third 12; 2 × 4 heads × 16 × 3 layers."""
     model = decoder(CONFIGS["dense"])
     assert kv_bytes_read(model, prompt_tokens=10, output_tokens=3, bytes_per_value=2) == 23 * 2 * 4 * 16 * 3 * 2
+
+
+@given(prompt=st.integers(1, 60), output=st.integers(1, 20), cached=st.integers(0, 59), window=st.integers(1, 90))
+def test_a_window_bounds_what_each_position_attends_to(prompt: int, output: int, cached: int, window: int) -> None:
+    """Position by position, in the layers that have one; the others see all, and decode reads what it attends to."""
+    model = replace(decoder(CONFIGS["experts and windows"]), window=window)
+    cached = min(cached, prompt - 1)
+    alone = replace(model, active_block_weights=0, head_weights=0)
+    found = request_flops(alone, prompt_tokens=prompt, output_tokens=output, cached_prompt_tokens=cached)
+    last = prompt + output - 1
+    pairs = sum(2 * min(position + 1, window) + position + 1 for position in range(cached, last))
+    assert found == 4 * 4 * 16 * pairs
+    read = sum(2 * min(position + 1, window) + position + 1 for position in range(prompt, last))
+    assert kv_bytes_read(model, prompt_tokens=prompt, output_tokens=output, bytes_per_value=2) == read * 2 * 2 * 16 * 2
 
 
 def test_peaks_of_several_gpus_add_up_and_one_unknown_makes_them_unknown() -> None:

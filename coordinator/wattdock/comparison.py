@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log
 from typing import TYPE_CHECKING
 
-import numpy as np
+from wattdock.welch import LogRatio, welch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,16 +22,14 @@ class Difference:
     Attributes:
         low, high: 95 % interval, relative.
         p_value: Chance of a difference at least this large between repeats of one thing.
-        log_ratio, error, freedom: The same on the logarithmic scale: estimate, standard error, degrees of freedom.
+        log_ratio: What all of that follows from.
     """
 
     relative: float
     low: float
     high: float
     p_value: float
-    log_ratio: float
-    error: float
-    freedom: float
+    log_ratio: LogRatio
 
     @property
     def differs(self) -> bool:
@@ -40,45 +38,23 @@ class Difference:
 
     def p_not_above(self, relative: float) -> float:
         """Return the chance of an estimate this high or higher if the true difference were `relative`; one-sided."""
-        from scipy.special import stdtr
-
-        gap = self.log_ratio - log(1 + relative)
-        return float(stdtr(self.freedom, -gap / self.error)) if self.error else float(gap <= 0)
+        return self.log_ratio.p_above(log(1 + relative))
 
     def p_not_below(self, relative: float) -> float:
         """Return the chance of an estimate this low or lower if the true difference were `relative`; one-sided."""
-        from scipy.special import stdtr
-
-        gap = self.log_ratio - log(1 + relative)
-        return float(stdtr(self.freedom, gap / self.error)) if self.error else float(gap >= 0)
+        return self.log_ratio.p_below(log(1 + relative))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Compare two sets of restart values, such as joules per token.
 
-    On logarithms, because a ratio is what is asked for: its interval then holds for the first mean's spread too, and
-    swapping the two sides gives the inverse ratio.
-
     Raises:
         ValueError: One of them has fewer than two values, or one that is not above 0.
-
-    Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
     """
-    from scipy.special import stdtr, stdtrit
-
-    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
-        raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
-    logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
-    gap = float(logs[1].mean() - logs[0].mean())
-    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
-    error = sqrt(sum(parts))
-    if not error:
-        relative = exp(gap) - 1
-        return Difference(relative, relative, relative, float(gap == 0), gap, 0.0, float("inf"))
-    freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    p_value = 2 * float(stdtr(freedom, -abs(gap) / error))
-    return Difference(exp(gap) - 1, exp(gap - half) - 1, exp(gap + half) - 1, p_value, gap, error, freedom)
+    found = welch(first, second)
+    low, high = (exp(end) - 1 for end in found.interval(CONFIDENCE))
+    p_value = min(1.0, 2 * min(found.p_below(0), found.p_above(0)))
+    return Difference(found.relative, low, high, p_value, found)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

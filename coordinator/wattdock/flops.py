@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 METHOD = (
     "2 × block weights × positions computed + 2 × lm_head × output tokens + 4 × layers × heads × head size × "
-    "(query, key) pairs; causal: a query meets itself and what came before it"
+    "(query, key) pairs; causal: a query meets itself and what came before it, in a layer with a window no "
+    "more than that"
 )
-# Decoders of one form: grouped-query attention and a gated MLP of three matrices, dense or routed to experts.
-MODEL_TYPES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
-MLP_MATRICES = 3
+GATED, PLAIN = 3, 2
 
 
 class UnknownArchitectureError(Exception):
@@ -31,6 +30,7 @@ class Decoder:
 
     Attributes:
         layers, heads, kv_heads, head_size: Of attention.
+        windowed_layers, window: How many layers attend to so many tokens at most, the query's own included.
         active_block_weights: Weights of all layers' matrices that one token meets; of experts, those it is routed to.
         total_block_weights: Weights of all layers' matrices.
         head_weights: Of the output projection; counted where it is tied to the embedding too, for it is computed.
@@ -45,6 +45,8 @@ class Decoder:
     total_block_weights: int
     head_weights: int
     embedding_weights: int
+    windowed_layers: int = 0
+    window: int | None = None
 
     @property
     def active_weights(self) -> int:
@@ -61,21 +63,22 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
     """Return the decoder that a config.json describes.
 
     Raises:
-        UnknownArchitectureError: It is of another kind, attends to a window only, or leaves out a figure.
+        UnknownArchitectureError: It is of another kind, has windows that are not counted, or leaves out a figure.
 
-    Source: keys and defaults as in transformers' configuration classes for `MODEL_TYPES`.
+    Source: keys, defaults and matrices as in transformers' configuration and modelling classes for `MODEL_TYPES`.
     """
-    if (kind := config.get("model_type")) not in MODEL_TYPES:
+    if (build := MODEL_TYPES.get(kind := config.get("model_type", ""))) is None:
         raise UnknownArchitectureError(f"model_type {kind!r} is not among {', '.join(MODEL_TYPES)}")
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        raise UnknownArchitectureError(f"attention to a window of {config['sliding_window']} tokens is not counted")
     try:
-        return _decoder(config)
+        return build(config)
     except KeyError as error:
         raise UnknownArchitectureError(f"config.json does not tell {error.args[0]}") from error
 
 
-def _decoder(config: Mapping[str, Any]) -> Decoder:
+def _llama(config: Mapping[str, Any]) -> Decoder:
+    """Grouped-query attention and a gated MLP of three matrices, dense or routed to experts."""
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        raise UnknownArchitectureError(f"attention to a window of {config['sliding_window']} tokens is not counted")
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_size = config.get("head_dim") or hidden // heads
@@ -100,11 +103,81 @@ def _mlp_weights(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
     experts = config.get("num_local_experts") or config.get("num_experts") or 0
     step = config.get("decoder_sparse_step", 1)
     if not experts or layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step:
-        dense = MLP_MATRICES * hidden * config["intermediate_size"]
+        dense = GATED * hidden * config["intermediate_size"]
         return dense, dense
-    one = MLP_MATRICES * hidden * (config.get("moe_intermediate_size") or config["intermediate_size"])
+    one = GATED * hidden * (config.get("moe_intermediate_size") or config["intermediate_size"])
     router = hidden * experts
     return router + config["num_experts_per_tok"] * one, router + experts * one
+
+
+def _gpt_oss(config: Mapping[str, Any]) -> Decoder:
+    """Experts in every layer, and a window in every other one."""
+    hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
+    kv_heads, size, experts = config["num_key_value_heads"], config["head_dim"], config["num_local_experts"]
+    one, router = GATED * hidden * config["intermediate_size"], hidden * experts
+    attention = 2 * hidden * size * (heads + kv_heads)
+    kinds = config.get("layer_types") or [("sliding_attention", "full_attention")[one % 2] for one in range(layers)]
+    head = hidden * config["vocab_size"]
+    return Decoder(
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=size,
+        active_block_weights=layers * (attention + router + config["num_experts_per_tok"] * one),
+        total_block_weights=layers * (attention + router + experts * one),
+        head_weights=head,
+        embedding_weights=0 if config.get("tie_word_embeddings") else head,
+        windowed_layers=sum(kind == "sliding_attention" for kind in kinds),
+        window=config["sliding_window"],
+    )
+
+
+def _falcon(config: Mapping[str, Any]) -> Decoder:
+    """A plain MLP of two matrices; one head of keys and values in the first design, groups in the second."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    grouped = config.get("new_decoder_architecture", False)
+    kv_heads = config.get("num_kv_heads") or heads if grouped else 1 if config.get("multi_query", True) else heads
+    return _plain(
+        config,
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        kv_heads=kv_heads,
+        hidden=hidden,
+        width=config.get("ffn_hidden_size") or 4 * hidden,
+    )
+
+
+def _gpt2(config: Mapping[str, Any]) -> Decoder:
+    """Multi-head attention and a plain MLP of two matrices."""
+    hidden, heads = config["n_embd"], config["n_head"]
+    width = config.get("n_inner") or 4 * hidden
+    return _plain(config, layers=config["n_layer"], heads=heads, kv_heads=heads, hidden=hidden, width=width)
+
+
+def _plain(config: Mapping[str, Any], *, layers: int, heads: int, kv_heads: int, hidden: int, width: int) -> Decoder:
+    """A decoder with an MLP of two matrices, its output projection tied to the embedding unless it says otherwise."""
+    size = hidden // heads
+    blocks = layers * (2 * hidden * size * (heads + kv_heads) + PLAIN * hidden * width)
+    head = hidden * config["vocab_size"]
+    return Decoder(
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=size,
+        active_block_weights=blocks,
+        total_block_weights=blocks,
+        head_weights=head,
+        embedding_weights=0 if config.get("tie_word_embeddings", True) else head,
+    )
+
+
+# Kinds of models whose arithmetic was counted operation by operation and found equal.
+MODEL_TYPES: dict[str, Callable[[Mapping[str, Any]], Decoder]] = {
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"), _llama),
+    "falcon": _falcon,
+    "gpt2": _gpt2,
+    "gpt_oss": _gpt_oss,
+}
 
 
 def request_flops(
@@ -128,24 +201,41 @@ def request_flops(
         return 0
     cached = min(cached_prompt_tokens, prompt_tokens - 1)
     positions = prompt_tokens - cached + output_tokens - 1
-    pairs = _pairs(prompt_tokens, output_tokens, cached, causal=causal)
-    attention = 4 * model.layers * model.heads * model.head_size * pairs
+    asked = (prompt_tokens, output_tokens, cached)
+    everywhere = _pairs(*asked, window=None, causal=causal)
+    within = _pairs(*asked, window=model.window, causal=causal)
+    pairs = (model.layers - model.windowed_layers) * everywhere + model.windowed_layers * within
+    attention = 4 * model.heads * model.head_size * pairs
     return 2 * model.active_block_weights * positions + 2 * model.head_weights * output_tokens + attention
 
 
-def _pairs(prompt_tokens: int, output_tokens: int, cached: int, *, causal: bool) -> int:
-    """(query, key) pairs of the positions `cached` … the last but one."""
-    last = prompt_tokens + output_tokens - 1
-    decode = (last * (last + 1) - prompt_tokens * (prompt_tokens + 1)) // 2
+def _pairs(prompt_tokens: int, output_tokens: int, cached: int, *, window: int | None, causal: bool) -> int:
+    """(query, key) pairs of the positions `cached` … the last but one, in one layer."""
+    decode = _decode_pairs(prompt_tokens, output_tokens, window)
     if not causal:
         return (prompt_tokens - cached) * prompt_tokens + decode
-    return (prompt_tokens * (prompt_tokens + 1) - cached * (cached + 1)) // 2 + decode
+    return _pairs_up_to(prompt_tokens, window) - _pairs_up_to(cached, window) + decode
+
+
+def _decode_pairs(prompt_tokens: int, output_tokens: int, window: int | None) -> int:
+    """Pairs of the positions after the prompt, the last one left out: it is never fed back."""
+    return _pairs_up_to(prompt_tokens + output_tokens - 1, window) - _pairs_up_to(prompt_tokens, window)
+
+
+def _pairs_up_to(positions: int, window: int | None) -> int:
+    """Pairs of the first positions, each with itself and what came before it, of a window's size at most."""
+    growing = positions if window is None else min(positions, window)
+    return growing * (growing + 1) // 2 + (positions - growing) * growing
 
 
 def kv_bytes_read(model: Decoder, *, prompt_tokens: int, output_tokens: int, bytes_per_value: float) -> float:
     """Return the bytes of keys and values that one request's decode steps must read, at least; over all GPUs.
 
-    Each output token after the first reads keys and values of every position before it once, in every layer.
+    Each output token after the first reads keys and values of every position that it attends to once, in every layer.
     """
-    context = (output_tokens - 1) * prompt_tokens + (output_tokens - 1) * output_tokens / 2
-    return max(0.0, context) * 2 * model.layers * model.kv_heads * model.head_size * bytes_per_value
+    if output_tokens < 1:
+        return 0.0
+    everywhere = _decode_pairs(prompt_tokens, output_tokens, None)
+    within = _decode_pairs(prompt_tokens, output_tokens, model.window)
+    positions = (model.layers - model.windowed_layers) * everywhere + model.windowed_layers * within
+    return positions * 2 * model.kv_heads * model.head_size * bytes_per_value

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError, WattdockError
@@ -15,6 +16,7 @@ from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
 from wattdock.host.machine import describe_machine
 from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
+from wattdock.images.lock import lock_path, read_lock
 from wattdock.images.locked import find_locked
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
@@ -22,8 +24,10 @@ from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
+from wattdock.launch.variables import given_settings
 from wattdock.meter.choice import choose_meter
 from wattdock.models import check_model
 from wattdock.models.figures import known_figures
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
+    from wattdock.images.lock import ReadLock
     from wattdock.images.locked import Pin
     from wattdock.launch.engine import Containers
     from wattdock.launch.environment import Variant
@@ -58,6 +63,15 @@ class Host:
 
     inventory: GpuInventory
     leases: Mapping[str, Holder]
+
+    @cached_property
+    def lock(self) -> ReadLock:
+        """The lock of images as it was when the first experiment asked for it: all of a run start what it says.
+
+        Raises:
+            ConfigError: It is not there, or does not hold what a lock holds.
+        """
+        return read_lock(lock_path())
 
 
 def survey() -> Host:
@@ -97,6 +111,7 @@ class Ready:
         launch: How runners are started.
         cache: Folder for what engines in containers compile.
         meter: Which meter, and why.
+        variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
         memory: Whether the model fits, as far as that is known; None on the CPU.
     """
 
@@ -109,13 +124,17 @@ class Ready:
     launch: LauncherChoice
     cache: Path
     meter: MeterChoice
+    variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
 
     @property
     def decisions(self) -> str:
-        """Which launcher and meter, why, and what would change the launcher."""
+        """Which launcher and meter, why, what would change the launcher, and what a locked runner gets besides."""
         launcher = f"launcher: {self.launch.name} ({self.launch.reason}; change with {self.launch.change})"
-        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason})"
+        passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
+        # A pinned image is half of what decides how an engine runs.
+        told = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""
+        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason}){told}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -168,6 +187,7 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
+    launch = _choose_launcher(config, host, on_gpu=bool(gpus))
     return Ready(
         config=config,
         runner_dir=runner_dir,
@@ -175,10 +195,24 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
         inventory=found,
         gpus=gpus,
         python=python,
-        launch=_choose_launcher(config, on_gpu=bool(gpus)),
+        launch=launch,
         cache=home.absolute() / "cache" / config.backend,
         meter=choose_meter(config.meter, found),
+        variables=_variables(config, runner_dir, gpus, in_container=launch.containers is not None),
     )
+
+
+def _variables(
+    config: ExperimentConfig, runner_dir: Path, gpus: Sequence[GpuInfo], *, in_container: bool
+) -> dict[str, str]:
+    spec = LaunchSpec(
+        backend=config.backend,
+        runner_dir=runner_dir,
+        log_path=runner_dir / "unused.log",
+        gpu_indices=tuple(gpu.index for gpu in gpus),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus),
+    )
+    return given_settings(spec, os.environ, in_container=in_container)
 
 
 def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | None = None) -> MemoryFit:
@@ -251,15 +285,15 @@ def require_still_free(experiments: Sequence[Ready]) -> None:
         time.sleep(TEARDOWN_POLL_S)
 
 
-def _locked_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+def _locked_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> LauncherChoice:
     """Return the launcher with the locked image."""
-    containers, pin = find_locked(config.backend, needs_gpu=on_gpu)
+    containers, pin = find_locked(config.backend, host.lock, needs_gpu=on_gpu)
     return LauncherChoice("docker", f"locked image {containers.image.name}", "no --locked", containers, pin)
 
 
-def _choose_launcher(config: ExperimentConfig, *, on_gpu: bool) -> LauncherChoice:
+def _choose_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> LauncherChoice:
     if config.container.locked:
-        return _locked_launcher(config, on_gpu=on_gpu)
+        return _locked_launcher(config, host, on_gpu=on_gpu)
     if config.launcher == "process":
         return LauncherChoice("process", "asked for", "--launcher docker")
     if config.runner_python and config.launcher == "auto":

@@ -358,8 +358,12 @@ def _machine_facts(ready: Sequence[Ready]) -> dict[str, Any]:
     """Return what must not change within a study, or its figures would not be of one thing."""
     gpus = ready[0].inventory.gpus
     images = {f"{one.config.backend}'s image": one.launch.containers.image.id for one in ready if one.launch.containers}
+    # Equal bits under another name: passes before would be called by a digest that nobody had held them against.
+    pins = {f"{one.config.backend}'s locked digest": one.launch.pin.repo_digest for one in ready if one.launch.pin}
     return {
         **images,
+        **pins,
+        "variables": {name: value for one in ready for name, value in one.variables.items()},
         "wattdock_version": __version__,
         "cpu_model": ready[0].machine.cpu_model,
         "gpu_uuids": [gpu.uuid for gpu in gpus],

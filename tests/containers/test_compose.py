@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -106,19 +107,22 @@ def users(coordinator_image: Containers, tmp_path: Path, client: DockerClient) -
     # Short, for the sockets' paths.
     shared = Path(tempfile.mkdtemp(prefix="wd-"))
     shared.chmod(0o1777)
-    made = []
-    for uid in (UID, UID + 1):
-        home = tmp_path / str(uid)
-        shutil.copytree(DOCKER, home / "docker")
-        (home / "tmp").mkdir()
-        for path in (home, *home.rglob("*")):
-            os.chown(path, uid, uid)
-        engine, image = coordinator_image.engine, coordinator_image.image
-        made.append(User(uid, home, shared, engine.address, image.name))
-    yield made[0], made[1]
+    engine, image = coordinator_image.engine.address, coordinator_image.image.name
+    homes = [home_of(uid, tmp_path) for uid in (UID, UID + 1)]
+    yield User(UID, homes[0], shared, engine, image), User(UID + 1, homes[1], shared, engine, image)
     for container in ours(client):
         container.remove(force=True)
     shutil.rmtree(shared)
+
+
+def home_of(uid: int, folder: Path) -> Path:
+    """Make a user's home, with the files that compose reads."""
+    home = folder / str(uid)
+    shutil.copytree(DOCKER, home / "docker")
+    (home / "tmp").mkdir()
+    for path in (home, *home.rglob("*")):
+        os.chown(path, uid, uid)
+    return home
 
 
 def ours(client: DockerClient) -> list[Container]:
@@ -309,6 +313,7 @@ def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users
     """Whoever may write there could change the models and kernels that are measured."""
     one, other = users
     (one.shared / "users").mkdir()
+    (one.shared / "users").chmod(0o1777)
     made = one.own.with_name("made") if is_link else one.own
     made.mkdir()
     os.chown(made, other.uid, other.uid)
@@ -319,6 +324,37 @@ def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     assert errors == f"wattdock: {one.own} belongs to somebody else; its owner or root can remove it\n"
+
+
+@pytest.mark.parametrize(
+    ("folder", "mode", "why"),
+    [
+        ("users", 0o755, "cannot write in {}"),
+        ("leases", 0o755, "cannot write in {}"),
+        ("leases", 0o777, "{} lets users remove each other's files"),
+        (".", 0o755, "cannot make {}/users"),
+    ],
+)
+def test_shared_folders_that_are_not_everybodys_are_refused_with_roots_command(
+    folder: str, mode: int, why: str, tmp_path: Path
+) -> None:
+    """Nothing is started; with folders as that command makes them, the same caller gets further."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to be another user than the folders' owner")
+    shared = Path(tempfile.mkdtemp(prefix="wd-"))
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(shared / "docker.sock"))
+        user = User(UID, home_of(UID, tmp_path), shared, f"unix://{shared}/docker.sock", "absent")
+        command = f"install -d -m 1777 {shared} {shared}/users {shared}/leases"
+        if folder != ".":
+            subprocess.run(command.split(), check=True)
+        (shared / folder).chmod(mode)
+        with user.start("config") as process:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, errors) == (3, f"wattdock: {why.format(shared / folder)}; as root: {command}\n")
+        subprocess.run(command.split(), check=True)
+        user("config")
+    shutil.rmtree(shared)
 
 
 @pytest.mark.parametrize("client_words", [("docker", "compose"), ("docker-compose",)], ids=" ".join)
@@ -339,7 +375,7 @@ def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tup
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"WATTDOCK_HOME": "/absent"}, "/absent is not there; as root: install -d -m 1777 /absent"),
+        ({"WATTDOCK_HOME": "/absent"}, "/absent is not there; as root: install -d -m 1777 /absent /absent/users "),
         ({"WATTDOCK_HOME": "relative"}, "relative is not there"),
         ({"WATTDOCK_HOME": "/tmp/a b"}, "WATTDOCK_HOME is /tmp/a b,"),
         ({"WATTDOCK_HOME": "/tmp/a\nUID=0"}, "neither may hold blanks, quotes or any of : # $ \\"),

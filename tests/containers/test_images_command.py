@@ -114,3 +114,23 @@ def test_an_image_that_does_not_say_what_it_was_made_from_cannot_be_locked(
             client.images.remove("wattdock-tensorrt")
     assert done.returncode == 3
     assert "wattdock-tensorrt does not say what it was made from; build it with: wattdock images build" in done.stderr
+
+
+def test_of_several_images_that_cannot_be_locked_each_is_named_and_none_is_locked(
+    client: DockerClient, tmp_path: Path
+) -> None:
+    """A person mends all of them at once; a lock of which half is new would look like one decision."""
+    image_there(BASE)
+    lock = tmp_path / "images.lock"
+    assert images("lock", "tensorrt", lock=lock).returncode == 0
+    before = lock.read_bytes()
+    with tagged("stale") as first, tagged("stale") as second:
+        names = [one.removeprefix("wattdock-") for one in (first, second)]
+        for one in (first, second):
+            client.images.get(BASE).tag(one)
+        done = images("lock", names[0], "tensorrt", names[1], lock=lock)
+    assert done.returncode == 3
+    assert lock.read_bytes() == before
+    said = [line for line in done.stderr.splitlines() if "does not say what it was made from" in line]
+    assert [first in said[0], second in said[1]] == [True, True]
+    assert f"wattdock: nothing was locked, for {names[0]}, {names[1]} cannot be; mend that, or name" in done.stderr

@@ -14,7 +14,7 @@ from unprivileged import give_to_user, user_home
 
 from wattdock.images.inputs import inputs_sha256
 from wattdock.images.labels import Recipe, labels_from
-from wattdock.images.lock import LockedImage, write_lock
+from wattdock.images.lock import LockedImage, lock_sha256, write_lock
 from wattdock.images.locking import from_image
 from wattdock.launch.engine import find_containers
 
@@ -97,6 +97,7 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_counts_as_pinned(loc
     assert (seen["image_digest"], inside["locked"], inside["locked_digest"]) == (digest, True, digest)
     assert inside["image_id"] == locked.entry.image_id
     assert (inside["inputs_sha256"], inside["image_store"]) == (locked.entry.inputs_sha256, "classic")
+    assert inside["lock_sha256"] == lock_sha256(locked.home / "images.lock")
     [check] = [check for check in row["audit"]["checks"] if check["name"] == "image pinned"]
     assert (check["status"], check["figure"]) == ("pass", digest)
 
@@ -165,6 +166,34 @@ def test_an_entry_changed_by_hand_is_a_mistake_in_the_lock(locked: Locked) -> No
 def test_what_would_be_another_image_excludes_the_lock(more: tuple[str, ...], other: str, locked: Locked) -> None:
     """It would be silently ignored otherwise, on one side or the other."""
     assert f"container.locked (--locked) and {other} exclude each other" in locked.refused(*more)
+
+
+def test_the_engine_settings_that_pass_into_a_locked_container_are_said_and_stored(locked: Locked) -> None:
+    """An image by digest is half of what decides how an engine runs; secrets get nowhere."""
+    given = {"OMP_NUM_THREADS": "2", "CUDA_LAUNCH_BLOCKING": "1", "HF_TOKEN": "hf_not_to_be_seen"}
+    done = locked(*RUN, env=given)
+    assert done.returncode == 0, done.stderr
+    assert "; variables that reach the runner: OMP_NUM_THREADS=2\n" in done.stderr
+    [row] = locked.results()
+    assert row["environment"]["variables"] == {"OMP_NUM_THREADS": "2"}
+    assert "hf_not_to_be_seen" not in json.dumps(row) + done.stderr
+
+
+def test_a_study_is_not_resumed_under_another_digest_of_the_same_bits(locked: Locked, registry: str) -> None:
+    """Its passes were not held against that one; nor is it under a lock that names no digest."""
+    assert locked(*RUN).returncode == 0
+    repository = f"{registry}/wattdock-fake-again"
+    locked.client.images.get(locked.entry.image_id).tag(repository, "latest")
+    locked.client.images.push(repository, tag="latest")
+    other = next(one for one in locked.client.images.get(f"{repository}:latest").attrs["RepoDigests"] if "again" in one)
+    locked.lock(repo_digest=other)
+    assert f"fake's locked digest {locked.entry.repo_digest} → {other}" in locked.refused("--resume")
+    locked.lock(repo_digest=None, unresolved=NOT_BUILT)
+    assert f"fake's locked digest {locked.entry.repo_digest} → None" in locked.refused("--resume")
+    locked.lock()
+    resumed = locked(*RUN, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "1 experiment(s) done before" in resumed.stderr
 
 
 def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: Locked) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,7 @@ def running(
     stand_in: Path | None = None,
     **variables: str,
 ) -> Iterator[Runner]:
-    """Start `python -m wattdock_runner` on the GPUs of those indices, wait for Describe, and end it afterwards.
+    """Start `python -m wattdock_runner` on the GPUs of those indices, wait for Describe, and end it and its workers.
 
     Args:
         stand_in: A folder with a package in place of an engine's.
@@ -144,7 +144,8 @@ def running(
     command = [str(python), "-m", "wattdock_runner", "--backend", backend, "--socket", str(socket)]
     env = runner_environment(folder, gpus, stand_in) | variables
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
+        # A group of its own, so that its end takes along what it started: here is no keeper that would.
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
     # A channel that finds no socket at first waits a second before it tries again.
     channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.initial_reconnect_backoff_ms", 50)])
     stub = runner_pb2_grpc.RunnerStub(channel)  # type: ignore[no-untyped-call]
@@ -153,9 +154,8 @@ def running(
         yield Runner(process, socket, log, stub)
     finally:
         channel.close()
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(home)
 

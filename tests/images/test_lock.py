@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from wattdock.errors import ConfigError
+from wattdock.host.gpus import GpuInventory
 from wattdock.images.inputs import inputs_sha256
-from wattdock.images.lock import DEFAULT_LOCK, LockedImage, read_lock, write_lock
+from wattdock.images.lock import DEFAULT_LOCK, SETTING, LockedImage, lock_path, lock_sha256, read_lock, write_lock
+from wattdock.preflight import Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +45,17 @@ def written(tmp_path: Path, **changes: object) -> Path:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Hashes of digits only stay text."""
     assert read_lock(written(tmp_path)).images == {"x": LockedImage(**RESOLVED)}
+
+
+def test_all_experiments_of_a_run_start_what_one_lock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is written while the first of them is checked does not count."""
+    monkeypatch.setenv(SETTING, str(written(tmp_path)))
+    host = Host(inventory=GpuInventory(()), leases={})
+    before = lock_sha256(lock_path())
+    assert host.lock.images["x"].platform == "linux/amd64"
+    written(tmp_path, platform="linux/arm64")
+    assert (host.lock.images["x"].platform, host.lock.sha256) == ("linux/amd64", before)
+    assert lock_sha256(lock_path()) != before
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
-from wattdock.launch.variables import runner_variables
+from wattdock.launch.variables import container_variables, given_settings, runner_variables
 
 SPEC = LaunchSpec(
     backend="fake",
@@ -69,3 +69,29 @@ def test_the_callers_module_path_is_kept_only_for_a_named_interpreter(keep: bool
     ours = [str(REPO / "proto"), str(REPO / "runners" / "common"), "/runners/fake"]
     assert variables["PYTHONPATH"].split(os.pathsep) == ours + theirs
     assert "PYTHONHOME" not in variables
+
+
+GIVEN = {
+    "VLLM_ATTENTION_BACKEND": "FLASH_ATTN",
+    "OMP_NUM_THREADS": "4",
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "LD_PRELOAD": "/lib/x.so",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "CUDA_VISIBLE_DEVICES": "7",
+    "HF_HUB_OFFLINE": "0",
+    "HOME": "/home/me",
+    "EDITOR": "vi",
+}
+SECRETS = {"HF_TOKEN": "hf_x", "VLLM_API_KEY": "x", "NCCL_KEY_OF_SOMETHING": "y", "HF_ENDPOINT": "https://me:pw@host"}
+
+
+def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret() -> None:
+    """Each launcher lets others through; what is set here counts nowhere; a secret that passes is not spelled out."""
+    process = given_settings(SPEC, GIVEN | SECRETS, in_container=False)
+    container = given_settings(SPEC, GIVEN | SECRETS, in_container=True)
+    everywhere = {"NCCL_KEY_OF_SOMETHING": "set", "OMP_NUM_THREADS": "4", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
+    more = {"CUDA_LAUNCH_BLOCKING": "1", "LD_PRELOAD": "/lib/x.so", "NCCL_SOCKET_IFNAME": "eth0"}
+    assert process == everywhere | more
+    assert container == everywhere
+    reached = container_variables(SPEC, GIVEN | SECRETS, cache="/cache")
+    assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo"}.items()

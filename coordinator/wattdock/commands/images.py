@@ -1,5 +1,6 @@
 """Arguments of `wattdock images …`, nothing else."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +10,7 @@ from wattdock.commands.options import Json
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 
 if TYPE_CHECKING:
-    from wattdock.images.lock import LockedImage
+    from wattdock.images.lock import LockedImage, ReadLock
     from wattdock.images.status import ImageStatus
 
 app = typer.Typer(help="Build images, and pin them by content.")
@@ -23,6 +24,7 @@ PipConf = Annotated[Path | None, typer.Option(help="pip configuration for the bu
 BuildOptions = Annotated[str, typer.Option(help="More options of the client's build: '--network=none --quiet'.")]
 Bases = Annotated[bool, typer.Option("--bases", help="Get what they are built on instead, where it is not here.")]
 To = Annotated[str, typer.Option(help="Registry, with a prefix where it has one: ghcr.io/team.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Ask no registry, and say that it was not asked.")]
 Registry = Annotated[str | None, typer.Option(help="Beginning of the digest to lock where several registries have it.")]
 
 
@@ -31,17 +33,22 @@ def list_(as_json: Json = False) -> None:
     """Show which images are here, and which are locked."""
     from wattdock.report.images import print_images
 
-    print_images(_statuses(None), as_json=as_json)
+    print_images(_statuses(None, _entries()), as_json=as_json)
 
 
 @app.command()
-def verify(names: Names = None, as_json: Json = False) -> None:
-    """Hold the lock against the engine's images and this checkout; exit code 3 where anything differs or is open."""
+def verify(names: Names = None, offline: Offline = False, as_json: Json = False) -> None:
+    """Hold the lock against the engine's images, this checkout, and the registries that have the locked digests.
+
+    Exit code 3 where anything differs, is open, or could not be checked.
+    """
+    from wattdock.images.status import asked_of_registry
     from wattdock.report.images import print_images
 
-    found = _statuses(names)
+    entries = _entries()
+    found = [asked_of_registry(one, entries.get(one.name), offline=offline) for one in _statuses(names, entries)]
     print_images(found, as_json=as_json)
-    if any(one.differences or one.unresolved for one in found):
+    if any(one.differences or one.unresolved or (one.unchecked and not offline) for one in found):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
@@ -69,14 +76,14 @@ def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", b
     from wattdock.images.bases import base_name, pull_base
     from wattdock.images.locked import pull_locked
 
-    entries = _entries()
-    for name in _chosen(names) if bases or names else _pushed(entries):
+    lock = _lock()
+    for name in _chosen(names) if bases or names else _pushed(lock.images):
         if bases:
             wanted = base_name(name, variant=variant, given=base)
-            done = "pulled" if pull_base(name, wanted, entries) else "is here"
+            done = "pulled" if pull_base(name, wanted, lock.images) else "is here"
             typer.echo(f"{name}: base {wanted} {done}", err=True)
             continue
-        typer.echo(f"{name}: {pull_locked(name)}")
+        typer.echo(f"{name}: {pull_locked(name, lock)}")
 
 
 @app.command()
@@ -89,26 +96,28 @@ def push(name: Name, to: To) -> None:
 
 @app.command()
 def lock(names: Names = None, registry: Registry = None) -> None:
-    """Write what is here into the lock, and ask registries for the digests of bases that it lacks."""
-    from wattdock.images.lock import lock_path, write_lock
-    from wattdock.images.locking import new_entry
+    """Write what is here into the lock, and ask registries for the digests of bases that it lacks.
+
+    All of the images named, or none: exit code 3 where one cannot be locked, with every such one and why.
+    """
+    from wattdock.images.lock import write_lock
+    from wattdock.images.locking import new_entries
 
     def tell(error: PreflightError) -> None:
         typer.echo(f"wattdock: {error}", err=True)
 
-    before = _entries()
-    after = {name: new_entry(name, before.get(name), registry=registry, unreachable=tell) for name in _chosen(names)}
-    write_lock(lock_path(), {**before, **after})
+    before = _lock()
+    after = new_entries(_chosen(names), before.images, registry=registry, tell=tell)
+    write_lock(before.path, {**before.images, **after})
     for name, entry in after.items():
         typer.echo(f"{name}: {entry.repo_digest or entry.image_id or 'not locked'}")
         for key, why in entry.unresolved.items():
             typer.echo(f"{name}: {key} is open: {why}", err=True)
 
 
-def _statuses(names: list[str] | None) -> list["ImageStatus"]:
+def _statuses(names: list[str] | None, entries: Mapping[str, "LockedImage"]) -> list["ImageStatus"]:
     from wattdock.images.status import image_status
 
-    entries = _entries()
     every = _chosen(names) if names else sorted({*_chosen(None), *entries})
     return [image_status(name, entries.get(name)) for name in every]
 
@@ -120,16 +129,20 @@ def _chosen(names: list[str] | None) -> list[str]:
     return names or [*image_names()]
 
 
-def _pushed(entries: dict[str, "LockedImage"]) -> list[str]:
+def _pushed(entries: Mapping[str, "LockedImage"]) -> list[str]:
     found = [name for name, entry in entries.items() if entry.repo_digest]
     if not found:
         raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
     return found
 
 
-def _entries() -> dict[str, "LockedImage"]:
-    """Return what is locked; nothing where no lock was written yet."""
-    from wattdock.images.lock import lock_path, read_lock
+def _entries() -> Mapping[str, "LockedImage"]:
+    return _lock().images
+
+
+def _lock() -> "ReadLock":
+    """Return the lock as it is now; an empty one where none was written yet."""
+    from wattdock.images.lock import ReadLock, lock_path, read_lock
 
     path = lock_path()
-    return read_lock(path).images if path.exists() else {}
+    return read_lock(path) if path.exists() else ReadLock(path, {}, sha256="")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.images.inputs import default_base
-from wattdock.images.registry import find_image, pull
+from wattdock.images.registry import TAG_LENGTH, find_image, pull, tag, untag
 from wattdock.launch.engine import NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wattdock.images.lock import LockedImage
 
@@ -34,7 +36,7 @@ class Base:
 
     @property
     def argument(self) -> str:
-        """As a Dockerfile's FROM takes it: by digest where there is one, the tag beside it for people."""
+        """As it is recorded: by digest where there is one, the tag beside it for people."""
         return self.name if self.digest is None or "@" in self.name else f"{self.name}@{self.digest}"
 
 
@@ -75,6 +77,26 @@ def pull_base(name: str, base: str, locked: Mapping[str, LockedImage]) -> bool:
         pull(base_reference(name, base, locked))
         return True
     return False
+
+
+@contextmanager
+def steady_name(base: Base) -> Iterator[str]:
+    """Yield a name that stands for this very base until the end, whatever its own name moves to meanwhile.
+
+    BuildKit takes no image by its id, so one without a digest gets a tag that nobody else knows.
+
+    Raises:
+        PreflightError: The engine does not give it one.
+    """
+    if base.digest is not None:
+        yield base.argument
+        return
+    own = f"wattdock-base:{base.id.removeprefix('sha256:')[:TAG_LENGTH]}-{secrets.token_hex(4)}"
+    tag(base.id, own)
+    try:
+        yield own
+    finally:
+        untag(own)
 
 
 def own_digest(base: str, digests: Sequence[str]) -> str | None:

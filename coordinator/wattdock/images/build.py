@@ -1,6 +1,6 @@
 """Build an image from exactly the files that its inputs name, and write on it what they were.
 
-Pulls nothing: its base must be on the engine.
+Pulls nothing: its base must be on the engine, and it is that engine that builds.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, PreflightError
+from wattdock.images.bases import steady_name
 from wattdock.images.inputs import WHEELS, input_files, inputs_below
 from wattdock.images.labels import Recipe, labels_from
+from wattdock.images.registry import engine_address
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wattdock.images.bases import Base
 
 SOURCE_DATE_EPOCH = "SOURCE_DATE_EPOCH"
 # What decides the content or what is said of it, and so is not for a build's options.
-OURS = frozenset("--build-arg --build-context --file -f --label --pull --tag -t --target".split())
+OURS = frozenset("--build-arg --build-context --builder --file -f --label --pull --tag -t --target".split())
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
 
@@ -58,10 +60,10 @@ def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
     """
     require_harmless(shlex.split(builder.options))
     source_date_s = source_date()
-    with staged(name, source_date_s) as context:
+    with staged(name, source_date_s) as context, steady_name(base) as base_name:
         recipe = new_recipe(context, source_date_s, variant=variant, base=base)
-        command = build_command(name, recipe, context, builder)
-        env = {**os.environ, "DOCKER_BUILDKIT": "1", SOURCE_DATE_EPOCH: str(source_date_s)}
+        command = build_command(name, recipe, context, builder, base_name=base_name)
+        env = build_environment(os.environ, source_date_s, engine=engine_address())
         try:
             code = subprocess.run(command, env=env, check=False).returncode
         except OSError as error:
@@ -97,11 +99,29 @@ def new_recipe(context: Path, source_date_s: int, *, variant: str, base: Base) -
     )
 
 
-def build_command(name: str, recipe: Recipe, context: Path, builder: Builder) -> list[str]:
-    """Return the words of the client's build. Pure."""
+def build_environment(environ: Mapping[str, str], source_date_s: int, *, engine: str) -> dict[str, str]:
+    """Return the environment of the client's build. Pure.
+
+    The engine that was asked for the base builds on it, whatever builder or context the client would choose: another
+    has other images under the same names, or gets them from a registry.
+
+    Source: Docker's documentation, "Build variables" (BUILDX_BUILDER) and "Docker contexts": the builder "default" is
+    the engine's own, and DOCKER_HOST wins over contexts but for one that is named.
+    """
+    kept = {name: value for name, value in environ.items() if name != "DOCKER_CONTEXT"}
+    ours = {"DOCKER_HOST": engine, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
+    return kept | ours | {SOURCE_DATE_EPOCH: str(source_date_s)}
+
+
+def build_command(name: str, recipe: Recipe, context: Path, builder: Builder, *, base_name: str) -> list[str]:
+    """Return the words of the client's build. Pure.
+
+    Args:
+        base_name: By which the engine finds the base; what people call it is in the recipe.
+    """
     words = [builder.client, "build", "--file", str(context / "docker" / f"{name}.Dockerfile")]
     words += ["--tag", f"wattdock-{name}"]
-    for argument, value in recipe.build_args.items():
+    for argument, value in {**recipe.build_args, "BASE": base_name}.items():
         words += ["--build-arg", f"{argument}={value}"]
     for label, value in labels_from(recipe).items():
         words += ["--label", f"{label}={value}"]

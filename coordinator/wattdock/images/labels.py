@@ -17,6 +17,7 @@ BUILD_ARGS = "wattdock.build_args"
 SOURCE_DATE = "wattdock.source_date"
 # Source: OCI image specification, annotations.
 BASE_DIGEST = "org.opencontainers.image.base.digest"
+BASE_NAME = "org.opencontainers.image.base.name"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def labels_from(recipe: Recipe) -> dict[str, str]:
         INPUTS: inputs_text(recipe.inputs),
         BUILD_ARGS: json.dumps(dict(recipe.build_args), sort_keys=True),
         SOURCE_DATE: recipe.source_date,
+        BASE_NAME: recipe.build_args["BASE"],
         # Written even where it is empty: an image inherits the labels of its base.
         BASE_DIGEST: recipe.base_digest or "",
     }

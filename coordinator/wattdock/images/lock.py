@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -94,8 +95,22 @@ def lock_path() -> Path:
     return Path(named).expanduser().absolute() if named else DEFAULT_LOCK
 
 
-def read_lock(path: Path) -> ImagesLock:
-    """Return what the file says.
+@dataclass(frozen=True)
+class ReadLock:
+    """What the file said at one moment.
+
+    Attributes:
+        path: Where it was read.
+        sha256: Hash of exactly what was read.
+    """
+
+    path: Path
+    images: Mapping[str, LockedImage]
+    sha256: str
+
+
+def read_lock(path: Path) -> ReadLock:
+    """Return what the file says, read once.
 
     Raises:
         ConfigError: It is not there, or does not hold what a lock holds.
@@ -104,7 +119,9 @@ def read_lock(path: Path) -> ImagesLock:
     import yaml
 
     try:
-        return ImagesLock.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        content = path.read_bytes()
+        lock = ImagesLock.model_validate(yaml.safe_load(content.decode()) or {})
+        return ReadLock(path, lock.images, hashlib.sha256(content).hexdigest())
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is not there; write it with: wattdock images lock") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

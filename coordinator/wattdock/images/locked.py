@@ -1,4 +1,7 @@
-"""Find the image that the lock names, on this machine, or say what differs. Pulls nothing."""
+"""Find the image that a lock names, on this machine, or say what differs. Pulls nothing.
+
+Takes the lock as it was read: what is found and what is said of it must come from one reading.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
 from wattdock.images.difference import image_differences
-from wattdock.images.lock import lock_path, lock_sha256, read_lock
 from wattdock.images.registry import find_image, local_name, pull, tag_if_free
 
 if TYPE_CHECKING:
-    from wattdock.images.lock import LockedImage
+    from wattdock.images.lock import LockedImage, ReadLock
     from wattdock.launch.engine import Containers
 
 
@@ -28,40 +30,36 @@ class Pin:
     lock_sha256: str
 
 
-def find_locked(name: str, *, needs_gpu: bool) -> tuple[Containers, Pin]:
+def find_locked(name: str, lock: ReadLock, *, needs_gpu: bool) -> tuple[Containers, Pin]:
     """Return the engine with the image that the lock names, by its digest, or by its id where no registry has it.
 
     Raises:
-        ConfigError: The lock is not there, or does not hold what a lock holds.
         PreflightError: It names no such image, or the image is not here, or is another.
     """
-    path = lock_path()
-    locked = read_lock(path).images.get(name)
+    locked = lock.images.get(name)
     if locked is None:
-        raise PreflightError(f"{path} names no image for {name}; build one, then: wattdock images lock {name}")
+        raise PreflightError(f"{lock.path} names no image for {name}; build one, then: wattdock images lock {name}")
     found = find_image(_reference(name, locked), _how(name, locked), name=name, needs_gpu=needs_gpu)
     if differences := image_differences(locked, found):
         raise PreflightError(f"image {found.image.name} is not the locked one: {'; '.join(differences)}")
-    return found, Pin(locked.repo_digest, lock_sha256(path))
+    return found, Pin(locked.repo_digest, lock.sha256)
 
 
-def pull_locked(name: str) -> str:
+def pull_locked(name: str, lock: ReadLock) -> str:
     """Get the image that the lock names from its registry, and give it its usual name where that is free.
 
     Returns:
         What was gotten, and by which name it is called.
 
     Raises:
-        ConfigError: The lock is not there, or does not hold what a lock holds.
         PreflightError: No registry has the image, or what came is another.
     """
-    path = lock_path()
-    locked = read_lock(path).images.get(name)
+    locked = lock.images.get(name)
     if locked is None or locked.repo_digest is None:
         why = locked.unresolved.get("repo_digest") if locked else "the lock has no entry for it"
         raise PreflightError(f"cannot pull {name}: {why}")
     pull(locked.repo_digest)
-    found, _ = find_locked(name, needs_gpu=False)
+    found, _ = find_locked(name, lock, needs_gpu=False)
     called = local_name(name) if tag_if_free(found.image, local_name(name)) else "its digest; its name is another's"
     return f"{locked.repo_digest} is here as {called}"
 

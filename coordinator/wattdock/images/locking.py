@@ -12,10 +12,10 @@ from wattdock.images.inputs import BASE_INPUT, VARIANT_INPUT, WHEELS, default_ba
 from wattdock.images.labels import recipe_of
 from wattdock.images.lock import LockedImage
 from wattdock.images.registry import find_image, local_name, registry_digest
-from wattdock.launch.engine import NoImageError
+from wattdock.launch.engine import NoContainersError, NoImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wattdock.images.labels import Recipe
     from wattdock.launch.engine import Containers
@@ -23,6 +23,43 @@ if TYPE_CHECKING:
 NOT_BUILT = "not built yet: wattdock images build, then push, then lock"
 NOT_REACHED = "its registry was not reached; on a connected machine: wattdock images lock"
 NEVER_PUSHED = "in no registry: wattdock images push {name} --to REGISTRY, then wattdock images lock {name}"
+
+
+def new_entries(
+    names: Sequence[str],
+    before: Mapping[str, LockedImage],
+    *,
+    registry: str | None,
+    tell: Callable[[PreflightError], None],
+) -> dict[str, LockedImage]:
+    """Return what can be locked of several images now: all of them, or none.
+
+    A lock in which some entries are of this checkout and some of an older one would look like one decision.
+
+    Args:
+        registry: Beginning of the digest to take where several registries have an image.
+        tell: Told why each image that cannot be locked cannot, and which registry did not answer.
+
+    Raises:
+        ConfigError: There is no image of one of these names.
+        PreflightError: One of them cannot be locked, or no engine answers.
+    """
+    entries, refused = {}, []
+    for name in names:
+        try:
+            entries[name] = new_entry(name, before.get(name), registry=registry, unreachable=tell)
+        except NoContainersError:
+            # True of all of them.
+            raise
+        except PreflightError as error:
+            tell(error)
+            refused.append(name)
+    if refused:
+        raise PreflightError(
+            f"nothing was locked, for {', '.join(refused)} cannot be; "
+            "mend that, or name the images to lock: wattdock images lock NAME..."
+        )
+    return entries
 
 
 def new_entry(

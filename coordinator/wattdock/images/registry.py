@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
@@ -17,6 +19,9 @@ TAG_LENGTH = 12
 # A layer of many gigabytes may keep an engine silent for minutes.
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_TIMEOUT_S = 30.0
+# How registries say that they do not have something, passed on by engines.
+# Source: OCI distribution specification, error codes MANIFEST_UNKNOWN and NAME_UNKNOWN.
+GONE = re.compile(r"(manifest|name)[ _]unknown|: not found$", re.IGNORECASE)
 
 
 def local_name(name: str) -> str:
@@ -57,7 +62,10 @@ def pull(reference: str) -> Image:
 
     try:
         with connect(engine_address(), timeout_s=TRANSFER_TIMEOUT_S) as client:
-            client.api.pull(reference)
+            # Engines answer with 200 before they begin; what goes wrong then stands in what they send.
+            for line in client.api.pull(reference, stream=True, decode=True):
+                if "error" in line:
+                    raise PreflightError(f"cannot pull {reference}: {in_one_line(line['error'])}")
             return image_from(reference, client.images.get(reference).attrs)
     except (DockerException, OSError) as error:
         raise PreflightError(f"cannot pull {reference}: {said(error)}") from error
@@ -72,6 +80,29 @@ def tag_if_free(image: Image, name: str) -> bool:
             return str(client.images.get(name).id) == image.id
         except ImageNotFound:
             return bool(client.images.get(image.id).tag(name, "latest"))
+
+
+def tag(image_id: str, name: str) -> None:
+    """Give an image that is here one more name, "repository:tag".
+
+    Raises:
+        PreflightError: The engine would not.
+    """
+    from docker.errors import DockerException
+
+    try:
+        with connect(engine_address()) as client:
+            client.images.get(image_id).tag(*name.rsplit(":", 1))
+    except (DockerException, OSError) as error:
+        raise PreflightError(f"cannot call image {image_id} {name}: {said(error)}") from error
+
+
+def untag(name: str) -> None:
+    """Take a name from its image; one that is gone is left at that."""
+    from docker.errors import DockerException
+
+    with suppress(DockerException, OSError), connect(engine_address()) as client:
+        client.images.remove(name, noprune=True)
 
 
 def push(name: str, to: str) -> str:
@@ -104,7 +135,7 @@ def push(name: str, to: str) -> str:
             client.images.get(image.id).tag(repository, tag)
             for line in client.api.push(repository, tag=tag, stream=True, decode=True):
                 if "error" in line:
-                    raise PreflightError(f"cannot push to {repository}: {line['error']}")
+                    raise PreflightError(f"cannot push to {repository}: {in_one_line(line['error'])}")
                 digest = line.get("aux", {}).get("Digest", digest)
     except (DockerException, OSError) as error:
         raise PreflightError(f"cannot push to {repository}: {said(error)}") from error
@@ -131,6 +162,30 @@ def registry_digest(reference: str) -> str:
         raise PreflightError(f"the registry of {reference} does not tell its digest: {said(error)}") from error
 
 
+class NotInRegistryError(PreflightError):
+    """A registry answered, and does not have the image."""
+
+
+def require_in_registry(reference: str) -> None:
+    """Ask a registry whether it has an image of this digest; gets nothing else of it.
+
+    Raises:
+        NotInRegistryError: It has not.
+        PreflightError: It could not be asked, or would not say.
+    """
+    try:
+        registry_digest(reference)
+    except PreflightError as error:
+        if GONE.search(str(error)):
+            raise NotInRegistryError(f"its registry no longer has {reference}") from error
+        raise
+
+
 def said(error: Exception) -> str:
     """Return what an engine said, in one line."""
-    return " ".join(str(getattr(error, "explanation", None) or error).split())
+    return in_one_line(getattr(error, "explanation", None) or error)
+
+
+def in_one_line(message: object) -> str:
+    """Return a message without its line breaks."""
+    return " ".join(str(message).split())

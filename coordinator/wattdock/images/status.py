@@ -1,14 +1,17 @@
-"""Say of each image whether it is here, what is locked, and whether both agree; reads, changes nothing."""
+"""Say of each image whether it is here, what is locked, and whether both agree; reads, changes nothing.
+
+Registries are asked only by `asked_of_registry`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.images.difference import image_differences, source_differences
 from wattdock.images.inputs import BASE_INPUT, VARIANT_INPUT, in_short, read_inputs
-from wattdock.images.registry import find_image, local_name
+from wattdock.images.registry import NotInRegistryError, find_image, local_name, require_in_registry
 from wattdock.launch.engine import NoImageError
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ class ImageStatus:
         locked: The digest or id in the lock.
         differences: Why a locked run would be refused, or would not be what this checkout makes.
         unresolved: What the lock leaves open, and why.
+        in_registry: Whether its registry has the locked digest now; None where that is not known.
+        unchecked: What was not looked at, and why; it may be well or not.
     """
 
     name: str
@@ -32,6 +37,8 @@ class ImageStatus:
     locked: str | None = None
     differences: list[str] = field(default_factory=list)
     unresolved: dict[str, str] = field(default_factory=dict)
+    in_registry: bool | None = None
+    unchecked: list[str] = field(default_factory=list)
 
 
 def image_status(name: str, locked: LockedImage | None) -> ImageStatus:
@@ -52,6 +59,25 @@ def image_status(name: str, locked: LockedImage | None) -> ImageStatus:
         differences=[*differences, *_unlike_checkout(name, locked)],
         unresolved=locked.unresolved,
     )
+
+
+def asked_of_registry(status: ImageStatus, locked: LockedImage | None, *, offline: bool) -> ImageStatus:
+    """Return the status of an image with what its registry says about the locked digest.
+
+    Args:
+        offline: Ask nobody, and say so.
+    """
+    if locked is None or locked.repo_digest is None:
+        return status
+    if offline:
+        return replace(status, unchecked=[*status.unchecked, "its registry was not asked (--offline)"])
+    try:
+        require_in_registry(locked.repo_digest)
+    except NotInRegistryError as error:
+        return replace(status, in_registry=False, differences=[*status.differences, str(error)])
+    except PreflightError as error:
+        return replace(status, unchecked=[*status.unchecked, f"whether its registry still has it: {error}"])
+    return replace(status, in_registry=True)
 
 
 def _found(reference: str, name: str) -> Containers | None:

@@ -26,6 +26,15 @@ SECRET_NAME = re.compile(
 SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@")
 # Settings of engines and of what they are built on; all else of the host's is none of a container's business.
 ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_")
+# What of a process's whole environment steers an engine, and so belongs to a result.
+STEERS_NAME = re.compile(
+    ENGINE_NAME.pattern
+    + r"|(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVTE|UCX|RAY|KMP|GOMP|OPENBLAS|NUMEXPR|DNNL|ONEDNN|ATEN|TORCHDYNAMO|XLA"
+    r"|HF|TRANSFORMERS|TOKENIZERS|ACCELERATE|FLASHINFER|FLASH|TENSORRT|TRT|MALLOC|OMPI|UCC)_|(LD_PRELOAD|LD_LIBRARY_PATH)$"
+)
+# Wider than what is kept from a runner: a name that only looks like a secret's is recorded without its value.
+SECRET_LIKE = re.compile(r"TOKEN|KEY|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|AUTH", re.IGNORECASE)
+HIDDEN = "set"
 # The coordinator fetches models; a runner finds them on disk.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
@@ -87,6 +96,22 @@ def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: 
         **OFFLINE,
         **QUIET,
     }
+
+
+def given_settings(spec: LaunchSpec, environ: Mapping[str, str], *, in_container: bool) -> dict[str, str]:
+    """Return the engine settings that reach a runner from the coordinator's own environment, sorted by name.
+
+    What is set here whatever the environment says is no part of them. A value that may be a secret is "set".
+
+    Args:
+        in_container: The runner gets what a container gets; else what a process gets.
+    """
+    if in_container:
+        reach, ours = (container_variables(spec, seen, cache="/cache") for seen in (environ, {}))
+    else:
+        reach, ours = (runner_variables(spec, seen, keep_pythonpath=False) for seen in (environ, {}))
+    given = {name: value for name, value in reach.items() if name not in ours and STEERS_NAME.match(name)}
+    return {name: HIDDEN if SECRET_LIKE.search(name) else value for name, value in sorted(given.items())}
 
 
 def is_secret(name: str, value: str) -> bool:

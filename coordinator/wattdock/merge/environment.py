@@ -70,6 +70,7 @@ def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFol
         launcher_reason=ready.launch.reason,
         image_digest=ready.launch.containers.image.digest if ready.launch.containers else None,
         container=_container_facts(ready),
+        variables=dict(ready.variables),
         backend=config.backend,
         framework=runner.framework if runner else None,
         framework_version=runner.framework_version if runner else None,

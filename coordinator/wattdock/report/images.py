@@ -25,15 +25,19 @@ def print_images(found: Sequence[ImageStatus], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json_text([dataclasses.asdict(one) for one in found], indent=2) + "\n")
         return
-    rows = [
-        (one.name, (one.here or NOTHING)[:SHOWN], _short(one.locked), "differs" if one.differences else "as locked")
-        for one in found
-    ]
+    rows = [(one.name, (one.here or NOTHING)[:SHOWN], _short(one.locked), _state(one)) for one in found]
     out = console()
     out.print(Sheet(("image", "on this engine", "locked", "state"), rows))
     for one in found:
-        for line in (*one.differences, *(f"{key} is open: {why}" for key, why in one.unresolved.items())):
+        is_open = (f"{key} is open: {why}" for key, why in one.unresolved.items())
+        for line in (*one.differences, *is_open, *(f"not checked: {what}" for what in one.unchecked)):
             out.print(Text(f"{one.name}: {line}"), soft_wrap=True)
+
+
+def _state(one: ImageStatus) -> str:
+    if one.differences:
+        return "differs"
+    return "not checked" if one.unchecked else "as locked"
 
 
 def _short(reference: str | None) -> str:

@@ -103,6 +103,8 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
     if inside := seen.container:
         yield "image", seen.image_digest or f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
+    if seen.variables:
+        yield "variables", " ".join(f"{name}={value}" for name, value in seen.variables.items())
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

@@ -174,6 +174,8 @@ class EnvironmentSnapshot(_Stored):
         launcher, launcher_reason: How the runner was started and why so.
         image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
         container: None for a runner that is a plain process.
+        variables: Engine settings that reached the runner from the coordinator's environment, by name; "set" in place
+            of a value that may be a secret. Null in results from before they were recorded.
         dataset, dataset_sha256: The source of the prompts, and its hash.
         changes: In what the runners that measured the passes differed; everything else here is of the last of them.
             Null where that was not recorded.
@@ -202,6 +204,7 @@ class EnvironmentSnapshot(_Stored):
     launcher_reason: str
     image_digest: str | None = None
     container: ContainerFacts | None = None
+    variables: dict[str, str] | None = None
     backend: str
     framework: str | None
     framework_version: str | None

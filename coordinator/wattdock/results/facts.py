@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 UNKNOWN, ABSENT = "unknown", "–"
-ENGINE, PACKAGE = "engine: ", "package: "
+ENGINE, PACKAGE, VARIABLE = "engine: ", "package: ", "variable: "
 # What is another one for every run and says nothing about its conditions.
 OWN_TO_A_RUN = (
     "clock",
@@ -124,7 +124,11 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "GPU links", _every(link.label for link in seen.topology.links) if seen.topology else None
     if seen.container:
         yield "image id", seen.container.image_id
-    plain = seen.model_dump(mode="json", exclude={*OWN_TO_A_RUN, "container", "package_versions", "engine_args"})
+    if seen.variables is None:
+        yield "variables", None
+    yield from ((f"{VARIABLE}{name}", value) for name, value in (seen.variables or {}).items())
+    apart = {"container", "variables", "package_versions", "engine_args"}
+    plain = seen.model_dump(mode="json", exclude={*OWN_TO_A_RUN, *apart})
     # Which GPU holds how many layers is another run's luck; how they were split is not.
     plain["parallelism"] = {name: value for name, value in seen.parallelism.items() if name != "devices"}
     for name, value in plain.items():

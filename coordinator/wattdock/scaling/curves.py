@@ -10,6 +10,7 @@ import numpy as np
 
 from wattdock.comparison import difference
 from wattdock.merge.statistics import CONFIDENCE
+from wattdock.welch import welch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,23 +123,12 @@ def _scaled(point: Point, base: Point) -> Scaled:
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
-    """Return the ratio of two sets of independent positive restart values.
-
-    Source: Welch's t-test (Biometrika 34, 1947) on logarithms, degrees of freedom after Satterthwaite.
-    """
-    from scipy.special import stdtrit
-
-    logs = [np.log(values) for values in (over, under)]
-    gap = float(np.mean(logs[0]) - np.mean(logs[1]))
-    if min(map(len, logs)) < 2:
-        return Ratio(exp(gap))
-    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
-    error = sqrt(sum(parts))
-    if not error:
-        return Ratio(exp(gap), exp(gap), exp(gap))
-    freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    return Ratio(exp(gap), exp(gap - half), exp(gap + half))
+    """Return the ratio of two sets of independent positive restart values; without interval from a single one."""
+    if min(len(over), len(under)) < 2:
+        return Ratio(exp(float(np.mean(np.log(over)) - np.mean(np.log(under)))))
+    found = welch(under, over)
+    low, high = found.interval(CONFIDENCE)
+    return Ratio(exp(found.estimate), exp(low), exp(high))
 
 
 def amdahl(points: Sequence[Point]) -> Amdahl:

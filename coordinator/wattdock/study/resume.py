@@ -89,13 +89,10 @@ def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
-    before = head["machine"]
+    before, now = _flat(head["machine"]), _flat(dict(machine))
     # What was there and is not any more, such as an image, has changed too.
-    changed = [
-        f"{key} {before.get(key)} → {machine.get(key)}"
-        for key in {**before, **machine}
-        if before.get(key) != machine.get(key)
-    ]
+    names = dict.fromkeys([*now, *before])
+    changed = [f"{key} {before.get(key)} → {now.get(key)}" for key in names if before.get(key) != now.get(key)]
     if changed:
         raise PreflightError(
             f"{path.name} was begun on another machine or version: {'; '.join(changed)}; "

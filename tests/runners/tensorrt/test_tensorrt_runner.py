@@ -279,6 +279,20 @@ def test_a_killed_worker_fails_the_pass_by_name_and_the_runner_still_ends(stand_
         assert runner.process.wait(timeout=60) == 0
 
 
+def test_no_worker_outlives_a_test_that_ends_with_a_model_loaded(stand_in: Path, folder: Path) -> None:
+    """Nobody asks a killed runner's workers to end, and there is no keeper here."""
+    with runner_with(stand_in) as runner:
+        runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
+        (worker,) = workers_below(runner.process.pid)
+        command = Path(f"/proc/{worker.pid}/cmdline")
+        assert b"mpi4py.futures.server" in command.read_bytes()
+    deadline_s = time.monotonic() + 10
+    # One that nobody has collected yet has no command line.
+    while command.exists() and command.read_bytes():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("fault", ["oom at load", "oom in a pass"])
 def test_running_out_of_memory_is_resource_exhausted(stand_in: Path, folder: Path, fault: str) -> None:
     """It comes as text from another process, and is told from other failures all the same."""
