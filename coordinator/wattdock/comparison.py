@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, log
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from wattdock.welch import LogRatio, welch
@@ -65,7 +66,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     """
     if not values or min(values) <= 0:
         raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
-    return exp(float(np.mean(np.log(values))))
+    return exp(fmean(map(log, values)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
