@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from wattdock.results.chosen import Row, without_superseded
 from wattdock.results.store import REQUESTS, RESULT, load_result
 from wattdock.results.tables import requests_table
-from wattdock.study.folder import JOURNAL, PASS, RECORDS, STUDIES
+from wattdock.study.folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
 from wattdock.study.journal import read_journal
 from wattdock.study.record_file import read_served
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wattdock.records import RestartRecord, Span
+    from wattdock.study.journal import Line
 
 # Experiment id, restart, pass.
 Key = tuple[str, int, int]
@@ -38,6 +39,21 @@ class Kept:
     start_ns: int
     end_ns: int
     requests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What stands of a study's rows.
+
+    Attributes:
+        said: Those that its journal says are stored.
+        unsaid: Whole ones of which it does not say so.
+        half: Folders of rows that were being written.
+    """
+
+    said: int
+    unsaid: int
+    half: int
 
 
 @dataclass(frozen=True)
@@ -65,13 +81,37 @@ def passes_noted(output_dir: Path) -> int:
     return len(_noted(output_dir))
 
 
+def rows_standing(output_dir: Path) -> Rows:
+    """Return how far the rows of the one study in `output_dir` have come."""
+    said = {line["folder"] for line in _lines(output_dir) if line["event"] == STORED}
+    whole = {file.parent.name for file in output_dir.glob(f"[!.]*/{RESULT}")}
+    return Rows(len(said), len(whole - said), sum(1 for _ in output_dir.glob(".*/")))
+
+
 def kept_passes(output_dir: Path) -> Passes:
-    """Return every pass in the journal as its record or its row holds it; one that neither holds is left out."""
+    """Return every pass in the journal as its record or its row holds it; `unheld` names those that neither holds."""
     found = dict(_in_rows(output_dir))
     for path in output_dir.glob(f"{STUDIES}/*/{RECORDS}/*.npz"):
         served = read_served(path)
         found |= _in_record(served.experiment_id, served.record)
     return {key: found[key] for key in _noted(output_dir) if key in found}
+
+
+def unheld(output_dir: Path, kept: Passes) -> list[str]:
+    """Return which passes of the journal are not among those `kept`: noted, and in no record and no row."""
+    return [f"{_name(key)} stands in the journal and nowhere else" for key in _noted(output_dir) if key not in kept]
+
+
+def changed_conditions(output_dir: Path) -> list[str]:
+    """Return the rows whose passes were not all measured on and with the same, or where nobody recorded that."""
+    found = []
+    for row in _rows(output_dir):
+        seen, label = row.result.environment, f"experiment {row.result.experiment_id[:8]}"
+        if seen is None or seen.changes is None:
+            found.append(f"{label}: what its runners were measured on was not recorded")
+        else:
+            found += [f"{label}: its runners differed in {one.name}: {', '.join(one.restarts)}" for one in seen.changes]
+    return found
 
 
 def lost(before: Passes, after: Passes) -> list[str]:
@@ -107,8 +147,12 @@ def shape_differences(one: Mapping[str, RowShape], other: Mapping[str, RowShape]
     return found
 
 
+def _lines(output_dir: Path) -> list[Line]:
+    return [line for journal in output_dir.glob(f"{STUDIES}/*/{JOURNAL}") for line in read_journal(journal)]
+
+
 def _noted(output_dir: Path) -> list[Key]:
-    lines = [line for journal in output_dir.glob(f"{STUDIES}/*/{JOURNAL}") for line in read_journal(journal)]
+    lines = _lines(output_dir)
     return [(line["experiment"], line["restart"], line["pass"]) for line in lines if line["event"] == PASS]
 
 

@@ -2,8 +2,10 @@
 
     python benchmarks/killed_study.py [--kills 8] [--seed 1] [--folder DIR] [--study FILE]
 
-Prints what was killed when and what became of it. Ends with 1 where a pass that the journal had kept before a kill is
-not in the final rows as it was, where one was measured twice, or where the two studies' tables differ in shape.
+Prints what was killed when and what became of it. Ends with 1 where fewer runs were killed than were to be; where a
+pass that the journal had kept before a kill is in no record and no row, or not in the final rows as it was; where one
+was measured twice; where a row's runners differed in what they were measured on; or where the two studies' tables
+differ in shape.
 """
 
 from __future__ import annotations
@@ -19,12 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kept_passes import doubled, kept_passes, lost, passes_noted, shape, shape_differences
+from kept_passes import (
+    changed_conditions,
+    doubled,
+    kept_passes,
+    lost,
+    passes_noted,
+    rows_standing,
+    shape,
+    shape_differences,
+    unheld,
+)
 
-from wattdock.errors import WattdockError
+from wattdock.config.load import load_study
+from wattdock.errors import ConfigError, WattdockError
 
 if TYPE_CHECKING:
-    from kept_passes import Passes
+    from kept_passes import Passes, Rows
 
 # Twelve points, 48 passes, on four runners: two backends × two restarts.
 STUDY = """\
@@ -41,19 +54,25 @@ sweep:
   workload.batch_size: [1, 2, 4]
   workload.max_output_tokens: [8, 16]
 """
-# A kill comes after so many more passes were kept, and up to so many seconds later; or so soon after the start.
-MOST_PASSES, MOST_LATER_S, MOST_EARLY_S = 5, 2.0, 10.0
-POLL_S = 0.02
+# A kill comes so soon after its pass was kept, after a row was begun to be written, or after the start of its run.
+MOST_LATER_S, MOST_STORING_S, MOST_EARLY_S = 2.0, 0.05, 10.0
+POLL_S, QUICK_POLL_S = 0.02, 0.001
 # A runner whose coordinator was killed holds its lease until it has ended.
 WAIT_S = 120
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: `later_s` after the run has kept `passes` more passes; none of them: after its start."""
+    """When to kill: `later_s` after the study has kept so many passes, or when it has kept the next one.
 
-    passes: int
+    Attributes:
+        passes: Of all that the study measures; None for so long after the start of the run.
+        storing: Then it waits for a row to be written first.
+    """
+
+    passes: int | None
     later_s: float
+    storing: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,13 +82,18 @@ class Kill:
     Attributes:
         ran_s: From its start to its end.
         doing: The last line of its progress.
-        before, after: Passes in the journal when it began and when it was dead.
+        before: Passes in the journal when it began.
+        kept: Those of the journal when it was dead, as they then stood.
+        missing: Those of the journal that stood nowhere else.
+        rows: What then stood of the rows.
     """
 
     ran_s: float
     doing: str
     before: int
-    after: int
+    kept: Passes
+    missing: list[str]
+    rows: Rows
     ended: bool
 
 
@@ -91,38 +115,58 @@ class Place:
                 stderr=log,
             )
 
+    def entries(self) -> set[str]:
+        """Return the names of the rows, those that are being written too."""
+        return {path.name for path in self.output_dir.iterdir()} if self.output_dir.exists() else set()
+
     def last_line(self) -> str:
         """Return what the coordinator said last."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "nothing yet")
 
 
-def moments(chance: random.Random, kills: int) -> list[Moment]:
-    """Return when to kill: one in six during a launch or load, the others once passes were kept."""
-    early = {chance.randrange(first, min(first + 6, kills)) for first in range(0, kills, 6)}
-    return [
-        Moment(0, chance.uniform(0.5, MOST_EARLY_S))
-        if number in early
-        else Moment(chance.randint(1, MOST_PASSES), chance.uniform(0, MOST_LATER_S))
-        for number in range(kills)
-    ]
+def moments(chance: random.Random, kills: int, *, passes: int) -> list[Moment]:
+    """Return when to kill a study of `passes` passes, in the order of its passes.
+
+    One in six is killed during a launch or load, the last and the third last of the others while a row is stored.
+    """
+    early = {chance.randrange(one, min(one + 6, kills - 1)) for one in range(0, kills - 1, 6)}
+    storing = [number for number in range(kills) if number not in early][:-5:-2]
+    planned = []
+    for number, kept in enumerate(sorted(chance.sample(range(passes), kills))):
+        if number in early:
+            planned.append(Moment(None, chance.uniform(0.5, MOST_EARLY_S)))
+        elif number in storing:
+            planned.append(Moment(kept, chance.uniform(0, MOST_STORING_S), storing=True))
+        else:
+            planned.append(Moment(kept, chance.uniform(0, MOST_LATER_S)))
+    return planned
 
 
 def kill(place: Place, moment: Moment) -> Kill:
     """Run the study until `moment`, and kill its coordinator."""
     before, began_s = passes_noted(place.output_dir), time.monotonic()
     running = place.start()
-    while running.poll() is None and passes_noted(place.output_dir) < before + moment.passes:
+    while running.poll() is None and passes_noted(place.output_dir) < (moment.passes or 0):
         time.sleep(POLL_S)
-    deadline_s = time.monotonic() + moment.later_s
+    entries = place.entries()
+    while running.poll() is None and moment.storing and place.entries() <= entries:
+        time.sleep(QUICK_POLL_S)
+    deadline_s, reached = time.monotonic() + moment.later_s, max(before, moment.passes or 0)
     while running.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(POLL_S)
-    ended = running.poll() is not None
+        if not moment.storing and passes_noted(place.output_dir) > reached:
+            break
+        time.sleep(QUICK_POLL_S if moment.storing else POLL_S)
     doing = place.last_line()
-    if not ended:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    return Kill(time.monotonic() - began_s, doing, before, passes_noted(place.output_dir), ended)
+    running.kill()
+    ended = running.wait() != -signal.SIGKILL
+    return seen_dead(place.output_dir, before, doing, ran_s=time.monotonic() - began_s, ended=ended)
+
+
+def seen_dead(output_dir: Path, before: int, doing: str, *, ran_s: float, ended: bool) -> Kill:
+    """Return what stands of the study after a run that began with `before` passes."""
+    kept = kept_passes(output_dir)
+    return Kill(ran_s, doing, before, kept, unheld(output_dir, kept), rows_standing(output_dir), ended=ended)
 
 
 def finish(place: Place) -> float:
@@ -139,43 +183,47 @@ def finish(place: Place) -> float:
 
 def told(number: int, moment: Moment, seen: Kill) -> str:
     """Return one kill's line of the table."""
-    when = f"{moment.passes} more passes kept + {moment.later_s:.1f} s" if moment.passes else f"{moment.later_s:.1f} s"
+    after = "start" if moment.passes is None else f"{moment.passes} passes kept"
+    when = f"{after}{', a row begun' if moment.storing else ''} + {moment.later_s:.2f} s"
     how = "had ended" if seen.ended else seen.doing.replace("|", "/")
-    return f"| {number} | {when} | {seen.ran_s:.1f} s | {how} | {seen.before} → {seen.after} |\n"
+    rows = f"{seen.rows.said}, {seen.rows.unsaid}, {seen.rows.half}"
+    return f"| {number} | {when} | {seen.ran_s:.1f} s | {how} | {seen.before} → {len(seen.kept)} | {rows} |\n"
 
 
-def killed(place: Place, plan: list[Moment], say: Path) -> tuple[list[Passes], float]:
-    """Kill and resume as planned, then let it end; return what was kept at each death, and how long it all took."""
-    deaths: list[Passes] = []
-    spent_s = 0.0
+def killed(place: Place, plan: list[Moment], say: Path) -> tuple[list[Kill], float]:
+    """Kill and resume as planned, then let it end; return what each death left, and how long it all took."""
+    deaths: list[Kill] = []
     with say.open("w") as out:
         for number, moment in enumerate(plan, start=1):
-            seen = kill(place, moment)
-            spent_s += seen.ran_s
-            deaths.append(kept_passes(place.output_dir))
-            line = told(number, moment, seen)
+            deaths.append(kill(place, moment))
+            line = told(number, moment, deaths[-1])
             out.write(line)
             sys.stdout.write(line)
             sys.stdout.flush()
-    return deaths, spent_s + finish(place)
+    return deaths, sum(one.ran_s for one in deaths) + finish(place)
 
 
-def compare(deaths: list[Passes], one: Path, other: Path) -> list[str]:
+def compare(deaths: list[Kill], one: Path, other: Path) -> list[str]:
     """Return everything in which the killed study at `one` is not what it should be."""
-    found = [
-        f"after kill {number}: {problem}"
-        for number, before in enumerate(deaths, start=1)
-        for problem in lost(before, kept_passes(one))
-    ]
-    return [*found, *doubled(one), *shape_differences(shape(one), shape(other))]
+    after = kept_passes(one)
+    found = []
+    for number, seen in enumerate(deaths, start=1):
+        wrong = [*(["the run had ended before"] if seen.ended else []), *seen.missing, *lost(seen.kept, after)]
+        found += [f"kill {number}: {problem}" for problem in wrong]
+    found += [*unheld(one, after), *doubled(one), *changed_conditions(one)]
+    return found + shape_differences(shape(one), shape(other))
 
 
 def run(options: argparse.Namespace, folder: Path) -> list[str]:
     """Measure both studies in `folder`, print the tables, and return what is wrong."""
     file = folder / "killed.yaml"
     file.write_text(options.study.read_text() if options.study else STUDY)
-    plan = moments(random.Random(options.seed), options.kills)
-    sys.stdout.write("| kill | planned | ran | doing | passes kept |\n|---|---|---|---|---|\n")
+    total = sum(one.repeats.restarts * one.repeats.passes for one in load_study(file, {}).experiments)
+    if not 0 < options.kills <= total:
+        raise ConfigError(f"--kills {options.kills}: the study has {total} passes; name 1 to {total}")
+    plan = moments(random.Random(options.seed), options.kills, passes=total)
+    sys.stdout.write("| kill | planned | ran | doing | passes kept | rows noted, whole, half |\n")
+    sys.stdout.write("|---|---|---|---|---|---|\n")
     places = [Place(file, folder / name, folder / f"{name}.log") for name in ("killed", "whole")]
     deaths, killed_s = killed(places[0], plan, folder / "kills.md")
     whole_s = finish(places[1])
@@ -185,8 +233,8 @@ def run(options: argparse.Namespace, folder: Path) -> list[str]:
     sys.stdout.write(
         f"\n{len(table)} rows, {len(passes)} passes, {sum(one.requests for one in passes)} requests, "
         f"{sum(one.output_tokens for one in passes)} output tokens; killed and resumed {killed_s:.0f} s, left alone "
-        f"{whole_s:.0f} s; {sum(map(len, deaths))} passes looked at after the kills, "
-        f"{sum(bool(one) for one in deaths)} of {len(deaths)} kills with passes kept\n"
+        f"{whole_s:.0f} s; {sum(not one.ended for one in deaths)} of {len(plan)} kills, after which "
+        f"{sum(len(one.kept) for one in deaths)} passes were looked at\n"
     )
     return problems
 
@@ -218,7 +266,7 @@ def main() -> int:
     for problem in problems:
         sys.stdout.write(f"WRONG: {problem}\n")
     if not problems:
-        sys.stdout.write("nothing lost, nothing measured twice, equal in shape\n")
+        sys.stdout.write("nothing lost, nothing measured twice, on and with the same, equal in shape\n")
     return 1 if problems else 0
 
 

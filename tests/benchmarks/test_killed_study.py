@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from contract.runner_process import ROOT
 from kept_passes import Kept, PassShape, RowShape, lost, shape_differences
-from killed_study import moments
+from killed_study import compare, moments, seen_dead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,26 +49,57 @@ def test_tables_that_differ_in_a_row_a_pass_or_a_count_are_not_equal_in_shape() 
         assert len(shape_differences({"e": ROW}, other)) == 1
 
 
-def test_most_kills_come_after_passes_were_kept() -> None:
-    """One in six falls into a launch or load."""
-    for seed in range(20):
-        planned = moments(random.Random(seed), 12)
-        assert sum(one.passes == 0 for one in planned) == 2
+def test_kills_are_spread_over_all_passes_and_fall_into_launches_and_stores_too() -> None:
+    """One in six during a launch or load; two while a row is stored, the last kill always."""
+    reached = set()
+    for seed in range(200):
+        planned = moments(random.Random(seed), 12, passes=48)
+        kept = [one.passes for one in planned if one.passes is not None]
+        assert kept == sorted(set(kept))
+        assert len(kept) == 10
+        assert [one.storing for one in planned].count(True) == 2
+        assert planned[-1].storing
+        reached |= set(kept)
+    assert reached == set(range(48))
 
 
-def test_a_study_is_killed_resumed_and_found_whole(tmp_path: Path) -> None:
-    """The command itself, on the fake backend: two kills, then the table."""
-    (tmp_path / "fake.yaml").write_text(FAKE.format(python=sys.executable))
-    command: list[str | Path] = [sys.executable, ROOT / "benchmarks/killed_study.py", "--kills", "2", "--seed", "3"]
+def test_a_study_is_killed_resumed_and_found_whole_and_what_is_tampered_with_is_seen(tmp_path: Path) -> None:
+    """The command itself, on the fake backend: every run is killed before its end; then each defect by itself."""
+    done = killed(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing lost, nothing measured twice, on and with the same, equal in shape" in done.stdout
+    assert "2 rows, 8 passes, 24 requests, 240 output tokens" in done.stdout
+    assert "; 3 of 3 kills, " in done.stdout
+    assert "had ended" not in done.stdout
+    one, other = tmp_path / "out/killed", tmp_path / "out/whole"
+    whole = seen_dead(one, 0, ran_s=1.0, doing="", ended=False)
+    assert compare([whole], one, other) == []
+    assert compare([dataclasses.replace(whole, ended=True)], one, other) == ["kill 1: the run had ended before"]
+    [journal] = one.glob("studies/*/journal.jsonl")
+    row = sorted(one.glob("2*/result.json"))[0]
+    for file, before, after, expected in (
+        (journal, '"restart":1,"pass":1', '"restart":1,"pass":7', "stands in the journal and nowhere else"),
+        (row, '"changes": []', '"changes": [{"name": "driver", "restarts": {"1": [0], "2": [1]}}]', "driver: 1, 2"),
+        (row, '"changes": []', '"changes": null', "was not recorded"),
+    ):
+        text = file.read_text()
+        assert before in text
+        file.write_text(text.replace(before, after, 1))
+        assert any(expected in problem for problem in compare([whole], one, other))
+        file.write_text(text)
+    row.unlink()
+    assert any(problem.endswith("is gone") for problem in compare([whole], one, other))
+
+
+def killed(folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "fake.yaml").write_text(FAKE.format(python=sys.executable))
+    command: list[str | Path] = [sys.executable, ROOT / "benchmarks/killed_study.py", "--kills", "3", "--seed", "4"]
     env = {
         **os.environ,
-        "HOME": str(tmp_path),
-        "WATTDOCK_HOME": str(tmp_path / "home"),
-        "WATTDOCK_LEASES": str(tmp_path / "leases"),
+        "HOME": str(folder),
+        "WATTDOCK_HOME": str(folder / "home"),
+        "WATTDOCK_LEASES": str(folder / "leases"),
         "WATTDOCK_RUNNERS": str(ROOT / "tests/runners"),
     }
-    options: list[str | Path] = ["--study", tmp_path / "fake.yaml", "--folder", tmp_path / "out"]
-    done = subprocess.run([*command, *options], env=env, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "nothing lost, nothing measured twice, equal in shape" in done.stdout
-    assert "2 rows, 8 passes, 24 requests, 240 output tokens" in done.stdout
+    options: list[str | Path] = ["--study", folder / "fake.yaml", "--folder", folder / "out"]
+    return subprocess.run([*command, *options], env=env, capture_output=True, text=True, check=False, timeout=300)
