@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import fake_nvml
 import pytest
-from command import on_gpus
-from fake_nvml import FakeGpu
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from command import Command
 
-CONFIG, PREFLIGHT, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 3, 4, 5, 7, 130
+CONFIG, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 4, 5, 7, 130
 HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
 # Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
 SMALL = (
@@ -30,8 +28,11 @@ SMALL = (
 )
 # Two experiments of two short passes on one runner.
 ONE = HEAD + "  workload: {max_output_tokens: 10}\nsweep: {workload.batch_size: [1, 2]}\n"
-# One experiment of passes of two seconds.
-SLOW = HEAD + "  workload: {max_output_tokens: 20, batch_size: 1}\n  repeats: {passes: 3}\n  fake: {step_s: 0.05}\n"
+# One experiment of passes of six seconds: time enough to do something to each, and longer than progress is silent.
+SLOW = (
+    HEAD + "  workload: {max_output_tokens: 20, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 3}\n"
+    "  fake: {step_s: 0.15}\nexperiments: [{name: one}]\n"
+)
 
 
 def write(wattdock: Command, text: str) -> str:
@@ -56,6 +57,16 @@ def wait_for(running: subprocess.Popen[str], text: str) -> None:
         if text in line:
             return
     pytest.fail(f"the command ended without a line that holds {text!r}")
+
+
+def wait_in_pass(running: subprocess.Popen[str], number: int) -> None:
+    """Return once the command has said that it is in the middle of this pass, from 1; those before it are durable."""
+    assert running.stderr is not None
+    for line in running.stderr:
+        if re.search(rf"pass {number}/\d+: \d+ s, ", line):
+            return
+        assert f"pass {number}/" not in line, "the pass ended before anything could be done to it"
+    pytest.fail(f"the command ended without a word from the middle of pass {number}")
 
 
 def expected(wattdock: Command) -> set[tuple[str, int, int]]:
@@ -122,81 +133,6 @@ def _begun(wattdock: Command) -> bool:
     return bool(list((wattdock.folder / "results" / "studies").glob("*/journal.jsonl")))
 
 
-def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeline(wattdock: Command) -> None:
-    """The energy around a durable pass is durable with it."""
-    env = on_gpus(wattdock, FakeGpu())
-    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
-    running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 40 tokens in")
-    wait_for(running, "pass 2/3")
-    wattdock.interrupt(signal.SIGKILL)
-    running.wait(10)
-    assert running.stderr is not None
-    running.stderr.close()
-    done = wattdock("run", file, "--resume", env=env)
-    assert done.returncode == 0, done.stderr
-    [row] = wattdock.results()
-    assert [one["reason"] for one in row["energy"]["passes"]] == [None] * 3
-    for one in row["energy"]["passes"]:
-        assert one["total_j"] == pytest.approx(80 * one["duration_s"], rel=0.02)
-
-
-def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(wattdock: Command) -> None:
-    """A time namespace is what a reboot is to CLOCK_MONOTONIC: another zero. Both halves' instants overlap."""
-    behind_s = round(time.monotonic()) - 60
-    reboot = ("unshare", "--time", "--monotonic", f"-{behind_s}", "--fork", "--kill-child")
-    if os.getuid() != 0 or subprocess.run([*reboot, "true"], capture_output=True).returncode:
-        pytest.skip("another clock needs root and a kernel with time namespaces")
-    env = on_gpus(wattdock, FakeGpu())
-    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
-    running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 40 tokens in")
-    wait_for(running, "pass 2/3")
-    wattdock.interrupt(signal.SIGKILL)
-    running.communicate(timeout=10)
-    # It also takes back what somebody had set.
-    env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0))
-    resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
-    _, err = resumed.communicate(timeout=60)
-    assert resumed.returncode == 0, err
-    [row] = wattdock.results()
-    measured = [span for span in row["spans"] if span["pass"] is not None]
-    assert [span["clock"] for span in measured] == [0, 1, 1]
-    assert measured[1]["start_ns"] < measured[0]["start_ns"] - 60 * 10**9
-    assert len(row["environment"]["clock"]["identities"]) == 2
-    [check] = [one for one in row["audit"]["checks"] if one["name"] == "one environment in all restarts"]
-    assert check["status"] == "fail"
-    assert check["figure"] == "GPU power limit, W: 700.0 (restart 1), 650.0 (restart 1)"
-    joules = [one["total_j"] for one in row["energy"]["passes"]]
-    assert joules == pytest.approx([80 * one["duration_s"] for one in row["energy"]["passes"]], rel=0.02)
-    [folder] = (wattdock.folder / "results").glob("2*")
-    again = wattdock("show", folder, "--window", "drained", "--json")
-    assert again.returncode == 0, again.stderr
-    assert [one["total_j"] for one in json.loads(again.stdout)["passes"]] == pytest.approx(joules)
-    drawn = wattdock("report", folder, "-o", "report.html")
-    assert drawn.returncode == 0, drawn.stderr
-    assert "1, after a reboot" in (wattdock.folder / "report.html").read_text()
-
-
-def test_a_row_is_not_gone_on_with_on_other_gpus_than_its_own(wattdock: Command) -> None:
-    """Its joules would be those of one GPU for all of its passes."""
-    first, second = FakeGpu(uuid=fake_nvml.uuid_of(1)), FakeGpu(uuid=fake_nvml.uuid_of(2))
-    env = on_gpus(wattdock, first, second)
-    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
-    running = wattdock.start("run", file, env={**env, "CUDA_VISIBLE_DEVICES": "0"}, stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 40 tokens in")
-    wait_for(running, "pass 2/3")
-    wattdock.interrupt(signal.SIGKILL)
-    running.communicate(timeout=10)
-    refused = wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "1"})
-    assert refused.returncode == PREFLIGHT, refused.stderr
-    assert f"one was measured on {first.uuid}, and this run would take {second.uuid}" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "0"}).returncode == 0
-    [row] = wattdock.results()
-    assert len(row["energy"]["passes"]) == 3
-
-
 def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: Command) -> None:
     """Half of one table and half of another would look like one."""
     assert wattdock("run", write(wattdock, ONE)).returncode == 0
@@ -209,7 +145,7 @@ def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: 
 
 def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(wattdock: Command) -> None:
     """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
-    file = write(wattdock, SLOW.replace("{max", "{prompts: p.jsonl, max") + "experiments: [{name: one}]\n")
+    file = write(wattdock, SLOW.replace("{max", "{prompts: p.jsonl, max"))
     prompts = wattdock.folder / "p.jsonl"
     prompts.write_text('{"token_ids": [1, 2]}\n')
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
@@ -279,10 +215,9 @@ def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(wattdock: C
 
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wattdock: Command) -> None:
     """The pass being measured counts; the row is marked until the rest is measured."""
-    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    file = write(wattdock, SLOW)
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 40 tokens in")
-    time.sleep(0.3)
+    wait_in_pass(running, 2)
     wattdock.interrupt(signal.SIGINT)
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
@@ -297,7 +232,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
 
 def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(wattdock: Command) -> None:
     """Its row holds the spans of the interrupted one, and is not taken for it."""
-    file = write(wattdock, SLOW + "experiments: [{name: one}]\n")
+    file = write(wattdock, SLOW)
     running = wattdock.start("run", file, stderr=subprocess.PIPE)
     wait_for(running, "pass 1/3: 40 tokens in")
     wattdock.interrupt(signal.SIGTERM)
@@ -310,15 +245,14 @@ def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(
 
 def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
     """The pass being measured is lost, those before it are not."""
-    slower = SLOW.replace("max_output_tokens: 20", "max_output_tokens: 60")
-    running = wattdock.start("run", write(wattdock, slower + "experiments: [{name: one}]\n"), stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 120 tokens in")
+    running = wattdock.start("run", write(wattdock, SLOW), stderr=subprocess.PIPE)
+    wait_in_pass(running, 2)
     wattdock.interrupt(signal.SIGINT)
-    time.sleep(0.7)
+    wait_for(running, "Ctrl-C again stops now")
     wattdock.interrupt(signal.SIGINT)
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
-    assert "pass 2/3: 120 tokens in" not in err
+    assert "pass 2/3: 40 tokens in" not in err
     [row] = wattdock.results()
     assert len(row["energy"]["passes"]) == 1
     assert wattdock.nothing_runs_within(5)
