@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.attempt import Attempt
-from wattdock.errors import ConfigError, ExitCode, StoreError
+from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.fallbacks import circumstances, ladder, stated
 from wattdock.host.folders import scratch_folder
 from wattdock.host.leases import Wanted, held
@@ -185,6 +185,7 @@ class _Loop:
         self._number = 0
         self._ready = {one.config.experiment_id: one for one in ready}
         self._fallen: deque[ExperimentResult] = deque()
+        self._left_begun = False
         for one in stored:
             self._note_fallen(one.result)
 
@@ -199,7 +200,7 @@ class _Loop:
             raise error
         if self._unstored:
             self._progress.say(f"{len(self._unstored)} experiment(s) were not begun; go on with --resume")
-        elif all(one.result.status != "interrupted" for one in self._stored):
+        elif not self._left_begun and all(one.result.status != "interrupted" for one in self._stored):
             self._folder.end()
 
     def standing(self) -> str:
@@ -271,7 +272,13 @@ class _Loop:
             return past.status == OK
         # On the same GPUs, which are held for the whole run.
         ready = replace(self._ready[asked.experiment_id], config=step.config)
-        row = restore(ready, self._folder, past, expected=None)
+        try:
+            row = restore(ready, self._folder, past, expected=None)
+        except (ConfigError, PreflightError) as error:
+            # Its record stays, for a resumption that can go on with it; what else was asked for is measured now.
+            self._left_begun = True
+            self._progress.say(f"fallback {step.change}: left as it was begun: {error}")
+            return False
         row.fallback = Fallback(fallback_of=asked.experiment_id, step=number, change=step.change)
         self._unstored.append(row)
         for restart in range(step.config.repeats.restarts):

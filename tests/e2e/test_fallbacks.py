@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from command import on_gpus
-from e2e.test_study import HEAD, journal, wait_for, write
+from e2e.test_study import HEAD, journal, wait_for, wait_in_pass, write
 from fake_nvml import FakeGpu, uuid_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,31 @@ def test_a_resumed_ladder_goes_on_where_it_was_and_measures_nothing_twice(wattdo
     for _ in range(2):
         assert wattdock("run", write(wattdock, text), "--resume").returncode == RUNNER
         assert sorted(row["status"] for row in wattdock.results()) == ["failed", "failed", "ok"]
+
+
+def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(wattdock: Command) -> None:
+    """One line instead of an end in the middle; on its own GPUs it is gone on with."""
+    env = on_gpus(wattdock, FakeGpu(uuid=uuid_of(1)), FakeGpu(uuid=uuid_of(2)))
+    first, second = ({**env, "CUDA_VISIBLE_DEVICES": one} for one in "01")
+    text = TIGHT.replace("passes: 1}", "passes: 2}\n  warmup: {passes: 0}").replace("tokens: 4}", "tokens: 40}")
+    text = text.replace("most_in_flight: 2", "most_in_flight: 2, step_s: 0.08")
+    text = "order: written\n" + text + "- {name: after, workload: {batch_size: 1}, repeats: {passes: 1}}\n"
+    running = wattdock.start("run", write(wattdock, text), env=first, stderr=subprocess.PIPE)
+    wait_in_pass(running, 2)
+    wattdock.interrupt(signal.SIGKILL)
+    running.communicate(timeout=60)
+    assert [row["status"] for row in wattdock.results()] == ["failed", "failed"]
+    elsewhere = wattdock("run", "x.yaml", "--resume", env=second)
+    assert elsewhere.returncode == RUNNER, elsewhere.stderr
+    assert "fallback workload.batch_size: 2: left as it was begun: " in elsewhere.stderr
+    assert f" was measured on {uuid_of(1)}, and this run would take {uuid_of(2)}; " in elsewhere.stderr
+    assert "Traceback" not in elsewhere.stderr
+    assert [row["config"]["name"] for row in wattdock.results() if row["status"] == "ok"] == ["after"]
+    assert journal(wattdock)[-1]["event"] != "ended"
+    assert wattdock("run", "x.yaml", "--resume", env=first).returncode == RUNNER
+    row = rows(wattdock)["workload.batch_size: 2"]
+    assert (row["status"], len(row["energy"]["passes"])) == ("ok", 2)
+    assert journal(wattdock)[-1]["event"] == "ended"
 
 
 def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itself(wattdock: Command) -> None:
