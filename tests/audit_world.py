@@ -84,6 +84,7 @@ class World:
         warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
         config: Settings that differ.
         conditions: What each restart was measured under.
+        unchecked: Passes of each restart after which the runner was gone.
     """
 
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +98,7 @@ class World:
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
     conditions: Sequence[Mapping[str, str]] = ({"driver": "580"},) * 3
+    unchecked: frozenset[int] = frozenset()
     launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
 
 
@@ -199,7 +201,8 @@ def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
         cached_prompt_tokens=world.cached_prompt_tokens * len(requests),
         prompt_repeats=0,
     )
-    return MeasuredPass(index, generated, 0.5, "f" * 64, prompts_reused=False)
+    checked = index not in world.unchecked
+    return MeasuredPass(index, generated, 0.5, "f" * 64, prompts_reused=False, clock_checked=checked)
 
 
 def _request(world: World, index: int, at_s: float, tokens: int) -> RequestRecord:

@@ -116,6 +116,13 @@ def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
     assert all(found[name].figure for name in names)
 
 
+def test_a_pass_after_which_no_clock_was_checked_leaves_the_clock_unknown(library: Path) -> None:
+    """The runner had died: what its clock had become meanwhile, nobody saw."""
+    found = failed(result_of(World(restarts=2, unchecked=frozenset({1})), library))
+    assert found["clock trusted"].status == "unknown"
+    assert found["clock trusted"].figure.endswith("; not checked after 2 pass(es)")
+
+
 def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:
     """A declared power limit passes."""
     world = World(restarts=1, gpu={"power_limit_w": 500.0}, config={"power_limit_w": 500})

@@ -142,7 +142,8 @@ def measure(session: Session, collected: Collected) -> None:
             done = _measured_pass(session, collected, number)
         died = _clock_checked(session, collected)
         span = done.generated.span
-        collected.passes.append(dataclasses.replace(done, prompts_reused=done.prompts_reused or reused))
+        reused_here = done.prompts_reused or reused
+        collected.passes.append(dataclasses.replace(done, prompts_reused=reused_here, clock_checked=not died))
         session.progress.say(f"  {collected.stage}: {done.generated.output_tokens:,} tokens in {span.duration_s:.2f} s")
         session.keep(collected)
         if died:
@@ -152,7 +153,9 @@ def measure(session: Session, collected: Collected) -> None:
 
 
 def _clock_checked(session: Session, collected: Collected) -> RunnerError | None:
-    """Check after a pass that its clock is the host's; return why nobody was there to ask, which costs no pass.
+    """Check after a pass that its clock is the host's; return why nobody was there to ask.
+
+    That costs no pass: the pass is kept as unchecked, and the audit says so.
 
     Raises:
         ClockError: It is another one: the pass does not count.

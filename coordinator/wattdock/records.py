@@ -102,6 +102,7 @@ class MeasuredPass:
         cpu_busy: Mean share of all CPU time that was busy, 0 to 1; None where the host does not tell.
         prompts_sha256: Of the prompts sent.
         prompts_reused: Some of them were sent in an earlier pass already.
+        clock_checked: The runner's clock was seen to be the host's after it; False where the runner was gone by then.
     """
 
     index: int
@@ -109,6 +110,7 @@ class MeasuredPass:
     cpu_busy: float | None
     prompts_sha256: str
     prompts_reused: bool
+    clock_checked: bool = True
 
 
 @dataclass(frozen=True)

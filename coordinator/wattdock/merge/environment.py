@@ -168,5 +168,6 @@ def _clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
         trusted=bool(checks) and not mistrusted,
         checks=len(checks),
         round_trip_max_s=None if slowest is None else slowest / NS_PER_S,
+        unchecked_passes=sum(not done.clock_checked for one in restarts for done in one.passes),
         identities=[clock for clock in clocks_of(restarts) if clock],
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.derived import Compute, Statistics
-    from wattdock.results.environment import ConditionChange, EnvironmentSnapshot
+    from wattdock.results.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
     from wattdock.results.procedure import Procedure
     from wattdock.results.result import EnergyResult, Failure, Performance
 
@@ -84,14 +84,24 @@ def audit(
 
 
 def _environment_checks(environment: EnvironmentSnapshot) -> list[Check]:
-    clock, model = environment.clock, environment.model
-    slowest = "unknown" if clock.round_trip_max_s is None else f"{clock.round_trip_max_s * 1e3:.1f} ms"
+    model = environment.model
     return [
-        _check("clock trusted", clock.trusted, f"{clock.checks} checks, offset at most {slowest}"),
+        _clock_check(environment.clock),
         _check("weights real", model.weights == "real", model.weights),
         _check("model pinned", model.revision is not None, str(model.revision)),
         _image_check(environment),
     ]
+
+
+def _clock_check(clock: ClockFacts) -> Check:
+    """Return whether every pass's clock was seen to be the host's; of one that nobody could ask after, none knows."""
+    slowest = "unknown" if clock.round_trip_max_s is None else f"{clock.round_trip_max_s * 1e3:.1f} ms"
+    unasked = f"; not checked after {clock.unchecked_passes} pass(es)" if clock.unchecked_passes else ""
+    return Check(
+        name="clock trusted",
+        status="fail" if not clock.trusted else "unknown" if unasked else "pass",
+        figure=f"{clock.checks} checks, offset at most {slowest}{unasked}",
+    )
 
 
 def _one_environment_check(environment: EnvironmentSnapshot, energy: EnergyResult) -> Check:

@@ -120,12 +120,14 @@ class ClockFacts(_Stored):
     Attributes:
         identities: The clocks that the result's instants are of, by their number; several where the host was booted
             anew between a kill and its resumption. Empty in results of versions that did not record them.
+        unchecked_passes: Measured passes after which no runner was there to be asked; null where that was not recorded.
     """
 
     trusted: bool
     checks: int
     round_trip_max_s: float | None = None
     identities: list[str] = Field(default_factory=list)
+    unchecked_passes: int | None = None
 
 
 class ConditionChange(_Stored):
