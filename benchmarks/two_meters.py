@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
-    from wattdock.results.result import ExperimentResult, PassEnergy, StoredSpan
+    from wattdock.results.energy import PassEnergy
+    from wattdock.results.result import ExperimentResult, StoredSpan
 
 HEADER = (
     "experiment", "restart", "pass", "s", "NVML J", "± (95 %)", "Zeus's layer J", "difference J", "%",

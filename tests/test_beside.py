@@ -18,7 +18,7 @@ from wattdock.results.audit import _meters_checks
 from wattdock.results.tables import timeline_table
 
 if TYPE_CHECKING:
-    from wattdock.results.result import EnergyResult
+    from wattdock.results.energy import EnergyResult
 
 ONE = Gpus(used=("GPU-a",), leased=("GPU-a",), bystanders=("GPU-b",))
 PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wattdock.results.result import GpuProcessSeen, MeterFact
+from wattdock.results.energy import GpuProcessSeen, MeterFact
 from wattdock.results.sharing import sharing_checks
 
 

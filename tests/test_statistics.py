@@ -11,7 +11,7 @@ import pytest
 from wattdock.comparison import difference
 from wattdock.merge.statistics import deviation_interval, mean_interval, statistics
 from wattdock.report.words import interval_text
-from wattdock.results.result import PassEnergy
+from wattdock.results.energy import PassEnergy
 
 RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
 TRIALS = 4000

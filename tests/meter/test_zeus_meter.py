@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fake_nvml import FakeNvml
 
     from wattdock.meter.timeline import Timeline, Window
-    from wattdock.results.result import WindowCheck
+    from wattdock.results.energy import WindowCheck
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
 S = 1_000_000_000

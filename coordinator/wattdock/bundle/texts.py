@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from wattdock.bundle.manifest import CARDS, CITATION, LOCK, MANIFEST, PROMPTS, RESULTS, STUDY, SUMS
-from wattdock.results.result import BOUNDARY_STATEMENT
+from wattdock.results.energy import BOUNDARY_STATEMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattdock.energy import MAX_GAP_S, MJ_PER_J
 from wattdock.records import NS_PER_S, Span
-from wattdock.results.result import CrossCheck, HostEnergy, WindowCheck
+from wattdock.results.energy import CrossCheck, HostEnergy, WindowCheck
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

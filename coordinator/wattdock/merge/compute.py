@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from wattdock.records import MeasuredPass, RequestRecord
+    from wattdock.results.energy import EnergyResult
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.result import EnergyResult
 
 EXECUTED_REASON = "no engine says how much padding and recomputation it did"
 

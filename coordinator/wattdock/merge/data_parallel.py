@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.merge.energy import SpanJoules
     from wattdock.records import MeasuredPass, ReplicaPass, RestartRecord
-    from wattdock.results.result import EnergyResult
+    from wattdock.results.energy import EnergyResult
 
 
 def data_parallel(

@@ -11,13 +11,7 @@ import numpy as np
 from wattdock.energy import COUNTER_LAG, EnergyCurve
 from wattdock.merge.beside import cross_check, host_energy, host_joules
 from wattdock.merge.processes import processes_seen
-from wattdock.results.result import (
-    CpuEstimate,
-    EnergyResult,
-    MeterFact,
-    PassEnergy,
-    Uncertainty,
-)
+from wattdock.results.energy import CpuEstimate, EnergyResult, MeterFact, PassEnergy, Uncertainty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.results.result import MultiGPUMetrics
+from wattdock.results.energy import MultiGPUMetrics
 from wattdock.steadiness import series_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock.records import RestartRecord
-    from wattdock.results.result import EnergyResult, Performance
+    from wattdock.results.energy import EnergyResult
+    from wattdock.results.result import Performance
 
 
 def multi_gpu(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.records import clocks_of
-from wattdock.results.result import GpuProcessSeen
+from wattdock.results.energy import GpuProcessSeen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

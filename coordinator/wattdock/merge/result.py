@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.records import RestartRecord, Span
-    from wattdock.results.result import EnergyResult, Failure
+    from wattdock.results.energy import EnergyResult
+    from wattdock.results.result import Failure
 
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}

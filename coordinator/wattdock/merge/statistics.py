@@ -13,7 +13,7 @@ from wattdock.results.derived import Statistics
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.results.result import EnergyResult, PassEnergy
+    from wattdock.results.energy import EnergyResult, PassEnergy
 
 CONFIDENCE = 0.95
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.

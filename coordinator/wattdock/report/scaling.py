@@ -13,7 +13,7 @@ from wattdock.merge.statistics import mean_interval
 from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import interval_text
-from wattdock.results.result import ENERGY_BOUNDARY
+from wattdock.results.energy import ENERGY_BOUNDARY
 from wattdock.scaling.curves import AMDAHL_METHOD, RATIO_METHOD, curves, optimum
 
 if TYPE_CHECKING:

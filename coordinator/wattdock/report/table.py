@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.results.data_parallel import DataParallel
-    from wattdock.results.result import Audit, CrossCheck, EnergyResult, ExperimentResult, MultiGPUMetrics, Quantiles
+    from wattdock.results.energy import CrossCheck, EnergyResult, MultiGPUMetrics
+    from wattdock.results.result import Audit, ExperimentResult, Quantiles
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.derived import Compute, Statistics
+    from wattdock.results.energy import EnergyResult
     from wattdock.results.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
     from wattdock.results.procedure import Procedure
-    from wattdock.results.result import EnergyResult, Failure, Performance
+    from wattdock.results.result import Failure, Performance
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0

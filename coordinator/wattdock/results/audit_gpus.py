@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from wattdock.results.conditions import GpuConditions
     from wattdock.results.derived import Compute
+    from wattdock.results.energy import EnergyResult
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.result import EnergyResult
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")

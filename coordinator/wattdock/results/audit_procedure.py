@@ -8,8 +8,9 @@ from wattdock.results.result import Check
 
 if TYPE_CHECKING:
     from wattdock.results.derived import Statistics
+    from wattdock.results.energy import EnergyResult
     from wattdock.results.procedure import Procedure
-    from wattdock.results.result import EnergyResult, Performance
+    from wattdock.results.result import Performance
 
 MIN_RESTARTS = 3
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wattdock.results.result import ExperimentResult, MeterFact, PassEnergy
+    from wattdock.results.energy import MeterFact, PassEnergy
+    from wattdock.results.result import ExperimentResult
 
 Rows = dict[str, Any]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattdock.results.result import ExperimentResult, PassEnergy
+    from wattdock.results.energy import PassEnergy
+    from wattdock.results.result import ExperimentResult
 
 
 def restart_values(result: ExperimentResult) -> dict[str, list[float]]:

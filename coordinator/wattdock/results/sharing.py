@@ -9,8 +9,8 @@ from wattdock.results.result import Check
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.results.energy import EnergyResult, GpuProcessSeen
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.result import EnergyResult, GpuProcessSeen
 
 FIGURE_PROCESSES = 3
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock.config.placement import Split
-    from wattdock.results.result import ExperimentResult, PassEnergy
+    from wattdock.results.energy import PassEnergy
+    from wattdock.results.result import ExperimentResult
 
 # Settings of backends that say how a model is spread; all others have to be equal on one curve.
 SPLIT_KEYS = {

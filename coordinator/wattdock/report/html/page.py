@@ -18,8 +18,8 @@ from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, meas
 from wattdock.report.points import points
 from wattdock.report.style import ON_DARK, PALETTE
 from wattdock.report.timelines import timelines
+from wattdock.results.energy import BOUNDARY_STATEMENT, NET_MEANING
 from wattdock.results.facts import ENGINE, PACKAGE
-from wattdock.results.result import BOUNDARY_STATEMENT, NET_MEANING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
