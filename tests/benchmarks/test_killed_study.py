@@ -78,7 +78,7 @@ def test_a_study_is_killed_resumed_and_found_whole_and_what_is_tampered_with_is_
     [journal] = one.glob("studies/*/journal.jsonl")
     row = sorted(one.glob("2*/result.json"))[0]
     for file, before, after, expected in (
-        (journal, '"restart":1,"pass":1', '"restart":1,"pass":7', "stands in the journal and nowhere else"),
+        (journal, '"restart": 1, "pass": 1', '"restart": 1, "pass": 7', "stands in the journal and nowhere else"),
         (row, '"changes": []', '"changes": [{"name": "driver", "restarts": {"1": [0], "2": [1]}}]', "driver: 1, 2"),
         (row, '"changes": []', '"changes": null', "was not recorded"),
     ):
