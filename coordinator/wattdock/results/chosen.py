@@ -83,6 +83,17 @@ def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> 
     return without_superseded(rows)
 
 
+def is_result_itself(what: str, row: Row) -> bool:
+    """Whether `what` names this result, not a study, a bundle or a folder that happens to hold only this one."""
+    path = Path(what)
+    if path.exists():
+        return path.name == RESULT or (path / RESULT).exists()
+    if what == row.folder.name:
+        return True
+    study = row.result.study
+    return _begins(row.folder.name, what) and not (study and _begins(study.study_id, what))
+
+
 def without_superseded(rows: Sequence[Row]) -> list[Row]:
     """Leave out what a later attempt of the same study stands for."""
     latest: dict[tuple[str, str], int] = {}
@@ -132,8 +143,7 @@ def _of_name(what: str, output_dir: Path) -> list[Path]:
         return [output_dir / what]
     known = _names(output_dir)
     every = known.every
-    begun = [name for name in every if name.startswith(what) or name.partition("-")[2].startswith(what)]
-    names = [what] if what in every else begun if what else []
+    names = [what] if what in every else [name for name in every if _begins(name, what)]
     if not names:
         raise StoreError(
             f"{what}: no such folder, and no result or study in {output_dir} whose name begins so; "
@@ -145,6 +155,11 @@ def _of_name(what: str, output_dir: Path) -> list[Path]:
         raise ConfigError(f"{what}: begins the names of {', '.join(names[:SHOWN])}{more}; write more of one")
     study = next((name for name in names if name in known.studies), None)
     return known.of_study(study) if study else every[names[0]]
+
+
+def _begins(name: str, what: str) -> bool:
+    """Whether `what` is a name's beginning, with the time in front or without; nothing is none."""
+    return bool(what) and (name.startswith(what) or name.partition("-")[2].startswith(what))
 
 
 def _names(output_dir: Path) -> _Names:
