@@ -19,6 +19,7 @@ from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.failures import cause_of, oom_kills
 from wattdock.host.folders import SCRATCH_LOCK
+from wattdock.host.gpus import inventory
 from wattdock.launch.log import log_tail
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL, place_of
 from wattdock.launch.protocol import STOPPED, LaunchSpec
@@ -98,6 +99,7 @@ class Attempt:
             self._hand_over(meter)
 
     def _serve(self, meter: Meter, interrupts: Interrupts) -> None:
+        self._look_again()
         meter.start()
         with interrupts.allowed():
             model = resolve_model(self._ready.config.model, home=self._home, progress=self._progress.say)
@@ -114,6 +116,14 @@ class Attempt:
                 launcher = environment.enter_context(self._ready.launcher(self._progress))
             self._opening.stage = "launch"
             self._serve_with(launcher, model, meter, interrupts)
+
+    def _look_again(self) -> None:
+        """Take the GPUs as this runner finds them: a limit may have changed since the run began."""
+        if self._ready.inventory.gpus:
+            found = inventory()
+            for row in self._pending:
+                row.ready = row.ready.on(found)
+            self._ready = self._pending[0].ready
 
     def _serve_with(self, launcher: Launcher, model: ModelFolder, meter: Meter, interrupts: Interrupts) -> None:
         metered = bool(self._ready.inventory.gpus) and not self._ready.meter.no_gpu_reason

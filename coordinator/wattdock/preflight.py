@@ -127,6 +127,13 @@ class Ready:
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
 
+    def on(self, found: GpuInventory) -> Ready:
+        """Return it with the GPUs in their present state; as it was where one is gone, which its runner will find."""
+        now = {gpu.uuid: gpu for gpu in found.gpus}
+        if any(gpu.uuid not in now for gpu in self.inventory.gpus):
+            return self
+        return replace(self, inventory=found, gpus=tuple(now[gpu.uuid] for gpu in self.gpus))
+
     @property
     def decisions(self) -> str:
         """Which launcher and meter, why, what would change the launcher, and what a locked runner gets besides."""

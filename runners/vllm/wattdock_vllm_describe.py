@@ -39,7 +39,10 @@ def json_ready(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
+        # Their order is another one in each process.
+        return sorted(map(json_ready, value), key=str)
+    if isinstance(value, (list, tuple)):
         return [json_ready(item) for item in value]
     return str(value).removeprefix("torch.")
 

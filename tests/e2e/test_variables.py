@@ -10,7 +10,7 @@ from command import SMALL
 if TYPE_CHECKING:
     from command import Command
 
-TWO, THREE = {"OMP_NUM_THREADS": "2", "NCCL_AUTH_OF_MINE": "hidden"}, {"OMP_NUM_THREADS": "3"}
+TWO, THREE = {"NCCL_NTHREADS": "2", "NCCL_AUTH_OF_MINE": "hidden"}, {"NCCL_NTHREADS": "3"}
 
 
 def test_engine_settings_of_the_environment_are_stored_shown_and_told_apart(wattdock: Command) -> None:
@@ -21,18 +21,18 @@ def test_engine_settings_of_the_environment_are_stored_shown_and_told_apart(watt
     [folder] = (wattdock.folder / "two").glob("2*")
     stored = (folder / "result.json").read_text()
     found = json.loads(stored)["environment"]["variables"]
-    assert {name: found[name] for name in TWO} == {"OMP_NUM_THREADS": "2", "NCCL_AUTH_OF_MINE": "set"}
+    assert {name: found[name] for name in TWO} == {"NCCL_NTHREADS": "2", "NCCL_AUTH_OF_MINE": "set"}
     assert "hidden" not in stored
-    assert "OMP_NUM_THREADS=2" in wattdock("show", folder).stdout
+    assert "NCCL_NTHREADS=2" in wattdock("show", folder).stdout
     apart = json.loads(wattdock("compare", "two", "three", "--json").stdout)["differs_in"]
     told = {one["name"]: (one["a"], one["b"]) for one in apart}
-    assert told["variable: OMP_NUM_THREADS"] == ("2", "3")
+    assert told["variable: NCCL_NTHREADS"] == ("2", "3")
 
 
 def test_a_study_is_not_resumed_under_other_engine_settings(wattdock: Command) -> None:
     """Its row would hold passes of two configurations; taking one away counts, too."""
     assert wattdock("run", *SMALL, env=TWO).returncode == 0
-    for given, words in ((THREE, "variables.OMP_NUM_THREADS 2 → 3"), ({}, "variables.OMP_NUM_THREADS 2 → None")):
+    for given, words in ((THREE, "variables.NCCL_NTHREADS 2 → 3"), ({}, "variables.NCCL_NTHREADS 2 → None")):
         refused = wattdock("run", *SMALL, "--resume", env=given)
         assert refused.returncode == 3, refused.stderr
         assert words in refused.stderr

@@ -128,6 +128,8 @@ class FakeGpu:
     frozen_at_s: float = inf
     power_limit_w: float = 700.0
     power_limit_default_w: float = 700.0
+    power_limit_changes_at_s: float = inf
+    power_limit_then_w: float = 700.0
     throttle_above_w: float = inf
     thermal_above_w: float = inf
     power_reading_factor: float = 1.0

@@ -129,7 +129,7 @@ static void defaults(struct gpu *gpu) {
     memset(gpu, 0, sizeof *gpu);
     gpu->period_s = 0.1;
     gpu->counter_step_mj = 1;
-    gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = HUGE_VAL;
+    gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = HUGE_VAL;
     gpu->power_reading_factor = 1;
 }
 
@@ -184,7 +184,7 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)
-    REAL(failing_until_s) REAL(frozen_at_s) REAL(power_limit_w)
+    REAL(failing_until_s) REAL(frozen_at_s) REAL(power_limit_w) REAL(power_limit_changes_at_s) REAL(power_limit_then_w)
     REAL(power_limit_default_w) REAL(throttle_above_w) REAL(thermal_above_w) REAL(power_reading_factor) REAL(temperature_c) REAL(memory_temperature_c)
     return -1;
 }

@@ -39,6 +39,7 @@ struct gpu {
     double drop_probability, lag_s, power_lag_s;
     double read_cost_s, slow_cost_s, slow_probability, process_cost_s;
     double reset_at_s, lost_at_s, frozen_at_s, failing_from_s, failing_until_s, power_limit_w, power_limit_default_w;
+    double power_limit_changes_at_s, power_limit_then_w;
     double throttle_above_w, thermal_above_w, power_reading_factor, temperature_c, memory_temperature_c;
     unsigned sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz, ecc, mig, persistence;
     unsigned compute_major, compute_minor, architecture, transient_error_every, utilization_percent, mig_slices;

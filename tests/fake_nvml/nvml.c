@@ -252,7 +252,7 @@ result nvmlDeviceGetUtilizationRates(device gpu, struct utilization *u) {
     return OK;
 }
 
-result nvmlDeviceGetEnforcedPowerLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_w); return OK; }
+result nvmlDeviceGetEnforcedPowerLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * (t < gpu->power_limit_changes_at_s ? gpu->power_limit_w : gpu->power_limit_then_w)); return OK; }
 result nvmlDeviceGetPowerManagementLimit(device gpu, unsigned *mw) { return nvmlDeviceGetEnforcedPowerLimit(gpu, mw); }
 result nvmlDeviceGetPowerManagementDefaultLimit(device gpu, unsigned *mw) { BEGIN("power_limit", USUAL); *mw = (unsigned)(1000 * gpu->power_limit_default_w); return OK; }
 result nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *bits) { BEGIN("reasons", USUAL); *bits = (power_w(gpu, t) > gpu->throttle_above_w ? 4u : 0) | (gpu->clocks_limited ? 2u : 0); return OK; }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import wattdock_tensorrt_engine
 from wattdock_tensorrt_arguments import argument_for, classes_in, fields_of
+from wattdock_tensorrt_describe import json_ready
 
 from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights
 
@@ -148,3 +149,8 @@ def test_scratch_of_the_living_is_left_alone(tmp_path: Path, monkeypatch: pytest
         assert one != two
         assert one.is_dir()
     assert list(one.parent.glob("drawn-*")) == []
+
+
+def test_a_set_is_written_in_one_order_whatever_the_process() -> None:
+    """Two runners with equal arguments would seem to differ."""
+    assert json_ready(frozenset("zyxab")) == ["a", "b", "x", "y", "z"]

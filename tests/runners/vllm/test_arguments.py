@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -77,3 +78,13 @@ def test_a_cpu_engine_gets_a_cache_of_known_size_unless_one_is_set(arguments: An
     assert arguments.defaults_for({}, on_gpu=False, kv_cache_is_set=False)["kv_cache_memory_bytes"] == 2 << 30
     assert "kv_cache_memory_bytes" not in arguments.defaults_for({}, on_gpu=False, kv_cache_is_set=True)
     assert "kv_cache_memory_bytes" not in arguments.defaults_for({}, on_gpu=True, kv_cache_is_set=False)
+
+
+def test_a_set_is_written_in_one_order_whatever_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runners with equal arguments would seem to differ."""
+    monkeypatch.syspath_prepend(VLLM_FOLDER)
+    describe = importlib.import_module("wattdock_vllm_describe")
+    assert describe.json_ready({"bits": frozenset("zyxab"), "order": ("z", "a")}) == {
+        "bits": ["a", "b", "x", "y", "z"],
+        "order": ["z", "a"],
+    }
