@@ -51,6 +51,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "sliding_window": 8,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
+    "windows in every layer": {**SMALL, "model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 8},
+    "windows in later layers": {
+        **SMALL,
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "max_window_layers": 1,
+    },
+    "windows that are off": {**SMALL, "model_type": "qwen3", "sliding_window": 8},
+    "windows and experts in every layer": {
+        **SMALL,
+        **EXPERTS,
+        "model_type": "qwen3_moe",
+        "num_experts": 4,
+        "moe_intermediate_size": 48,
+        "use_sliding_window": True,
+        "sliding_window": 8,
+    },
     "multi-query": {**PLAIN, "model_type": "falcon", "multi_query": True},
     "multi-head": {**PLAIN, "model_type": "falcon", "multi_query": False, "parallel_attn": False, "alibi": True},
     "grouped queries, plain MLP": {
@@ -116,11 +134,20 @@ def test_a_tied_embedding_is_computed_and_held_once() -> None:
     assert own.total_weights - tied.total_weights == 64 * 128
 
 
+def test_learned_positions_are_held_and_a_window_left_out_is_the_usual_one() -> None:
+    """GPT-2's table of 1024 positions, and Mistral's window of 4096 tokens."""
+    gpt2 = decoder(CONFIGS["learned positions"])
+    assert gpt2.total_weights == 3 * 12 * 64**2 + 64 * 128 + 64 * 1024
+    mistral = decoder({**SMALL, "model_type": "mistral"})
+    assert (mistral.windowed_layers, mistral.window) == (3, 4096)
+    assert decoder({**SMALL, "model_type": "mistral", "sliding_window": None}).windowed_layers == 0
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
         ({"model_type": "mamba"}, "'mamba' is not among"),
-        ({**CONFIGS["dense"], "sliding_window": 4096}, "window of 4096"),
+        ({**CONFIGS["dense"], "sliding_window": 4096}, "Llama has no window, .* says 4096"),
         ({"model_type": "llama", "num_hidden_layers": 2}, "does not tell hidden_size"),
         ({**SMALL, **EXPERTS, "model_type": "gpt_oss", "num_local_experts": 4}, "does not tell sliding_window"),
     ],

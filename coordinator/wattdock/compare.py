@@ -109,14 +109,22 @@ def _test(pair: Match, quantity: str) -> Test:
     counts = (len(sides[0]), len(sides[1]))
     means = [geometric_mean(values) if values and min(values) > 0 else None for values in sides]
     if not all(means):
-        which = " and ".join(name for name, mean in zip("AB", means, strict=True) if not mean)
-        return Test(quantity, means[0], means[1], counts, None, None, None, f"not measured in {which}")
+        return Test(quantity, means[0], means[1], counts, None, None, None, _why_no_ratio(*sides))
     if min(counts) < 2:
         relative = (means[1] or 0.0) / (means[0] or 1.0) - 1
         why = f"no test from {counts[0]} and {counts[1]} restart(s); two of each are the least"
         return Test(quantity, means[0], means[1], counts, relative, None, None, why)
     found = difference(*sides)
     return Test(quantity, means[0], means[1], counts, found.relative, found, None, None)
+
+
+def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
+    sides = {"A": first, "B": second}
+    reasons = {
+        "not measured": [name for name, values in sides.items() if not values],
+        "0 or less, so without a ratio,": [name for name, values in sides.items() if values and min(values) <= 0],
+    }
+    return "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
-from statistics import fmean
+from math import exp, log, sqrt
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from wattdock.welch import LogRatio, welch
@@ -67,6 +67,24 @@ def geometric_mean(values: Sequence[float]) -> float:
     if not values or min(values) <= 0:
         raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
     return exp(fmean(map(log, values)))
+
+
+def geometric_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the geometric mean of independent values; None with fewer than two.
+
+    Student's t on logarithms, as `difference` is: it never reaches 0.
+
+    Raises:
+        ValueError: One of them is not above 0.
+    """
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    mean = geometric_mean(values)
+    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    reach = exp(factor * stdev(map(log, values)) / sqrt(len(values)))
+    return mean / reach, mean * reach
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

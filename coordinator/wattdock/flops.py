@@ -6,7 +6,7 @@ attention are counted; norms, activations, rotary embeddings and softmax are not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ METHOD = (
     "more than that"
 )
 GATED, PLAIN = 3, 2
+# What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
+WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
+FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
 
 
 class UnknownArchitectureError(Exception):
@@ -34,7 +37,7 @@ class Decoder:
         active_block_weights: Weights of all layers' matrices that one token meets; of experts, those it is routed to.
         total_block_weights: Weights of all layers' matrices.
         head_weights: Of the output projection; counted where it is tied to the embedding too, for it is computed.
-        embedding_weights: Of the input embedding: looked up, not computed; 0 where tied.
+        embedding_weights: Looked up, not computed: of the input embedding, 0 where tied, and of learned positions.
     """
 
     layers: int
@@ -55,7 +58,7 @@ class Decoder:
 
     @property
     def total_weights(self) -> int:
-        """All matrix weights, the input embedding included; norms and biases are not."""
+        """All matrix weights, the input embedding and learned positions included; norms and biases are not."""
         return self.total_block_weights + self.head_weights + self.embedding_weights
 
 
@@ -63,7 +66,7 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
     """Return the decoder that a config.json describes.
 
     Raises:
-        UnknownArchitectureError: It is of another kind, has windows that are not counted, or leaves out a figure.
+        UnknownArchitectureError: It is of another kind, has windows that its kind has not, or leaves out a figure.
 
     Source: keys, defaults and matrices as in transformers' configuration and modelling classes for `MODEL_TYPES`.
     """
@@ -77,13 +80,12 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
 
 def _llama(config: Mapping[str, Any]) -> Decoder:
     """Grouped-query attention and a gated MLP of three matrices, dense or routed to experts."""
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        raise UnknownArchitectureError(f"attention to a window of {config['sliding_window']} tokens is not counted")
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_size = config.get("head_dim") or hidden // heads
     attention = 2 * hidden * head_size * (heads + kv_heads)
     mlps = [_mlp_weights(config, layer) for layer in range(layers)]
+    windowed_layers, window = _windows(config, layers)
     head = hidden * config["vocab_size"]
     return Decoder(
         layers=layers,
@@ -94,7 +96,24 @@ def _llama(config: Mapping[str, Any]) -> Decoder:
         total_block_weights=layers * attention + sum(total for _, total in mlps),
         head_weights=head,
         embedding_weights=0 if config.get("tie_word_embeddings") else head,
+        windowed_layers=windowed_layers,
+        window=window,
     )
+
+
+def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, int | None]:
+    """How many layers have a window, and of how many tokens."""
+    kind = config["model_type"]
+    window = config.get("sliding_window", WINDOW.get(kind))
+    if not window or (kind.startswith("qwen") and not config.get("use_sliding_window")):
+        return 0, None
+    if kind == "llama":
+        raise UnknownArchitectureError(f"a Llama has no window, and this one's config.json says {window} tokens")
+    if kind not in ("qwen2", "qwen3"):
+        return layers, window
+    if kinds := config.get("layer_types"):
+        return kinds.count("sliding_attention"), window
+    return max(layers - config.get("max_window_layers", FIRST_WINDOWED_LAYER), 0), window
 
 
 def _mlp_weights(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
@@ -148,10 +167,12 @@ def _falcon(config: Mapping[str, Any]) -> Decoder:
 
 
 def _gpt2(config: Mapping[str, Any]) -> Decoder:
-    """Multi-head attention and a plain MLP of two matrices."""
+    """Multi-head attention, a plain MLP of two matrices, and a table of positions."""
     hidden, heads = config["n_embd"], config["n_head"]
     width = config.get("n_inner") or 4 * hidden
-    return _plain(config, layers=config["n_layer"], heads=heads, kv_heads=heads, hidden=hidden, width=width)
+    found = _plain(config, layers=config["n_layer"], heads=heads, kv_heads=heads, hidden=hidden, width=width)
+    positions = hidden * config.get("n_positions", GPT2_POSITIONS)
+    return replace(found, embedding_weights=found.embedding_weights + positions)
 
 
 def _plain(config: Mapping[str, Any], *, layers: int, heads: int, kv_heads: int, hidden: int, width: int) -> Decoder:

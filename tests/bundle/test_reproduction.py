@@ -9,7 +9,7 @@ import pytest
 from stored_results import SAMPLE, bundled, stored
 
 from wattdock.bundle.reproduce import Local, prepare
-from wattdock.bundle.reproduction import differences, settings_here, token_comparison
+from wattdock.bundle.reproduction import TokenComparison, compared, differences, settings_here, token_comparison
 from wattdock.bundle.study_file import pinned_settings
 from wattdock.bundle.verify import verify
 from wattdock.config.experiment import ExperimentConfig
@@ -94,6 +94,22 @@ def test_an_image_is_the_locked_one_where_the_lock_is_the_same_else_the_one_by_i
         elsewhere = settings_here(pinned, before, lock_sha256=other)
         assert (elsewhere["container"]["image"], elsewhere["container"]["locked"]) == (digest, False)
     assert ExperimentConfig.model_validate(locked).container.locked
+
+
+def test_a_value_that_is_not_above_0_is_told_apart_from_one_that_was_not_measured(tmp_path: Path) -> None:
+    """A counter that stood still was read."""
+    energy = document()["energy"]
+    reasons = []
+    for name, total_j in (("none", None), ("zero", 0.0)):
+        passes = [one | {"total_j": total_j} for one in energy["passes"]]
+        before = sample(tmp_path, name=name, energy=energy | {"passes": passes})
+        nothing = TokenComparison(compared=None, equal=None)
+        found = compared(
+            "a", before, sample(tmp_path, name=f"{name}-now"), folders=("a", "b"), tokens=nothing, margin=0.1
+        )
+        reasons += [one.reason for one in found.figures if one.quantity == "energy_per_output_token_j"]
+    zero = "a restart's energy is 0 or less, so without a ratio, in the bundle"
+    assert reasons == ["energy was not measured in the bundle", zero]
 
 
 def test_token_ids_are_compared_request_by_request_where_that_means_something(tmp_path: Path) -> None:

@@ -114,8 +114,10 @@ def test_a_stored_model_that_is_not_known_is_named_and_the_others_are_answered(w
     done = wattdock("estimate", "--against", "results")
     assert (done.returncode, done.stdout.count("shape:llama-3.1-8b")) == (0, 6)
     assert done.stderr.startswith(f"wattdock: left out: {folder.name}: model 'embedded-9' is not known")
-    alone = wattdock("estimate", "--against", "vllm-00000002")
+    (wattdock.folder / "results").rename(wattdock.folder / "copies")
+    alone = wattdock("estimate", "--against", "vllm-00000002", "--output-dir", "copies")
     assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
+    assert folder.name in alone.stderr
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(wattdock: Command) -> None:

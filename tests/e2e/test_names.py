@@ -111,3 +111,12 @@ def test_a_study_is_found_where_only_its_results_were_copied_to(wattdock: Comman
     done = wattdock("show", "copied", "--output-dir", "copies", "--json")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 2
+
+
+def test_a_study_is_a_list_in_json_though_it_is_of_one_result(wattdock: Command) -> None:
+    """A script that reads studies must not meet another form when one has a single row; a result itself is no list."""
+    study = {"study_id": "20260101T000000-alone-0123abcd", "attempt": 1}
+    name = stored(wattdock.folder / "results", name="20260101T000001-fake-1", study=study).name
+    for written, kind in (("alone", list), ("2026", list), ("results", list), (name, dict), ("fake-", dict)):
+        done = wattdock("show", written, "--json")
+        assert isinstance(json.loads(done.stdout), kind), written

@@ -54,3 +54,22 @@ def test_a_file_that_is_no_result_and_no_bundle_is_named_as_neither(wattdock: Co
     done = wattdock("report", "study.yaml")
     assert (done.returncode, done.stderr.count("\n")) == (7, 1)
     assert "study.yaml: is no bundle, which ends in .tar, and no result.json" in done.stderr
+
+
+def test_a_study_with_a_row_that_cannot_be_read_is_refused_with_the_file(wattdock: Command) -> None:
+    """Two rows of three would look like a study of two; each row by itself is still to be had."""
+    results, study_id = wattdock.folder / "results", "20260101T000000-three-0123abcd"
+    study = {"study_id": study_id, "attempt": 1}
+    for number in range(3):
+        stored(results, name=f"20260101T00000{number}-fake-{number}", study=study, experiment_id=f"{number}" * 64)
+    (results / "studies" / study_id).mkdir(parents=True)
+    (results / "studies" / study_id / "journal.jsonl").touch()
+    spoil(results / "20260101T000001-fake-1", "cut")
+    for verb in (
+        *("show three", "report three", f"report results/studies/{study_id} -o f.html", "scaling three"),
+        *("compare three 20260101T000000-fake-0", "plot table three -o t.csv", "bundle create three -o b.tar"),
+    ):
+        done = wattdock(*verb.split())
+        assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
+        assert "results/20260101T000001-fake-1/result.json is no JSON; was it cut short?" in done.stderr
+    assert wattdock("show", "20260101T000002-fake-2").returncode == 0

@@ -127,6 +127,14 @@ def test_one_restart_gives_a_difference_and_no_test() -> None:
     assert judge(found, 0.03).outcome is Outcome.UNDECIDED
 
 
+def test_a_value_that_is_not_above_0_is_told_apart_from_one_that_was_not_measured() -> None:
+    """A counter that stood still was read."""
+    none = {f"energy.passes.{at}.total_j": None for at in range(2)}
+    found = compare([row("one", restarts=[1.0, 0.0])], [row("one", none, restarts=[1.0, 1.0])]).pairs[0].tests[PRIMARY]
+    assert found.reason == "not measured in B; 0 or less, so without a ratio, in A"
+    assert (found.first, found.relative) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("second", "outcome"),
     [

@@ -178,6 +178,18 @@ def test_a_file_that_is_no_result_is_named_with_why(tmp_path: Path) -> None:
     assert query(tmp_path, "SELECT DISTINCT folder FROM all_passes").num_rows == 1
 
 
+def test_no_view_holds_rows_of_a_file_that_is_no_result(tmp_path: Path) -> None:
+    """What is left out is left out of all of them: passes, requests and timeline are counted against each other."""
+    for letter in "ab":
+        put(tmp_path, f"20260101T000000-{letter}")
+        for name in ("requests", "timeline"):
+            pq.write_table(pa.table({"at": [letter]}), tmp_path / f"20260101T000000-{letter}" / f"{name}.parquet")
+    (tmp_path / "20260101T000000-b" / "result.json").write_text('{"status": ')
+    for view in ("all_results", "all_passes", "all_requests", "all_timeline"):
+        found = query(tmp_path, f"SELECT DISTINCT folder FROM {view}")["folder"].to_pylist()
+        assert [one[-1] for one in found] == ["a"], view
+
+
 def test_results_without_their_parquet_files_are_asked_all_the_same(tmp_path: Path) -> None:
     """`requests` is a column of `results`, too."""
     put(tmp_path, "20260101T000000-a")
@@ -185,7 +197,13 @@ def test_results_without_their_parquet_files_are_asked_all_the_same(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "sql", ["COPY results TO '{}'", "SELECT 1; COPY (SELECT 1) TO '{}'; SELECT 2", "EXPORT DATABASE '{}'"]
+    "sql",
+    [
+        "COPY results TO '{}'",
+        "SELECT 1; COPY (SELECT 1) TO '{}'; SELECT 2",
+        "EXPORT DATABASE '{}'",
+        "EXPLAIN ANALYZE COPY (SELECT 42 AS a) TO '{}'",
+    ],
 )
 def test_a_query_that_would_write_is_refused_before_it_does(tmp_path: Path, sql: str) -> None:
     """A stored result is never written over, by no command."""
@@ -194,6 +212,16 @@ def test_a_query_that_would_write_is_refused_before_it_does(tmp_path: Path, sql:
         query(tmp_path, sql.format(tmp_path / "written"))
     assert not (tmp_path / "written").exists()
     assert query(tmp_path, "PIVOT results ON status USING count(*)").num_rows >= 1
+
+
+def test_a_select_cannot_have_its_profile_written_over_a_stored_file(tmp_path: Path) -> None:
+    """Settings are functions too, and some of them name a file."""
+    put(tmp_path, "20260101T000000-a")
+    stored = tmp_path / "20260101T000000-a" / "runner.log"
+    stored.write_text("loaded\n")
+    with pytest.raises(ConfigError, match="locked"):
+        query(tmp_path, f"FROM enable_profiling(save_location = '{stored}'); SELECT 1")
+    assert stored.read_text() == "loaded\n"
 
 
 def test_a_folder_whose_name_looks_like_a_pattern_is_found(tmp_path: Path) -> None:

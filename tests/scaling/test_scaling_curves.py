@@ -9,6 +9,8 @@ import pytest
 from scaling.stored import document, result
 from scipy import stats
 
+from wattdock.comparison import geometric_interval
+from wattdock.report.scaling import as_document
 from wattdock.results.result import ExperimentResult
 from wattdock.scaling.curves import Curve, curves, optimum, ratio
 from wattdock.scaling.points import Setting, settings
@@ -125,6 +127,22 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
         assert best.difference.differs is differs
 
 
+def test_the_means_beside_ratios_are_those_whose_ratios_they_are() -> None:
+    """Geometric: arithmetic ones of these restarts, 125 and 200, would make 1.6 beside a speed-up of 2."""
+    made = {
+        "one": result({}, [50.0, 200.0], [600.0, 600.0]),
+        "two": result({"tensor_parallel_size": 2}, [200.0, 200.0], [1200.0, 1200.0]),
+    }
+    shown = as_document(*settings(made))
+    first, second = (one["tokens_per_s"] for one in shown["settings"][0]["points"])
+    assert (first["mean"], second["mean"]) == pytest.approx((100, 200))
+    assert shown["settings"][0]["curves"][0]["points"][1]["speed_up"]["value"] == pytest.approx(2)
+    assert shown["mean_method"].startswith("geometric means over restarts")
+    ends = stats.t.interval(0.95, 1, np.log(100), np.std(np.log([50, 200]), ddof=1) / 2**0.5)
+    assert first["ci95"] == pytest.approx(np.exp(ends))
+    assert geometric_interval([1.0]) is None
+
+
 def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> None:
     """Efficiency counts the GPUs that the first point has."""
     _, [curve] = only({"two": tensor(2), "four": tensor(4)})
@@ -138,9 +156,11 @@ def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     on_cpu = document({}, [1.0], None)
     on_cpu["environment"] |= {"gpu_count": 0, "gpu_names": [], "gpu_uuids": []}
     made = {"failed": ExperimentResult.model_validate(failed), "cpu": ExperimentResult.model_validate(on_cpu)}
+    made["silent"] = result({}, [100.0, 100.0], [600.0, 0.0])
     found, left_out = settings(made)
     assert found == []
-    assert [one.reason for one in left_out] == ["status failed", "no GPU was used"]
+    silent = "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
+    assert [one.reason for one in left_out] == ["status failed", "no GPU was used", silent]
 
 
 def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:

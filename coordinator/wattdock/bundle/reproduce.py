@@ -26,7 +26,8 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.host.gpus import inventory
 from wattdock.images.lock import SETTING, lock_sha256
 from wattdock.models.folder import check_folder, sampled_revision
-from wattdock.results.store import REQUESTS, load_requests, load_result
+from wattdock.results.agreement import answers
+from wattdock.results.store import REQUESTS, load_result
 from wattdock.run import Run
 
 if TYPE_CHECKING:
@@ -266,8 +267,4 @@ def _lock_in_use(lock: Path | None) -> Iterator[None]:
 def _output_ids(folder: Path) -> dict[Place, Ids | None]:
     if not (folder / REQUESTS).is_file():
         return {}
-    rows = load_requests(folder, ("restart", "pass", "index", "output_ids"))
-    return {
-        (row["restart"], row["pass"], row["index"]): None if row["output_ids"] is None else tuple(row["output_ids"])
-        for row in rows
-    }
+    return {place: answer.ids for place, answer in answers(folder).items()}

@@ -177,9 +177,10 @@ def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin
     means = {"before": _mean(before), "now": _mean(now)}
     verdict: Verdict = "undecided"
     if means["before"] is None or means["now"] is None:
-        where = "the bundle" if means["before"] is None else "this run"
-        what = "energy was not measured" if quantity == ENERGY else "no speed was measured"
-        return FigureComparison(quantity=quantity, **means, verdict=verdict, reason=f"{what} in {where}")
+        where, values = ("the bundle", before) if means["before"] is None else ("this run", now)
+        return FigureComparison(
+            quantity=quantity, **means, verdict=verdict, reason=f"{_why_no_mean(quantity, values)} in {where}"
+        )
     found = equivalence(before, now, margin=margin)
     interval = None if found.low is None or found.high is None else (found.low, found.high)
     return FigureComparison(
@@ -194,6 +195,12 @@ def _figure(quantity: str, before: Sequence[float], now: Sequence[float], margin
 
 def _mean(values: Sequence[float]) -> float | None:
     return geometric_mean(values) if values and min(values) > 0 else None
+
+
+def _why_no_mean(quantity: str, values: Sequence[float]) -> str:
+    if values:
+        return f"a restart's {'energy' if quantity == ENERGY else 'speed'} is 0 or less, so without a ratio,"
+    return "energy was not measured" if quantity == ENERGY else "no speed was measured"
 
 
 def settings_here(

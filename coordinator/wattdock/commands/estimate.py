@@ -1,10 +1,11 @@
 """`wattdock estimate`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, Json
+from wattdock.commands.options import RESULTS, Json, OutputDir
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
@@ -39,13 +40,14 @@ def estimate(
     dtype: Dtype = "auto",
     backend: Backend = "vllm",
     against: Against = None,
+    output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Say what a model takes of a GPU's memory, and how few GPUs hold it; exit code 3 where a given split cannot."""
     from wattdock.report.estimate import print_answer, print_comparison, print_known
 
     if against:
-        print_comparison(_comparisons(against), as_json=as_json)
+        print_comparison(_comparisons(against, output_dir), as_json=as_json)
         return
     if model is None:
         print_known(as_json=as_json)
@@ -85,13 +87,13 @@ def _answer(
     return answer(figures, size, _engine(backend), demand, _gpus(gpus), split)
 
 
-def _comparisons(named: "Sequence[str]") -> "list[Comparison]":
+def _comparisons(named: "Sequence[str]", output_dir: Path) -> "list[Comparison]":
     from contextlib import ExitStack
 
     from wattdock.results.chosen import chosen_rows
 
     with ExitStack() as unpacked:
-        rows = chosen_rows(named, RESULTS, unpacked)
+        rows = chosen_rows(named, output_dir, unpacked)
     found, errors = [], []
     for row in rows:
         try:

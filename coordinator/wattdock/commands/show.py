@@ -22,26 +22,26 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
-    from wattdock.results.chosen import chosen_rows
+    from wattdock.results.chosen import chosen_rows, is_result_itself
 
     with ExitStack() as unpacked:
         rows = chosen_rows([named], output_dir, unpacked)
         if window is None:
-            _show(rows, as_json=as_json)
+            _show(rows, as_json=as_json, itself=is_result_itself(named, rows[0]))
         elif len(rows) == 1:
             _show_window(rows[0], window, as_json=as_json)
         else:
             raise ConfigError(f"--window {window} takes one result, and {named} is {len(rows)}; name one of them")
 
 
-def _show(rows: "list[Row]", *, as_json: bool) -> None:
+def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
     from wattdock.json_text import json_text
     from wattdock.report.table import print_result, print_stored
 
     if as_json:
-        # As they lie on disk; a list only where there are several.
+        # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
         documents = [json_text(row.result, indent=2, ascii_only=False) for row in rows]
-        typer.echo(documents[0] if len(rows) == 1 else f"[{', '.join(documents)}]")
+        typer.echo(documents[0] if itself else f"[{', '.join(documents)}]")
     elif len(rows) == 1:
         print_result(rows[0].result, rows[0].folder, every_reason=True)
     else:

@@ -64,11 +64,6 @@ def input_files(name: str) -> tuple[str, ...]:
     return tuple(sorted({*found, recipe.relative_to(REPO).as_posix()}))
 
 
-def wheel_folder(name: str) -> Path:
-    """Return the folder whose wheels go into an image; it need not be there."""
-    return REPO / WHEELS / name
-
-
 def _files_of(source: str) -> Iterator[str]:
     """Yield the files of one source in a Dockerfile, without what .dockerignore keeps away."""
     # Slow to import; only builders need it.

@@ -25,6 +25,8 @@ class Recipe:
     """What an image was made from.
 
     Attributes:
+        build_args: As a person would give them: BASE is the base's name, with its digest where it has one; the build
+            itself is given a name of its own that nobody can move meanwhile.
         base_digest: "sha256:…" as a registry has the base; None for a base that no registry has.
         source_date: UTC time of the sources.
     """

@@ -21,7 +21,7 @@ TRANSFER_TIMEOUT_S = 3600.0
 ASK_TIMEOUT_S = 30.0
 # How registries say that they do not have something, passed on by engines.
 # Source: OCI distribution specification, error codes MANIFEST_UNKNOWN and NAME_UNKNOWN.
-GONE = re.compile(r"(manifest|name)[ _]unknown|: not found$", re.IGNORECASE)
+UNKNOWN_THERE = re.compile(r"(manifest|name)[ _]unknown", re.IGNORECASE)
 
 
 def local_name(name: str) -> str:
@@ -176,9 +176,17 @@ def require_in_registry(reference: str) -> None:
     try:
         registry_digest(reference)
     except PreflightError as error:
-        if GONE.search(str(error)):
+        if is_gone(str(error), reference):
             raise NotInRegistryError(f"its registry no longer has {reference}") from error
         raise
+
+
+def is_gone(message: str, reference: str) -> bool:
+    """Whether an engine passes on that a registry does not have this image; a 404 of anything else says nothing. Pure.
+
+    containerd names the image that was not found, where others pass the registry's own code on.
+    """
+    return bool(UNKNOWN_THERE.search(message) or re.search(re.escape(reference) + r": not found$", message))
 
 
 def said(error: Exception) -> str:

@@ -6,15 +6,12 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.json_text import json_text
-from wattdock.merge.statistics import mean_interval
 from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
-from wattdock.report.words import interval_text
 from wattdock.results.energy import ENERGY_BOUNDARY
-from wattdock.scaling.curves import AMDAHL_METHOD, RATIO_METHOD, curves, optimum
+from wattdock.scaling.curves import AMDAHL_METHOD, MEAN_METHOD, RATIO_METHOD, curves, optimum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +38,11 @@ def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_j
         _print_setting(out, setting)
     for one in left_out:
         _say(out, f"left out: {one.result}: {one.reason}")
-    _say(out, f"J/token: {ENERGY_BOUNDARY}, over the GPUs used. Scaling is {KIND_OF_SCALING}. Ratios: {RATIO_METHOD}.")
+    _say(
+        out,
+        f"J/token: {ENERGY_BOUNDARY}, over the GPUs used. Scaling is {KIND_OF_SCALING}. "
+        f"tokens/s, mean W and J/token: {MEAN_METHOD}. Ratios: {RATIO_METHOD}.",
+    )
 
 
 def _print_setting(out: Console, setting: Setting) -> None:
@@ -79,7 +80,8 @@ def _cells(curve: Curve, one: Scaled) -> tuple[str, ...]:
 def _mean(values: Sequence[float], form: str) -> str:
     if not values:
         return NOTHING
-    return interval_text(float(np.mean(values)), mean_interval(values), form, form.replace(".4g", ".2g"))
+    mean, ends = f"{geometric_mean(values):{form}}", geometric_interval(values)
+    return f"{mean} [{ends[0]:{form}}, {ends[1]:{form}}]" if ends else mean
 
 
 def _ratio(one: Ratio) -> str:
@@ -102,7 +104,7 @@ def _amdahl(fit: Amdahl) -> str:
 def _optimum(best: Optimum | None) -> str:
     if best is None:
         return "unknown, energy was not measured"
-    own = f"{best.point.split.label}, {np.mean(best.point.j_per_token):.4g} J/token"
+    own = f"{best.point.split.label}, {geometric_mean(best.point.j_per_token):.4g} J/token"
     if best.next_best is None:
         return f"{own}; there is no other to compare it with"
     other = f"next is {best.next_best.split.label}"
@@ -115,7 +117,7 @@ def _optimum(best: Optimum | None) -> str:
 
 def _more(best: Optimum) -> float:
     assert best.next_best is not None
-    return float(np.mean(best.next_best.j_per_token) / np.mean(best.point.j_per_token) - 1)
+    return geometric_mean(best.next_best.j_per_token) / geometric_mean(best.point.j_per_token) - 1
 
 
 def as_document(found: Sequence[Setting], left_out: Sequence[LeftOut]) -> dict[str, Any]:
@@ -123,6 +125,7 @@ def as_document(found: Sequence[Setting], left_out: Sequence[LeftOut]) -> dict[s
     return {
         "energy_boundary": ENERGY_BOUNDARY,
         "scaling": KIND_OF_SCALING,
+        "mean_method": MEAN_METHOD,
         "ratio_method": RATIO_METHOD,
         "amdahl_method": AMDAHL_METHOD,
         "settings": [_setting_json(setting) for setting in found],
@@ -139,7 +142,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "fewest_joules": best
         and {
             "split": best.point.split.label,
-            "j_per_token": float(np.mean(best.point.j_per_token)),
+            "j_per_token": geometric_mean(best.point.j_per_token),
             "next_best": best.next_best and best.next_best.split.label,
             "difference": best.difference and asdict(best.difference) | {"differs": best.difference.differs},
         },
@@ -148,7 +151,11 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
 
 def _point_json(point: Point) -> dict[str, Any]:
     means = {
-        name: {"mean": float(np.mean(values)) if values else None, "ci95": mean_interval(values), "restarts": values}
+        name: {
+            "mean": geometric_mean(values) if values else None,
+            "ci95": geometric_interval(values),
+            "restarts": values,
+        }
         for name, values in (
             ("tokens_per_s", point.tokens_per_s),
             ("j_per_token", point.j_per_token),

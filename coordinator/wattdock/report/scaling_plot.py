@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
+from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.errors import ConfigError, StoreError
-from wattdock.merge.statistics import mean_interval
 from wattdock.report.style import LOOKS, PAPER, TWO_COLUMNS_IN, colours
 from wattdock.scaling.curves import curves
 
@@ -89,8 +87,8 @@ def _legend(axes: Axes) -> list[tuple[str, Any]]:
 def _of_restarts(values: Sequence[float]) -> tuple[float, float, float] | None:
     if not values:
         return None
-    mean = float(np.mean(values))
-    low, high = mean_interval(values) or (mean, mean)
+    mean = geometric_mean(values)
+    low, high = geometric_interval(values) or (mean, mean)
     return mean, low, high
 
 

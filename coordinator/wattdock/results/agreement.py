@@ -31,10 +31,10 @@ Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """The tokens of one request, and how long its prompt was."""
+class Answer:
+    """The tokens of one request, None where an engine did not tell, and how long its prompt was."""
 
-    ids: list[int]
+    ids: tuple[int, ...] | None
     prompt_tokens: int | None
 
 
@@ -66,12 +66,12 @@ def agreement(first: Path, second: Path) -> Agreement:
         one, other = (_at(result, place) for result in results)
         if one != other:
             raise ConfigError(f"{'.'.join(place)} differs: {one} and {other}; their tokens are not comparable")
-    one, other = _answers(first), _answers(second)
+    one, other = ({key: answer for key, answer in answers(folder).items() if answer.ids} for folder in (first, second))
     if longer := [key for key in one if key in other and one[key].prompt_tokens != other[key].prompt_tokens]:
         restart, pass_, request = (at + 1 for at in longer[0])
         where = f"request {request} of restart {restart}, pass {pass_}"
         raise ConfigError(f"the prompts of {where} are not of one length; set prompts.count")
-    return agreement_of(*({key: answer.ids for key, answer in answers.items()} for answers in (one, other)))
+    return agreement_of(*({key: answer.ids or () for key, answer in side.items()} for side in (one, other)))
 
 
 def agreement_of(first: Mapping[Key, Sequence[int]], second: Mapping[Key, Sequence[int]]) -> Agreement:
@@ -108,10 +108,17 @@ def _at(result: ExperimentResult, place: tuple[str, ...]) -> Any:
     return value
 
 
-def _answers(folder: Path) -> dict[Key, _Answer]:
+def answers(folder: Path) -> dict[Key, Answer]:
+    """Return the tokens of every request that a result folder holds.
+
+    Raises:
+        StoreError: They are not there, or cannot be read.
+    """
     rows = load_requests(folder, ("restart", "pass", "index", "output_ids", "prompt_tokens"))
     return {
-        (one["restart"], one["pass"], one["index"]): _Answer(one["output_ids"], one["prompt_tokens"])
-        for one in rows
-        if one["output_ids"]
+        (one["restart"], one["pass"], one["index"]): _answer(one["output_ids"], one["prompt_tokens"]) for one in rows
     }
+
+
+def _answer(ids: Sequence[int] | None, prompt_tokens: int | None) -> Answer:
+    return Answer(None if ids is None else tuple(ids), prompt_tokens)

@@ -1,10 +1,12 @@
 """Find the stored results that a person means: result folders, folders of them, studies and bundles.
 
-Reads files and prints nothing. Rows that a later one of the same study stands for are left out.
+Reads files and prints nothing. Rows that a later one of the same study stands for are left out. A study is whole or an
+error: one row less would change every figure made of it, and nothing in them would show it.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
+    from wattdock.results.query import LeftOut
     from wattdock.results.result import ExperimentResult
 
 STUDIES, JOURNAL, BUNDLED, TAR = "studies", "journal.jsonl", "results", ".tar"
@@ -31,6 +34,36 @@ class Row:
     result: ExperimentResult
 
 
+@dataclass(frozen=True)
+class _Names:
+    """Folder names in one place and the results that each means.
+
+    Attributes:
+        unread: Files that are no row, and so may be one of any study's.
+    """
+
+    results: dict[str, list[Path]]
+    studies: dict[str, list[Path]]
+    unread: list[LeftOut]
+
+    @property
+    def every(self) -> dict[str, list[Path]]:
+        return dict(sorted((self.results | self.studies).items()))
+
+    def of_study(self, name: str) -> list[Path]:
+        """Return a study's results, where it is sure that these are all."""
+        if self.unread:
+            more = f" and {len(self.unread) - SHOWN} more" if len(self.unread) > SHOWN else ""
+            files = ", ".join(f"{one.file} {one.reason}" for one in self.unread[:SHOWN])
+            raise StoreError(
+                f"{name}: a row of this study may be in what cannot be read: {files}{more}; "
+                "restore it, move its folder away, or name each result's folder"
+            )
+        if not self.studies[name]:
+            raise StoreError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
+        return self.studies[name]
+
+
 def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> list[Row]:
     """Return the rows that all of `named` mean, each once, in the order given.
 
@@ -42,12 +75,23 @@ def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> 
         unpacked: Holds the bundles' temporary folders; the rows' folders are there until it is closed.
 
     Raises:
-        StoreError: One of them means no result, or a result cannot be read.
+        StoreError: One of them means no result, a result cannot be read, or one that cannot may be of a study meant.
         ConfigError: One of them may mean several.
     """
     folders = [folder for what in named for folder in _result_folders(what, output_dir, unpacked)]
     rows = [Row(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
     return without_superseded(rows)
+
+
+def is_result_itself(what: str, row: Row) -> bool:
+    """Whether `what` names this result, not a study, a bundle or a folder that happens to hold only this one."""
+    path = Path(what)
+    if path.exists():
+        return path.name == RESULT or (path / RESULT).exists()
+    if what == row.folder.name:
+        return True
+    study = row.result.study
+    return _begins(row.folder.name, what) and not (study and _begins(study.study_id, what))
 
 
 def without_superseded(rows: Sequence[Row]) -> list[Row]:
@@ -76,7 +120,7 @@ def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Pa
         return _in_folder(_unpack(path, unpacked), what)
     if (path / JOURNAL).exists():
         study = path.resolve()
-        return _whole(study.name, _by_name(study.parent.parent)[study.name])
+        return _names(study.parent.parent).of_study(study.name)
     return _in_folder(path, what)
 
 
@@ -94,9 +138,12 @@ def _in_folder(folder: Path, what: str) -> list[Path]:
 
 def _of_name(what: str, output_dir: Path) -> list[Path]:
     """Return the results that a folder's name or its beginning means; its whole name goes before any beginning."""
-    every = _by_name(output_dir)
-    begun = [name for name in every if name.startswith(what) or name.partition("-")[2].startswith(what)]
-    names = [what] if what in every else begun if what else []
+    # Of one result no other file is read.
+    if Path(what).name == what and not what.startswith(".") and os.access(output_dir / what / RESULT, os.F_OK):
+        return [output_dir / what]
+    known = _names(output_dir)
+    every = known.every
+    names = [what] if what in every else [name for name in every if _begins(name, what)]
     if not names:
         raise StoreError(
             f"{what}: no such folder, and no result or study in {output_dir} whose name begins so; "
@@ -106,26 +153,28 @@ def _of_name(what: str, output_dir: Path) -> list[Path]:
     if len({tuple(every[name]) for name in names}) > 1:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise ConfigError(f"{what}: begins the names of {', '.join(names[:SHOWN])}{more}; write more of one")
-    return _whole(names[0], every[names[0]])
+    study = next((name for name in names if name in known.studies), None)
+    return known.of_study(study) if study else every[names[0]]
 
 
-def _by_name(output_dir: Path) -> dict[str, list[Path]]:
-    """Return every result's and every study's folder name, sorted, with the results that it means."""
+def _begins(name: str, what: str) -> bool:
+    """Whether `what` is a name's beginning, with the time in front or without; nothing is none."""
+    return bool(what) and (name.startswith(what) or name.partition("-")[2].startswith(what))
+
+
+def _names(output_dir: Path) -> _Names:
+    """Return every result's and every study's folder name."""
     from wattdock.results.query import Filters, select
 
     found = {file.parent.name: [file.parent] for file in output_dir.glob(f"[!.]*/{RESULT}")}
     studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
+    unread: list[LeftOut] = []
+    rows = select(output_dir, Filters(), columns=("folder", "study_id"), tell=unread.append) if found else None
     # A study's own folder may have been left behind where its results were copied from.
-    for row in select(output_dir, Filters(), columns=("folder", "study_id")).to_pylist() if found else ():
+    for row in rows.to_pylist() if rows is not None else ():
         if row["study_id"]:
             studies.setdefault(row["study_id"], []).append(Path(row["folder"]))
-    return dict(sorted((found | {name: sorted(of_it) for name, of_it in studies.items()}).items()))
-
-
-def _whole(name: str, folders: list[Path]) -> list[Path]:
-    if not folders:
-        raise StoreError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
-    return folders
+    return _Names(found, {name: sorted(of_it) for name, of_it in studies.items()}, unread)
 
 
 def _unpack(file: Path, unpacked: ExitStack) -> Path:

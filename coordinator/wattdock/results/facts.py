@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config.experiment import NOT_IDENTITY
+from wattdock.nested import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ SPELLED = {
 def settings(result: ExperimentResult) -> dict[str, str]:
     """Return every setting that makes the experiment what it is, by its dotted name."""
     written = {name: value for name, value in result.config.items() if name not in NOT_IDENTITY}
-    return {name: str(value) for name, value in _flat(written) if value is not None}
+    return {name: str(value) for name, value in dotted(written) if value is not None}
 
 
 def conditions(result: ExperimentResult) -> dict[str, str]:
@@ -133,11 +134,11 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     plain["parallelism"] = {name: value for name, value in seen.parallelism.items() if name != "devices"}
     for name, value in plain.items():
         if isinstance(value, dict):
-            yield from ((f"{name}.{key}", one) for key, one in _flat(value))
+            yield from ((f"{name}.{key}", one) for key, one in dotted(value))
         else:
             yield SPELLED.get(name, name), _every(value) if isinstance(value, list) else value
     # An argument that is None was read back as that.
-    yield from ((f"{ENGINE}{name}", str(value)) for name, value in _flat(seen.engine_args))
+    yield from ((f"{ENGINE}{name}", str(value)) for name, value in dotted(seen.engine_args))
     yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(seen.package_versions.items()))
 
 
@@ -147,11 +148,3 @@ def _every(values: Iterable[Any]) -> str | None:
     if not texts:
         return None
     return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
-
-
-def _flat(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in nested.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{within}{name}.")
-        else:
-            yield f"{within}{name}", value

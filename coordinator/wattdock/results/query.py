@@ -93,9 +93,12 @@ PASS_FIELDS = {
 }
 RESULT = "result.json"
 PARQUET = ("requests", "timeline")
-# DuckDB's names of statements that only answer; MULTI is a PIVOT.
-ASKING = {"SELECT", "EXPLAIN", "MULTI"}
+# DuckDB's names of statements that only answer; MULTI is a PIVOT. An EXPLAIN ANALYZE runs what it explains.
+ASKING = {"SELECT", "MULTI"}
+# A SELECT can call functions that change settings, one of which is a file to write a profile to.
+LOCKED = "SET lock_configuration = true"
 COUNTS = "folder IN (SELECT folder FROM results)"
+READABLE = "parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong IS NULL)"
 
 _PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
 _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind, _)) in enumerate(FIELDS.items(), 1))
@@ -122,7 +125,7 @@ VIEWS = f"""
         unnest(from_json(content->'$.energy.passes', '{_PASS}'), recursive := true)
     FROM (
         SELECT parse_dirpath(filename) AS folder, content FROM {{source}}
-        WHERE json_valid(content) AND parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong IS NULL)
+        WHERE json_valid(content) AND {READABLE}
     );
     CREATE VIEW passes AS FROM all_passes WHERE {COUNTS};
 """
@@ -204,7 +207,7 @@ def open_results(
             connection.execute(
                 f"CREATE VIEW all_{name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
                 f"FROM read_parquet({_files(output_dir, f'{name}.parquet', spoiled)}, "
-                "filename = true, union_by_name = true)"
+                f"filename = true, union_by_name = true) WHERE {READABLE}"
             )
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
@@ -284,6 +287,7 @@ def _asked(
     """Return the answer, and which documents it lacks and why."""
     with open_results(output_dir, sql, source=source, spoiled=spoiled) as connection:
         _require_question(connection, sql)
+        connection.execute(LOCKED)
         if (answer := connection.sql(sql, params=parameters)) is None:
             raise ConfigError(f"{sql!r} asks nothing; write a SELECT")
         table = answer.to_arrow_table()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.comparison import difference
+from wattdock.comparison import difference, geometric_mean
 from wattdock.merge.statistics import CONFIDENCE
 from wattdock.welch import welch
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MIN_SIZES = 4
 ONE = "one GPU"
+MEAN_METHOD = "geometric means over restarts; 95 % intervals from Student's t on logarithms"
 RATIO_METHOD = (
     "ratio of geometric means over restarts; 95 % interval from Welch's t of the difference of mean logarithms"
 )
@@ -161,9 +162,7 @@ def amdahl(points: Sequence[Point]) -> Amdahl:
 
 def optimum(points: Sequence[Point]) -> Optimum | None:
     """Return the point with the fewest joules per token; None where energy was not measured."""
-    known = sorted(
-        (point for point in points if point.j_per_token), key=lambda point: float(np.mean(point.j_per_token))
-    )
+    known = sorted((one for one in points if one.j_per_token), key=lambda one: geometric_mean(one.j_per_token))
     if not known:
         return None
     if len(known) == 1:

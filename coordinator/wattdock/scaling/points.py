@@ -112,7 +112,16 @@ def _why_not(result: ExperimentResult) -> str | None:
         return "it does not say what ran, or nothing was measured"
     if not result.environment.gpu_count:
         return "no GPU was used"
-    return None if result.energy.passes else "no pass was measured"
+    if not result.energy.passes:
+        return "no pass was measured"
+    if not all(map(_is_above_0, _by_restart(result.energy.passes))):
+        return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
+    return None
+
+
+def _is_above_0(restart: Sequence[PassEnergy]) -> bool:
+    is_measured = all(one.total_j is not None for one in restart)
+    return sum(map(_tokens, restart)) > 0 and (not is_measured or sum(map(_joules, restart)) > 0)
 
 
 def _key(result: ExperimentResult) -> str:

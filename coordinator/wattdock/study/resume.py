@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.nested import dotted
 from wattdock.study.folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder, named_like
 from wattdock.study.journal import read_journal
 
@@ -89,7 +90,7 @@ def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
-    before, now = _flat(head["machine"]), _flat(dict(machine))
+    before, now = _leaves(head["machine"]), _leaves(machine)
     # What was there and is not any more, such as an image, has changed too.
     names = dict.fromkeys([*now, *before])
     changed = [f"{key} {before.get(key)} → {now.get(key)}" for key in names if before.get(key) != now.get(key)]
@@ -105,12 +106,11 @@ def _label(config: dict[str, Any]) -> str:
 
 
 def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
-    old, new = _flat(before), _flat(now)
+    old, new = _leaves(before), _leaves(now)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    return {name: leaf for key, one in value.items() for name, leaf in _flat(one, f"{prefix}.{key}".strip(".")).items()}
+def _leaves(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted name, without empty groups: one that is not there says the same."""
+    return {name: value for name, value in dotted(settings) if value != {}}
