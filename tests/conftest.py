@@ -23,10 +23,10 @@ def pytest_configure() -> None:
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
-    """Keeps a file's tests in one process, and all that share the container engine's images."""
+    """Keeps a file's tests in one process, and all that look at what is on the container engine."""
 
     def _split_scope(self, nodeid: str) -> str:
-        in_containers = nodeid.startswith("tests/containers/")
+        in_containers = nodeid.startswith(("tests/containers/", "tests/docs/test_commands.py"))
         return "containers" if in_containers else str(super()._split_scope(nodeid))
 
 
