@@ -202,14 +202,14 @@ def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(wattdock: C
         wattdock,
         "order: written\n"
         + HEAD
-        + "  timeouts: {experiment_s: 4}\n  workload: {batch_size: 1, max_output_tokens: 20}\n"
+        + "  timeouts: {experiment_s: 15}\n  workload: {batch_size: 1, max_output_tokens: 20}\n"
         "experiments:\n- {name: slow, repeats: {passes: 50}, fake: {step_s: 0.02}}\n- {name: quick}\n",
     )
     done = wattdock("run", file)
     assert done.returncode == RUNNER, done.stderr
     rows = {row["config"]["name"]: row for row in wattdock.results()}
     assert rows["quick"]["status"] == "ok"
-    assert "longer than 4 s" in rows["slow"]["error"]["message"]
+    assert "longer than 15 s" in rows["slow"]["error"]["message"]
     assert 0 < len(rows["slow"]["energy"]["passes"]) < 50
 
 
