@@ -130,25 +130,12 @@ def _mlp_weights(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
 
 
 def _gpt_oss(config: Mapping[str, Any]) -> Decoder:
-    """Experts in every layer, and a window in every other one."""
-    hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
-    kv_heads, size, experts = config["num_key_value_heads"], config["head_dim"], config["num_local_experts"]
-    one, router = GATED * hidden * config["intermediate_size"], hidden * experts
-    attention = 2 * hidden * size * (heads + kv_heads)
+    """A Llama's matrices with experts in every layer, and a window in every other one."""
+    for name in ("head_dim", "num_key_value_heads", "num_local_experts"):
+        config[name]  # what a Llama makes of its absence is not what this kind does
+    layers, window = config["num_hidden_layers"], config["sliding_window"]
     kinds = config.get("layer_types") or [("sliding_attention", "full_attention")[one % 2] for one in range(layers)]
-    head = hidden * config["vocab_size"]
-    return Decoder(
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=size,
-        active_block_weights=layers * (attention + router + config["num_experts_per_tok"] * one),
-        total_block_weights=layers * (attention + router + experts * one),
-        head_weights=head,
-        embedding_weights=0 if config.get("tie_word_embeddings") else head,
-        windowed_layers=sum(kind == "sliding_attention" for kind in kinds),
-        window=config["sliding_window"],
-    )
+    return replace(_llama(config), windowed_layers=kinds.count("sliding_attention"), window=window)
 
 
 def _falcon(config: Mapping[str, Any]) -> Decoder:

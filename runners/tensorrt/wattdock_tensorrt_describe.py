@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_tensorrt_arguments import engine_arguments
 
+from wattdock_runner.json_ready import json_ready
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,25 +25,13 @@ def effective_engine_args(args: LlmArgs) -> dict[str, Any]:
     JSON-ready. What its workers make of an argument that was left open, they do not report.
     """
     names = sorted(engine_arguments() or ())
-    return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
+    return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None), _simpler) for name in names}
 
 
-def json_ready(value: Any) -> Any:
-    """Return `value` as JSON has it; what JSON has no form for as TensorRT-LLM prints it."""
+def _simpler(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if hasattr(value, "model_dump"):
-        return json_ready(value.model_dump())
-    if isinstance(value, dict):
-        return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        # Their order is another one in each process.
-        return sorted(map(json_ready, value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [json_ready(item) for item in value]
-    return str(value).removeprefix("torch.")
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 def parallelism(args: LlmArgs, used: Sequence[Gpu], layers: int) -> dict[str, Any]:

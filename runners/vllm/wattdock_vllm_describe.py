@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_vllm_arguments import engine_arguments
 
+from wattdock_runner.json_ready import json_ready
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,20 +33,6 @@ def effective_engine_args(config: Any, args: Any) -> dict[str, Any]:
 def _find(name: str, parts: list[Any]) -> Any:
     holders = (part for part in parts if is_dataclass(part) and hasattr(part, name))
     return getattr(next(holders, None), name, None)
-
-
-def json_ready(value: Any) -> Any:
-    """Return `value` as JSON has it; what JSON has no form for as vLLM prints it."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, dict):
-        return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        # Their order is another one in each process.
-        return sorted(map(json_ready, value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [json_ready(item) for item in value]
-    return str(value).removeprefix("torch.")
 
 
 def parallelism(config: Any, layers_by_gpu: Mapping[str, int]) -> dict[str, Any]:

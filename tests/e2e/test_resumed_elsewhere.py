@@ -30,14 +30,20 @@ def assert_idle_power(row: dict[str, Any]) -> None:
         assert one["timing_j"] < 0.1 * one["total_j"]
 
 
-def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeline(wattdock: Command) -> None:
-    """The energy around a durable pass is durable with it."""
-    env = on_gpus(wattdock, FakeGpu())
+def killed_in_its_second_pass(wattdock: Command, env: dict[str, str]) -> str:
+    """Begin a study, kill its coordinator once a pass is kept, and return the name of its file."""
     file = write(wattdock, SLOW)
     running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
     wait_in_pass(running, 2)
     wattdock.interrupt(signal.SIGKILL)
     running.communicate(timeout=60)
+    return file
+
+
+def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeline(wattdock: Command) -> None:
+    """The energy around a durable pass is durable with it."""
+    env = on_gpus(wattdock, FakeGpu())
+    file = killed_in_its_second_pass(wattdock, env)
     done = wattdock("run", file, "--resume", env=env)
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
@@ -52,11 +58,7 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     if os.getuid() != 0 or subprocess.run([*reboot, "true"], capture_output=True).returncode:
         pytest.skip("another clock needs root and a kernel with time namespaces")
     env = on_gpus(wattdock, FakeGpu())
-    file = write(wattdock, SLOW)
-    running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
-    wait_in_pass(running, 2)
-    wattdock.interrupt(signal.SIGKILL)
-    running.communicate(timeout=60)
+    file = killed_in_its_second_pass(wattdock, env)
     # It also takes back what somebody had set.
     env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0))
     resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
@@ -85,11 +87,7 @@ def test_a_row_is_not_gone_on_with_on_other_gpus_than_its_own(wattdock: Command)
     """Its joules would be those of one GPU for all of its passes."""
     first, second = FakeGpu(uuid=fake_nvml.uuid_of(1)), FakeGpu(uuid=fake_nvml.uuid_of(2))
     env = on_gpus(wattdock, first, second)
-    file = write(wattdock, SLOW)
-    running = wattdock.start("run", file, env={**env, "CUDA_VISIBLE_DEVICES": "0"}, stderr=subprocess.PIPE)
-    wait_in_pass(running, 2)
-    wattdock.interrupt(signal.SIGKILL)
-    running.communicate(timeout=60)
+    file = killed_in_its_second_pass(wattdock, {**env, "CUDA_VISIBLE_DEVICES": "0"})
     refused = wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "1"})
     assert refused.returncode == PREFLIGHT, refused.stderr
     assert f"one was measured on {first.uuid}, and this run would take {second.uuid}" in refused.stderr

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import wattdock_tensorrt_engine
 from wattdock_tensorrt_arguments import argument_for, classes_in, fields_of
-from wattdock_tensorrt_describe import json_ready
 
 from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights
+from wattdock_runner.json_ready import json_ready
 
 if TYPE_CHECKING:
     from pathlib import Path
