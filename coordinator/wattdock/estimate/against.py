@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.config.placement import Split
 from wattdock.estimate.estimate import sized
 from wattdock.estimate.fit import Demand
+from wattdock.known import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,14 +107,13 @@ def _dtype(effective: Mapping[str, Any]) -> str:
 
 
 def _most(by_gpu: list[Mapping[str, Any]], name: str) -> float | None:
-    known = [one[name] for one in by_gpu if one.get(name) is not None]
-    return float(max(known)) if known and len(known) == len(by_gpu) else None
+    known = all_known(one.get(name) for one in by_gpu)
+    return float(max(known)) if known else None
 
 
 def _sum(by_gpu: list[Mapping[str, Any]], *names: str) -> float | None:
-    if not by_gpu or any(one.get(name) is None for one in by_gpu for name in names):
-        return None
-    return float(max(sum(one[name] for name in names) for one in by_gpu))
+    known = all_known(known_sum(one.get(name) for name in names) for one in by_gpu)
+    return float(max(known)) if known else None
 
 
 def _room(needed: Needs, engine: EngineMemory, by_gpu: list[Mapping[str, Any]]) -> float | None:
