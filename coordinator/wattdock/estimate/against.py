@@ -135,7 +135,8 @@ def _tokens(
     model: Sized, needed: Needs, engine: EngineMemory, effective: Mapping[str, Any], by_gpu: list[Mapping[str, Any]]
 ) -> tuple[float | None, float | None]:
     blocks, block_tokens = effective.get("num_gpu_blocks"), effective.get("block_size")
-    plain = all(layer.window is None and layer.kv_values for layer in model.model.layers)
+    if not model.model.keeps_every_token:
+        return None, None
     room = _room(needed, engine, by_gpu)
-    reported = float(blocks * block_tokens) if plain and blocks and block_tokens else None
-    return (room / needed.kv_token if plain and room is not None else None), reported
+    reported = float(blocks * block_tokens) if blocks and block_tokens else None
+    return (None if room is None else room / needed.kv_token), reported

@@ -87,6 +87,11 @@ class Architecture:
         return sum(layer.weights for layer in self.layers) + self.embedding + self.head + self.final
 
     @property
+    def keeps_every_token(self) -> bool:
+        """Whether all layers keep keys and values of every token, so that a cache has room for a number of tokens."""
+        return all(layer.window is None and layer.kv_values for layer in self.layers)
+
+    @property
     def attention_kinds(self) -> str:
         """Which attention its layers have, in the field's words."""
         kinds = Counter(self._kind(layer) for layer in self.layers)
