@@ -34,7 +34,7 @@ def gpu_conditions(
     parts: dict[str, list[Part]] = {}
     for restart in restarts:
         for measured in restart.passes:
-            for uuid, gpu in (restart.timeline.gpus if restart.timeline else {}).items():
+            for uuid, gpu in restart.gpus.items():
                 parts.setdefault(uuid, []).append((gpu, measured.generated.span))
     return {uuid: _conditions(uuid, of_gpu, joules_in, is_used=uuid in used) for uuid, of_gpu in parts.items()}
 

@@ -218,7 +218,7 @@ def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
     """Return, per GPU of the host, how well it was read over all restarts."""
     seen: dict[str, list[GpuTimeline]] = {}
     for one in restarts:
-        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
+        for uuid, gpu in one.gpus.items():
             seen.setdefault(uuid, []).append(gpu)
     return {uuid: _meter_fact(timelines) for uuid, timelines in seen.items()}
 

@@ -43,7 +43,7 @@ def idle_baselines(
         for restart in restarts
         for span in restart.spans
         if span.name in IDLE_SPANS
-        for gpu in (restart.timeline.gpus.values() if restart.timeline else ())
+        for gpu in restart.gpus.values()
     ]
 
 

@@ -154,5 +154,4 @@ def _one_token_j(restarts: Sequence[RestartRecord], used: Sequence[str], joules_
 
 
 def _period_s(restarts: Sequence[RestartRecord]) -> float:
-    gpus = [gpu for one in restarts if one.timeline for gpu in one.timeline.gpus.values()]
-    return max((gpu.period_s or 0.0 for gpu in gpus), default=0.0)
+    return max((gpu.period_s or 0.0 for one in restarts for gpu in one.gpus.values()), default=0.0)
