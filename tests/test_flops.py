@@ -13,7 +13,8 @@ from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, runner_envir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.flops import UnknownArchitectureError, decoder, kv_bytes_read, request_flops
+from wattdock.estimate.architecture import UnknownArchitectureError
+from wattdock.flops import decoder, kv_bytes_read, request_flops
 from wattdock.models.shapes import shape_config
 from wattdock.peaks import peak_of, why_no_peak
 

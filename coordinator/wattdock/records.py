@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from wattdock.meter.timeline import Timeline
+    from wattdock.meter.timeline import GpuTimeline, Timeline
     from wattdock.results.environment import RunnerEnvironment
     from wattdock.results.result import Failure
 
@@ -168,6 +168,11 @@ class RestartRecord:
     own_pids: frozenset[int] = frozenset()
     clock: str = ""
     conditions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> Mapping[str, GpuTimeline]:
+        """What the meter saw of each GPU of the host, by UUID; empty without a timeline."""
+        return self.timeline.gpus if self.timeline else {}
 
 
 def clocks_of(restarts: Sequence[RestartRecord]) -> dict[str, int]:

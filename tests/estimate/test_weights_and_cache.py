@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattdock.config.placement import EngineMemory, Split
+from wattdock.estimate.architecture import UnknownArchitectureError
 from wattdock.estimate.estimate import sized
 from wattdock.estimate.families import architecture
 from wattdock.estimate.memory import activation_bytes, kv_bytes, stages, weight_bytes
 from wattdock.estimate.precision import Precision
-from wattdock.flops import UnknownArchitectureError
 from wattdock.models.shapes import presets
 
 SMALL: dict[str, Any] = {
@@ -138,6 +138,23 @@ def test_a_window_keeps_no_more_than_its_tokens_and_a_latent_cache_is_whole_on_e
     whole = kv_bytes(latent, Split(), requests=1, context_tokens=10, bytes_per_value=2)
     assert whole == kv_bytes(latent, Split(tensor=2), requests=1, context_tokens=10, bytes_per_value=2)
     assert whole == [3 * 10 * (16 + 8) * 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        ({"model_type": "mistral"}, [4096] * 3),
+        ({"model_type": "mistral", "sliding_window": None}, [None] * 3),
+        ({"model_type": "qwen2", "sliding_window": 8}, [None] * 3),
+        ({"model_type": "qwen3", "sliding_window": 8, "use_sliding_window": True}, [None] * 3),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, [None, 4096, 4096]),
+    ],
+)
+def test_what_a_config_leaves_out_of_its_windows_is_what_transformers_takes(
+    config: dict[str, Any], windows: list[int | None]
+) -> None:
+    """MistralConfig's 4096 tokens; Qwen's are off, and where they are on, its first 28 layers have none."""
+    assert [layer.window for layer in architecture(SMALL | config).layers] == windows
 
 
 def test_one_key_value_head_is_repeated_on_every_gpu() -> None:

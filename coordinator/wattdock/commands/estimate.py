@@ -71,9 +71,9 @@ def _answer(
 ) -> "Answer":
     from wattdock.config.placement import Split
     from wattdock.estimate.answer import answer
+    from wattdock.estimate.architecture import UnknownArchitectureError
     from wattdock.estimate.estimate import sized
     from wattdock.estimate.fit import Demand
-    from wattdock.flops import UnknownArchitectureError
     from wattdock.host.folders import wattdock_home
     from wattdock.models.figures import figures_of
 
@@ -111,7 +111,7 @@ def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
     from wattdock.config.experiment import ModelSpec
     from wattdock.config.sections.base import section_class
     from wattdock.estimate.against import compare
-    from wattdock.flops import UnknownArchitectureError
+    from wattdock.estimate.architecture import UnknownArchitectureError
     from wattdock.host.folders import wattdock_home
     from wattdock.models.figures import figures_of, known_figures
 

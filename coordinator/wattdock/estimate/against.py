@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.config.placement import Split
 from wattdock.estimate.estimate import sized
 from wattdock.estimate.fit import Demand
+from wattdock.known import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,14 +107,13 @@ def _dtype(effective: Mapping[str, Any]) -> str:
 
 
 def _most(by_gpu: list[Mapping[str, Any]], name: str) -> float | None:
-    known = [one[name] for one in by_gpu if one.get(name) is not None]
-    return float(max(known)) if known and len(known) == len(by_gpu) else None
+    known = all_known(one.get(name) for one in by_gpu)
+    return float(max(known)) if known else None
 
 
 def _sum(by_gpu: list[Mapping[str, Any]], *names: str) -> float | None:
-    if not by_gpu or any(one.get(name) is None for one in by_gpu for name in names):
-        return None
-    return float(max(sum(one[name] for name in names) for one in by_gpu))
+    known = all_known(known_sum(one.get(name) for name in names) for one in by_gpu)
+    return float(max(known)) if known else None
 
 
 def _room(needed: Needs, engine: EngineMemory, by_gpu: list[Mapping[str, Any]]) -> float | None:
@@ -135,7 +135,8 @@ def _tokens(
     model: Sized, needed: Needs, engine: EngineMemory, effective: Mapping[str, Any], by_gpu: list[Mapping[str, Any]]
 ) -> tuple[float | None, float | None]:
     blocks, block_tokens = effective.get("num_gpu_blocks"), effective.get("block_size")
-    plain = all(layer.window is None and layer.kv_values for layer in model.model.layers)
+    if not model.model.keeps_every_token:
+        return None, None
     room = _room(needed, engine, by_gpu)
-    reported = float(blocks * block_tokens) if plain and blocks and block_tokens else None
-    return (room / needed.kv_token if plain and room is not None else None), reported
+    reported = float(blocks * block_tokens) if blocks and block_tokens else None
+    return (None if room is None else room / needed.kv_token), reported

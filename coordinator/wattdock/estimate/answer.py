@@ -132,6 +132,5 @@ def _gpu_answer(gpu: Gpu, sized: Sized, engine: EngineMemory, demand: Demand, as
         return GpuAnswer(gpu, found, None, None, "cannot fit", None)
     needed = sized.needs(split, engine, demand)
     verdict = needed.verdict(gpu.memory_bytes, engine.share)
-    plain = all(layer.window is None and layer.kv_values for layer in sized.model.layers)
-    room = int(needed.kv_room(gpu.memory_bytes, engine.share) / needed.kv_token) if plain else None
-    return GpuAnswer(gpu, found, split, needed, verdict, room)
+    room = needed.kv_room(gpu.memory_bytes, engine.share) / needed.kv_token if sized.model.keeps_every_token else None
+    return GpuAnswer(gpu, found, split, needed, verdict, None if room is None else int(room))

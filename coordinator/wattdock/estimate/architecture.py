@@ -6,11 +6,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 
+class UnknownArchitectureError(Exception):
+    """This architecture is not known here; the message is the reason a result gives."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer: numbers of weights, and what its attention keeps per token.
 
     Attributes:
+        met, unmet: Weights of matrices that each token is multiplied by, routers included, and of those of experts that
+            it is not routed to. 0 where nobody counted that kind's arithmetic.
         attention: Weights that tensor parallelism divides: queries, output projection.
         key_value: Weights of keys and values; divided up to the number of key/value heads, repeated beyond.
         mlp: Weights of a dense MLP, or biases of experts; divided.
@@ -26,6 +32,8 @@ class Layer:
     key_value: int
     mlp: int
     whole: int
+    met: int = 0
+    unmet: int = 0
     experts: int = 0
     kv_values: int = 0
     kv_repeated: int = 1
@@ -51,6 +59,7 @@ class Architecture:
         embedding: Weights of the input embedding.
         head: Weights of the output projection; 0 where tied to the embedding.
         final: Weights after or before all layers that lie whole on one GPU.
+        positions: Of these, a table of learned positions.
         dtype: The checkpoint's own.
         quantization: How its checkpoint is quantised, or None.
     """
@@ -65,6 +74,7 @@ class Architecture:
     embedding: int
     head: int
     final: int
+    positions: int = 0
     branches: int = 0
     expert_values: int = 0
     max_context: int | None = None
@@ -75,6 +85,11 @@ class Architecture:
     def parameters(self) -> int:
         """All weights, each tied one counted once."""
         return sum(layer.weights for layer in self.layers) + self.embedding + self.head + self.final
+
+    @property
+    def keeps_every_token(self) -> bool:
+        """Whether all layers keep keys and values of every token, so that a cache has room for a number of tokens."""
+        return all(layer.window is None and layer.kv_values for layer in self.layers)
 
     @property
     def attention_kinds(self) -> str:

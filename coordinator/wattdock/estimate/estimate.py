@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.config.placement import Split
+from wattdock.estimate.architecture import UnknownArchitectureError
 from wattdock.estimate.families import architecture
 from wattdock.estimate.fit import needs
 from wattdock.estimate.memory import weight_bytes
 from wattdock.estimate.precision import Precision, bytes_of, precision
 from wattdock.estimate.splits import check_split
-from wattdock.flops import UnknownArchitectureError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

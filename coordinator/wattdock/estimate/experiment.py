@@ -7,10 +7,10 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
+from wattdock.estimate.architecture import UnknownArchitectureError
 from wattdock.estimate.estimate import sized
 from wattdock.estimate.fit import Demand, smallest
 from wattdock.estimate.splits import check_split
-from wattdock.flops import UnknownArchitectureError
 
 if TYPE_CHECKING:
     from wattdock.config.experiment import ExperimentConfig

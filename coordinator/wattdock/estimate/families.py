@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.estimate.architecture import Architecture, Layer
-from wattdock.flops import UnknownArchitectureError
+from wattdock.estimate.architecture import Architecture, Layer, UnknownArchitectureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 GATED, PLAIN = 3, 2
+# What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
+WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
+FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
 
 
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes.
 
     Raises:
-        UnknownArchitectureError: Its kind is not known here, or it leaves out a figure.
+        UnknownArchitectureError: Its kind is not known here or has no windows and this one says so, or it leaves out a
+            figure.
     """
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
@@ -47,15 +50,19 @@ def _ends(config: Mapping[str, Any], hidden: int, *, tied: bool) -> dict[str, An
     }
 
 
-def _windows(config: Mapping[str, Any], layers: int, *, default_on: bool) -> list[int | None]:
+def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:
     """Each layer's window; None where it sees all."""
-    window = config.get("sliding_window")
-    if not window or not config.get("use_sliding_window", default_on):
+    kind = config["model_type"]
+    window = config.get("sliding_window", WINDOW.get(kind))
+    if not window or (kind.startswith("qwen") and not config.get("use_sliding_window")):
         return [None] * layers
+    if kind == "llama":
+        raise UnknownArchitectureError(f"a Llama has no window, and this one's config.json says {window} tokens")
+    if kind not in ("qwen2", "qwen3"):
+        return [window] * layers
     if kinds := config.get("layer_types"):
-        return [window if kind == "sliding_attention" else None for kind in kinds]
-    # Qwen: layers from this one on slide; without the key all do.
-    first = config.get("max_window_layers", 0)
+        return [window if one == "sliding_attention" else None for one in kinds]
+    first = config.get("max_window_layers", FIRST_WINDOWED_LAYER)
     return [window if layer >= first else None for layer in range(layers)]
 
 
@@ -68,7 +75,7 @@ def _llama(config: Mapping[str, Any]) -> Architecture:
     bias = 1 if kind == "qwen2" or config.get("attention_bias") else 0
     out_bias = hidden if kind != "qwen2" and config.get("attention_bias") else 0
     head_norms = 2 * size if kind in ("qwen3", "qwen3_moe") else 0
-    windows = _windows(config, layers, default_on=not kind.startswith("qwen"))
+    windows = _windows(config, layers)
     mlps = [_mlp(config, layer) for layer in range(layers)]
     routed = max(mlps, key=lambda one: one["values"])
     return Architecture(
@@ -79,6 +86,8 @@ def _llama(config: Mapping[str, Any]) -> Architecture:
                 mlp=mlp["dense"],
                 experts=mlp["experts"],
                 whole=2 * hidden + head_norms + out_bias + mlp["router"],
+                met=2 * hidden * size * (heads + kv_heads) + mlp["met"],
+                unmet=mlp["unmet"],
                 kv_values=2 * kv_heads * size,
                 window=window,
             )
@@ -102,14 +111,26 @@ def _mlp(config: Mapping[str, Any], layer: int) -> dict[str, int]:
     if not experts or layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step:
         width = config["intermediate_size"]
         biases = (2 * width + hidden) if config.get("mlp_bias") else 0
-        dense = GATED * hidden * width + biases
-        return {"dense": dense, "experts": 0, "router": 0, "width": width, "values": GATED * width, "routed": 0}
-    width, chosen = config.get("moe_intermediate_size") or config["intermediate_size"], config["num_experts_per_tok"]
+        matrices = GATED * hidden * width
+        return {
+            "dense": matrices + biases,
+            "met": matrices,
+            "width": width,
+            "values": GATED * width,
+            **dict.fromkeys(("experts", "router", "unmet", "routed"), 0),
+        }
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
+    return {"dense": 0, "width": width, **_experts(hidden, width, experts, config["num_experts_per_tok"])}
+
+
+def _experts(hidden: int, width: int, experts: int, chosen: int) -> dict[str, int]:
+    """Gated experts of one width and their router, of which a token meets `chosen`."""
+    one, router = GATED * hidden * width, hidden * experts
     return {
-        "dense": 0,
-        "experts": experts * GATED * hidden * width,
-        "router": hidden * experts,
-        "width": width,
+        "experts": experts * one,
+        "router": router,
+        "met": router + chosen * one,
+        "unmet": (experts - chosen) * one,
         "values": GATED * width * chosen,
         "routed": hidden * chosen,
     }
@@ -119,16 +140,18 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
     """Alternating windows, attention sinks, biases everywhere, experts in every layer."""
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads, size, experts = config["num_key_value_heads"], config["head_dim"], config["num_local_experts"]
-    width, chosen = config["intermediate_size"], config["num_experts_per_tok"]
-    kinds = config.get("layer_types") or ["sliding_attention", "full_attention"] * (layers // 2)
+    width, mlp = config["intermediate_size"], _mlp(config, 0)
+    kinds = config.get("layer_types") or [("sliding_attention", "full_attention")[one % 2] for one in range(layers)]
     return Architecture(
         layers=tuple(
             Layer(
                 attention=(2 * hidden + 1) * heads * size + heads,
                 key_value=2 * kv_heads * size * (hidden + 1),
                 mlp=experts * (2 * width + hidden),
-                experts=experts * GATED * hidden * width,
+                experts=mlp["experts"],
                 whole=3 * hidden + experts * (hidden + 1),
+                met=2 * hidden * size * (heads + kv_heads) + mlp["met"],
+                unmet=mlp["unmet"],
                 kv_values=2 * kv_heads * size,
                 window=config["sliding_window"] if kind == "sliding_attention" else None,
             )
@@ -137,8 +160,8 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         mlp_width=width,
-        mlp_values=GATED * width * chosen,
-        expert_values=hidden * chosen,
+        mlp_values=mlp["values"],
+        expert_values=mlp["routed"],
         final=hidden,
         **_ends(config, hidden, tied=False),
     )
@@ -155,8 +178,9 @@ def _falcon(config: Mapping[str, Any]) -> Architecture:
     layer = Layer(
         attention=2 * hidden * heads * size + bias * heads * size,
         key_value=2 * kv_heads * size * (hidden + bias),
-        mlp=2 * hidden * width + bias * width,
+        mlp=PLAIN * hidden * width + bias * width,
         whole=2 * norms * hidden + 2 * bias * hidden,
+        met=2 * hidden * size * (heads + kv_heads) + PLAIN * hidden * width,
         kv_values=2 * kv_heads * size,
         kv_repeated=heads // kv_heads if grouped else 1,
     )
@@ -175,12 +199,13 @@ def _falcon(config: Mapping[str, Any]) -> Architecture:
 def _gpt2(config: Mapping[str, Any]) -> Architecture:
     """Multi-head attention, a plain MLP, learned positions."""
     hidden, heads = config["n_embd"], config["n_head"]
-    width = config.get("n_inner") or 4 * hidden
+    width, positions = config.get("n_inner") or 4 * hidden, hidden * config.get("n_positions", GPT2_POSITIONS)
     layer = Layer(
         attention=2 * hidden * hidden + hidden,
         key_value=2 * hidden * (hidden + 1),
-        mlp=2 * hidden * width + width,
+        mlp=PLAIN * hidden * width + width,
         whole=6 * hidden,
+        met=4 * hidden * hidden + PLAIN * hidden * width,
         kv_values=2 * hidden,
     )
     return Architecture(
@@ -189,7 +214,8 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
         kv_heads=heads,
         mlp_width=width,
         mlp_values=PLAIN * width,
-        final=2 * hidden + hidden * config["n_positions"],
+        final=2 * hidden + positions,
+        positions=positions,
         **_ends(config, hidden, tied=True),
     )
 
@@ -257,15 +283,9 @@ def _deepseek_mlp(config: Mapping[str, Any], layer: int) -> dict[str, int]:
     if layer < config.get("first_k_dense_replace", 0):
         dense = config["intermediate_size"]
         return {"dense": GATED * hidden * dense, "experts": 0, "router": 0, "values": GATED * dense, "routed": 0}
-    chosen, experts = config["num_experts_per_tok"], config["n_routed_experts"]
-    return {
-        "dense": (config.get("n_shared_experts") or 0) * GATED * hidden * width,
-        "experts": experts * GATED * hidden * width,
-        # transformers keeps the routing correction of DeepSeek-V3 as a buffer, not a parameter.
-        "router": hidden * experts,
-        "values": GATED * width * chosen,
-        "routed": hidden * chosen,
-    }
+    # transformers keeps the routing correction of DeepSeek-V3 as a buffer, not a parameter.
+    routed = _experts(hidden, width, config["n_routed_experts"], config["num_experts_per_tok"])
+    return {"dense": (config.get("n_shared_experts") or 0) * GATED * hidden * width, **routed}
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Architecture]] = {

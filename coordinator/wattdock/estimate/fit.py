@@ -15,7 +15,7 @@ from wattdock.estimate.precision import bytes_of
 from wattdock.estimate.splits import tensor_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from wattdock.config.placement import EngineMemory
     from wattdock.estimate.architecture import Architecture
@@ -147,31 +147,19 @@ def smallest(
 
     Where none does for sure, the fewest that may.
     """
-    return tuple(_fewest(kind, model, engine, size, demand, memory_bytes) for kind in ("tensor", "pipeline"))
 
+    def fewest(kind: Literal["tensor", "pipeline"], splits: Iterable[Split]) -> Smallest:
+        perhaps = None
+        for split in splits:
+            verdict = needs(model, split, engine, size, demand).verdict(memory_bytes, engine.share)
+            if verdict == "fits":
+                return Smallest(kind, split, verdict)
+            if verdict == "uncertain" and perhaps is None:
+                perhaps = split
+        return Smallest(kind, perhaps, "uncertain" if perhaps else "cannot fit")
 
-def _fewest(
-    kind: Literal["tensor", "pipeline"],
-    model: Architecture,
-    engine: EngineMemory,
-    size: Precision,
-    demand: Demand,
-    memory_bytes: float,
-) -> Smallest:
-    perhaps = None
-    for split in _splits(kind, model, engine):
-        verdict = needs(model, split, engine, size, demand).verdict(memory_bytes, engine.share)
-        if verdict == "fits":
-            return Smallest(kind, split, verdict)
-        if verdict == "uncertain" and perhaps is None:
-            perhaps = split
-    return Smallest(kind, perhaps, "uncertain" if perhaps else "cannot fit")
-
-
-def _splits(kind: str, model: Architecture, engine: EngineMemory) -> Iterator[Split]:
-    if kind == "tensor":
-        for size in tensor_sizes(model, repeats_kv_heads=engine.repeats_kv_heads):
-            yield Split(tensor=size)
-    else:
-        for size in range(1, len(model.layers) + 1):
-            yield Split(pipeline=size)
+    tensors = tensor_sizes(model, repeats_kv_heads=engine.repeats_kv_heads)
+    return (
+        fewest("tensor", (Split(tensor=one) for one in tensors)),
+        fewest("pipeline", (Split(pipeline=one) for one in range(1, len(model.layers) + 1))),
+    )

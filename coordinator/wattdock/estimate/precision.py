@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
-from wattdock.flops import UnknownArchitectureError
+from wattdock.estimate.architecture import UnknownArchitectureError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,18 +13,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
 from wattdock.launch.keeper import descendants
 from wattdock.launch.log import log_tail
-from wattdock.launch.protocol import STOP_GRACE_S
+from wattdock.launch.protocol import STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
 from wattdock.launch.variables import runner_variables
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from wattdock.launch.protocol import LaunchSpec
 
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -82,12 +80,11 @@ class ProcessLauncher:
         return RunnerProcess(keeper, folder, spec.log_path)
 
 
-class RunnerProcess:
-    """A runner that was started, seen through its keeper; satisfies `LaunchedRunner`.
+class RunnerProcess(LaunchedRunner):
+    """A runner that was started, seen through its keeper.
 
     Attributes:
         pid: The runner's process id and process group.
-        address: Where it serves, as gRPC writes it.
     """
 
     def __init__(self, keeper: subprocess.Popen[bytes], folder: Path, log_path: Path) -> None:
@@ -110,10 +107,6 @@ class RunnerProcess:
     def model_path(self, on_host: Path) -> Path:
         """Return where the runner finds the model's folder: where everybody does."""
         return on_host
-
-    def alive(self) -> bool:
-        """Whether it still runs; False only once all that it had started is gone too."""
-        return self.exit_reason() is None
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it now; empty once it has ended."""
@@ -152,18 +145,6 @@ class RunnerProcess:
                 "a driver may hold it; see its state in ps"
             ) from error
         self.exit_reason()
-
-    def kill(self) -> None:
-        """End it by force, now, and return when nothing of it is left."""
-        self.stop(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _send(self, line: str) -> None:
         assert self._keeper.stdin is not None

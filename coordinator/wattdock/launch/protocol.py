@@ -45,11 +45,15 @@ class LaunchSpec:
 
 
 class LaunchedRunner(Protocol):
-    """A runner that was started; leaving its `with` block stops it."""
+    """A runner that was started; leaving its `with` block stops it.
 
-    @property
-    def address(self) -> str:
-        """Where it serves, as gRPC writes it: "unix:/…/r.sock"."""
+    What follows from the rest is written here; launchers' own runners inherit it.
+
+    Attributes:
+        address: Where it serves, as gRPC writes it: "unix:/…/r.sock".
+    """
+
+    address: str
 
     @property
     def description(self) -> str:
@@ -59,7 +63,8 @@ class LaunchedRunner(Protocol):
         """Return where the runner finds the model's folder that lies at `on_host` on this machine."""
 
     def alive(self) -> bool:
-        """Whether it still runs; cheap enough to poll."""
+        """Whether it still runs, cheap enough to poll; False only once nothing of it is left."""
+        return self.exit_reason() is None
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it now, as this host numbers them; empty once it has ended."""
@@ -75,12 +80,15 @@ class LaunchedRunner(Protocol):
 
     def kill(self) -> None:
         """End it by force, now, and return when nothing of it is left."""
+        self.stop(0)
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.stop()
 
 
 class Launcher(Protocol):

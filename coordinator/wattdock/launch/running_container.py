@@ -9,18 +9,17 @@ import contextlib
 import shutil
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import LaunchError
 from wattdock.launch.container import MODEL_FOLDER
 from wattdock.launch.log import TAIL_LINES, log_tail
-from wattdock.launch.protocol import STOP_GRACE_S, STOPPED
+from wattdock.launch.protocol import STOP_GRACE_S, STOPPED, LaunchedRunner
 from wattdock.launch.socket_folder import SOCKET_NAME
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping
-    from types import TracebackType
 
     import docker
     from docker.models.containers import Container
@@ -37,12 +36,11 @@ REMEDIES = {
 }
 
 
-class RunnerContainer:
-    """A runner that was started in a container; satisfies `LaunchedRunner`.
+class RunnerContainer(LaunchedRunner):
+    """A runner that was started in a container.
 
     Attributes:
         id: The container's; it is stopped and killed by this, never by a name.
-        address: Where it serves, as gRPC writes it.
     """
 
     def __init__(
@@ -68,10 +66,6 @@ class RunnerContainer:
     def model_path(self, on_host: Path) -> Path:  # noqa: ARG002
         """Return where the runner finds the model's folder: always in one place."""
         return Path(MODEL_FOLDER)
-
-    def alive(self) -> bool:
-        """Whether it still runs; False only once nothing of it is left."""
-        return self.exit_reason() is None
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it now, as this host numbers them; empty where the engine does not tell.
@@ -128,18 +122,6 @@ class RunnerContainer:
                 f"{self.description} does not end, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): a driver may hold it, "
                 "or the engine does not answer; see `wattdock reap`"
             )
-
-    def kill(self) -> None:
-        """End it by force, now, and return when nothing of it is left."""
-        self.stop(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _state(self) -> Mapping[str, Any] | None:
         """Return the engine's view of it; None where the engine does not answer."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.energy import MAX_GAP_S, MJ_PER_J
+from wattdock.known import all_known
 from wattdock.records import NS_PER_S, Span
 from wattdock.results.energy import CrossCheck, HostEnergy, WindowCheck
 
@@ -113,11 +114,9 @@ def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | No
     host_j: dict[str, float | None] = {}
     timing_j: dict[str, float | None] = {}
     for name in dict.fromkeys(name for host in hosts for name in host.energy_j):
-        parts = [one.get(name) for one in passes]
-        known = [part for part in parts if part is not None]
-        complete = bool(known) and len(known) == len(parts)
-        host_j[name] = sum(energy for energy, _ in known) if complete else None
-        timing_j[name] = hypot(*(timing for _, timing in known)) if complete else None
+        parts = all_known(one.get(name) for one in passes)
+        host_j[name] = sum(energy for energy, _ in parts) if parts else None
+        timing_j[name] = hypot(*(timing for _, timing in parts)) if parts else None
     return host_j, HostEnergy(timing_j=timing_j, events=[event.message for host in hosts for event in host.events])
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.flops import METHOD, Decoder, UnknownArchitectureError, decoder, kv_bytes_read, request_flops
+from wattdock.estimate.architecture import UnknownArchitectureError
+from wattdock.flops import METHOD, Decoder, decoder, kv_bytes_read, request_flops
 from wattdock.peaks import peak_of, why_no_peak
 from wattdock.results.derived import Compute
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.energy import POWER_LAG
+from wattdock.known import known_sum
 from wattdock.records import NS_PER_S, Span
 from wattdock.results.conditions import GpuConditions
 from wattdock.steadiness import series_values
@@ -33,7 +34,7 @@ def gpu_conditions(
     parts: dict[str, list[Part]] = {}
     for restart in restarts:
         for measured in restart.passes:
-            for uuid, gpu in (restart.timeline.gpus if restart.timeline else {}).items():
+            for uuid, gpu in restart.gpus.items():
                 parts.setdefault(uuid, []).append((gpu, measured.generated.span))
     return {uuid: _conditions(uuid, of_gpu, joules_in, is_used=uuid in used) for uuid, of_gpu in parts.items()}
 
@@ -41,24 +42,24 @@ def gpu_conditions(
 def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used: bool) -> GpuConditions:
     shares = {reason: _throttled_share(parts, reason) for reason in VIOLATIONS}
     known = {reason: share for reason, share in shares.items() if share is not None}
-    joules = [joules_in.of_gpu(gpu, span).energy_j for gpu, span in parts]
-    known_j = [value for value in joules if value is not None]
+    total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for gpu, span in parts)
     seconds = sum(span.duration_s for _, span in parts)
     return GpuConditions(
         gpu_uuid=uuid,
         used=is_used,
         throttled_share=known or None,
-        mean_sm_clock_mhz=_over(parts, "sm_clock_mhz", np.mean),
-        mean_memory_clock_mhz=_over(parts, "memory_clock_mhz", np.mean),
-        max_temperature_c=_over(parts, "temperature_c", np.max),
-        max_memory_temperature_c=_over(parts, "memory_temperature_c", np.max),
-        mean_power_w=sum(known_j) / seconds if len(known_j) == len(joules) and seconds else None,
+        mean_sm_clock_mhz=over(parts, "sm_clock_mhz", np.mean),
+        mean_memory_clock_mhz=over(parts, "memory_clock_mhz", np.mean),
+        max_temperature_c=over(parts, "temperature_c", np.max),
+        max_memory_temperature_c=over(parts, "memory_temperature_c", np.max),
+        mean_power_w=None if total_j is None or not seconds else total_j / seconds,
         power_over_counter=_power_over_counter(parts, joules_in),
     )
 
 
-def _over(parts: list[Part], name: str, summary: Callable[..., float]) -> float | None:
-    values = np.concatenate([series_values(gpu, name, span.start_ns, span.end_ns) for gpu, span in parts])
+def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: Callable[..., float]) -> float | None:
+    """Summarise one series' samples in some spans; None without any."""
+    values = np.concatenate([[], *(series_values(gpu, name, span.start_ns, span.end_ns) for gpu, span in parts)])
     return float(summary(values)) if len(values) else None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.known import known_sum
 from wattdock.merge.energy import combined_timing_j
 from wattdock.records import Span
 from wattdock.results.data_parallel import SCALING, DataParallel, ReplicaShare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Literal
 
     from wattdock.config.experiment import ExperimentConfig
@@ -27,8 +28,7 @@ def data_parallel(
         return None
     count = len(passes[0][1].generated.replicas)
     shares = [_share(number, passes, joules_in) for number in range(count)]
-    tails_j = [share.tail_idle_j for share in shares]
-    tail_j = None if None in tails_j else sum(value or 0.0 for value in tails_j)
+    tail_j = known_sum(share.tail_idle_j for share in shares)
     scaling: Literal["strong", "weak"] = "weak" if config.section.work_factor > 1 else "strong"
     return DataParallel(
         data_parallel_size=count,
@@ -51,7 +51,7 @@ def _share(number: int, passes: Sequence[tuple[RestartRecord, MeasuredPass]], jo
         requests=sum(replica.requests for _, _, replica in own),
         output_tokens=sum(replica.output_tokens for _, _, replica in own),
         tail_s=sum(tail.duration_s for _, tail, _ in tails),
-        tail_idle_j=_total(one.total_j for one in joules),
+        tail_idle_j=known_sum(one.total_j for one in joules),
         tail_timing_j=combined_timing_j(joules),
         reason=next((one.reason for one in joules if one.reason), None),
     )
@@ -61,8 +61,3 @@ def tail_of(one: MeasuredPass, replica: ReplicaPass) -> Span:
     """Return the time in which a replica had no work left and the pass was not over; all of it without any token."""
     span = one.generated.span
     return Span("tail", replica.last_token_ns or span.start_ns, span.end_ns)
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    given = list(values)
-    return None if None in given else sum(value or 0.0 for value in given)

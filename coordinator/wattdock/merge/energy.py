@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.energy import COUNTER_LAG, EnergyCurve
+from wattdock.known import all_known, known_sum
 from wattdock.merge.beside import cross_check, host_energy, host_joules
 from wattdock.merge.processes import processes_seen
 from wattdock.results.energy import CpuEstimate, EnergyResult, MeterFact, PassEnergy, Uncertainty
@@ -129,7 +130,7 @@ def measured_energy(
     reason = next((joules.reason for joules in used if joules.reason), None)
     if not passes:
         reason = "no pass was measured"
-    total_j = None if reason else sum(joules.total_j or 0.0 for joules in used)
+    total_j = None if reason else known_sum(joules.total_j for joules in used)
     host_j, host = host_energy(restarts)
     sources = sorted(frozenset[str]().union(*(joules.sources for joules in used)))
     return EnergyResult(
@@ -141,7 +142,7 @@ def measured_energy(
             counter_lag_std_s=COUNTER_LAG.std_s,
         ),
         per_gpu_j=_summed(joules.per_gpu_j for joules in used),
-        allocation_j=_total(per_pass(gpus.leased)),
+        allocation_j=known_sum(joules.total_j for joules in per_pass(gpus.leased)) if passes else None,
         bystander_j=_summed(joules.per_gpu_j for joules in per_pass(gpus.bystanders)),
         load_j=_load_j(restarts, gpus.used, joules_in),
         source="+".join(sources) or None,
@@ -170,18 +171,12 @@ def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]
     return sums
 
 
-def _total(parts: Sequence[Joules]) -> float | None:
-    totals = [joules.total_j for joules in parts]
-    return None if not totals or None in totals else sum(value or 0.0 for value in totals)
-
-
 def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: SpanJoules) -> float | None:
     """Return the mean over restarts of the energy of loading."""
-    loads = [
+    loads = all_known(
         joules_in.of(one.timeline, span, uuids).total_j for one in restarts for span in one.spans if span.name == "load"
-    ]
-    known = [value for value in loads if value is not None]
-    return float(np.mean(known)) if known and len(known) == len(loads) else None
+    )
+    return float(np.mean(loads)) if loads else None
 
 
 def _per_unit(total_j: float | None, done: Performance | None) -> dict[str, Any]:
@@ -223,7 +218,7 @@ def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
     """Return, per GPU of the host, how well it was read over all restarts."""
     seen: dict[str, list[GpuTimeline]] = {}
     for one in restarts:
-        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
+        for uuid, gpu in one.gpus.items():
             seen.setdefault(uuid, []).append(gpu)
     return {uuid: _meter_fact(timelines) for uuid, timelines in seen.items()}
 
@@ -247,13 +242,13 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
 
 
 def _cpu_estimate(passes: list[MeasuredPass], tdp_w: float) -> CpuEstimate | None:
-    known = [(one.cpu_busy, one.generated.span.duration_s) for one in passes if one.cpu_busy is not None]
-    if not known or len(known) < len(passes):
+    durations_s = [one.generated.span.duration_s for one in passes]
+    if not (shares := all_known(one.cpu_busy for one in passes)):
         return None
-    busy_s = sum(busy * duration_s for busy, duration_s in known)
+    busy_s = sum(share * duration_s for share, duration_s in zip(shares, durations_s, strict=True))
     return CpuEstimate(
         energy_j=busy_s * tdp_w,
         method="busy share of all CPUs of this machine × assumed power; an estimate, not a measurement",
         assumed_tdp_w=tdp_w,
-        cpu_busy=busy_s / sum(duration_s for _, duration_s in known),
+        cpu_busy=busy_s / sum(durations_s),
     )

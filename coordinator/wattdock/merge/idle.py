@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.merge.conditions import over
 from wattdock.merge.energy import SpanJoules
 from wattdock.results.procedure import IdleBaseline
-from wattdock.steadiness import idle_unsettled, series_values
+from wattdock.steadiness import idle_unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +43,7 @@ def idle_baselines(
         for restart in restarts
         for span in restart.spans
         if span.name in IDLE_SPANS
-        for gpu in (restart.timeline.gpus.values() if restart.timeline else ())
+        for gpu in restart.gpus.values()
     ]
 
 
@@ -49,11 +51,7 @@ def _baseline(
     restart: RestartRecord, span: Span, gpu: GpuTimeline, limits: IdleSpec, joules: SpanEnergy, *, is_used: bool
 ) -> IdleBaseline:
     unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], limits)
-
-    def mean(name: str) -> float | None:
-        values = series_values(gpu, name, span.start_ns, span.end_ns)
-        return float(np.mean(values)) if len(values) else None
-
+    mean = functools.partial(over, [(gpu, span)], summary=np.mean)
     return IdleBaseline(
         restart=restart.restart,
         gpu_uuid=gpu.uuid,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.merge.conditions import over
 from wattdock.results.energy import MultiGPUMetrics
-from wattdock.steadiness import series_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,10 +42,5 @@ def _over_passes(
     restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
 ) -> dict[str, float | None]:
     """Summarise the samples of one series inside the measured passes; None for a GPU that does not tell."""
-    parts = [(one.timeline, measured.generated.span) for one in restarts for measured in one.passes if one.timeline]
-    found: dict[str, float | None] = {}
-    for uuid in uuids:
-        samples = [series_values(timeline.gpus.get(uuid), name, span.start_ns, span.end_ns) for timeline, span in parts]
-        values = np.concatenate(samples) if samples else np.zeros(0)
-        found[uuid] = float(summary(values)) if len(values) else None
-    return found
+    parts = [(one.gpus, measured.generated.span) for one in restarts for measured in one.passes]
+    return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.known import known_sum
 from wattdock.records import NS_PER_S
 from wattdock.results.result import Performance, Quantiles
 
@@ -25,8 +26,8 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
-        prompt_tokens=_sum(one.generated.prompt_tokens for one in passes),
-        cached_prompt_tokens=_sum(one.generated.cached_prompt_tokens for one in passes),
+        prompt_tokens=known_sum(one.generated.prompt_tokens for one in passes),
+        cached_prompt_tokens=known_sum(one.generated.cached_prompt_tokens for one in passes),
         output_tokens=output_tokens,
         output_tokens_per_s=output_tokens / duration_s,
         requests_per_s=len(requests) / duration_s,
@@ -131,9 +132,3 @@ def _since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | 
         return None
     arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
     return (instant_ns - arrived_ns) / NS_PER_S
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """Return the sum, or None where one of them is unknown."""
-    given = list(values)
-    return None if None in given else sum(value for value in given if value is not None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.known import known_sum
 from wattdock.merge.energy import combined_timing_j
 from wattdock.merge.procedure import tokens_between
 from wattdock.records import Span
@@ -147,12 +148,10 @@ def _round(done: GeneratedPass, instants: list[tuple[int, int, int]]) -> _Round:
 def _one_token_j(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> float | None:
     """Joules per prompt token of the passes that are all prefill; None without them, or without their energy."""
     passes = [(restart, done) for restart in restarts for done in restart.one_token]
-    joules = [joules_in.of(restart.timeline, done.span, used).total_j for restart, done in passes]
-    known = [value for value in joules if value is not None]
+    total_j = known_sum(joules_in.of(restart.timeline, done.span, used).total_j for restart, done in passes)
     tokens = sum(one.prompt_tokens or 0 for _, done in passes for one in done.requests)
-    return sum(known) / tokens if tokens and len(known) == len(joules) else None
+    return None if total_j is None or not tokens else total_j / tokens
 
 
 def _period_s(restarts: Sequence[RestartRecord]) -> float:
-    gpus = [gpu for one in restarts if one.timeline for gpu in one.timeline.gpus.values()]
-    return max((gpu.period_s or 0.0 for gpu in gpus), default=0.0)
+    return max((gpu.period_s or 0.0 for one in restarts for gpu in one.gpus.values()), default=0.0)

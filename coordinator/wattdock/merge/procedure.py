@@ -37,8 +37,7 @@ def procedure(
 
 def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
     samples, looked = restart.warm_up, limits.profile == "steady"
-    watched = restart.timeline.gpus.keys() & set(used) if restart.timeline else ()
-    seen = warm_up_steadiness(samples, limits, metered=bool(watched))
+    seen = warm_up_steadiness(samples, limits, metered=bool(restart.gpus.keys() & set(used)))
     spans_s = sum(one.duration_s for one in restart.spans if one.name == "warm-up")
     return WarmUpSeen(
         restart=restart.restart,

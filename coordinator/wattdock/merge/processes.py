@@ -22,7 +22,7 @@ def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
     seen: dict[tuple[str, int, str, int], GpuProcessSeen] = {}
     clocks = clocks_of(restarts)
     for one in restarts:
-        for uuid, gpu in (one.timeline.gpus if one.timeline else {}).items():
+        for uuid, gpu in one.gpus.items():
             for sample in gpu.processes:
                 for process in sample.processes:
                     clock, own = clocks[one.clock], process.pid in one.own_pids

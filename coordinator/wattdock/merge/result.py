@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.merge.energy import Joules
     from wattdock.models import ModelFolder
     from wattdock.preflight import Ready
     from wattdock.records import RestartRecord, Span
@@ -148,22 +147,16 @@ def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
 def _stored_spans(restart: RestartRecord, clock: int, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
     spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
     spans += [(one.generated.span, one.index) for one in restart.passes]
+    energies = [joules_in.of(restart.timeline, span, used) for span, _ in spans]
     return [
-        _stored_span(restart.restart, clock, span, index, joules_in.of(restart.timeline, span, used))
-        for span, index in spans
+        StoredSpan(
+            **vars(span),
+            restart=restart.restart,
+            pass_index=pass_index,
+            clock=clock,
+            energy_j=joules.total_j,
+            timing_j=joules.timing_j,
+            reason=joules.reason,
+        )
+        for (span, pass_index), joules in zip(spans, energies, strict=True)
     ]
-
-
-def _stored_span(restart: int, clock: int, span: Span, pass_index: int | None, joules: Joules) -> StoredSpan:
-    return StoredSpan(
-        name=span.name,
-        restart=restart,
-        pass_index=pass_index,
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
-        drained=span.drained,
-        clock=clock,
-        energy_j=joules.total_j,
-        timing_j=joules.timing_j,
-        reason=joules.reason,
-    )

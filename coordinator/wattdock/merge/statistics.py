@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wattdock.results.derived import Statistics
+from wattdock.results.restarts import ENERGY, SPEED, by_restart, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,23 +27,16 @@ COVERS = (
 def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     """Return the spread of joules per output token; of tokens per second where a pass has no energy.
 
-    Per restart: the sum over its passes ÷ the sum of its tokens (or seconds), so that long passes weigh more.
+    Per restart: the sum over its passes ÷ the sum of its tokens (or seconds); see `ratio`.
     """
     if not passes:
         return None
-    if all(one.total_j is not None and one.output_tokens for one in passes):
-        quantity, over, under = "energy_per_output_token_j", [one.total_j or 0.0 for one in passes], _tokens(passes)
-    else:
-        quantity, over, under = "output_tokens_per_s", _tokens(passes), [one.duration_s for one in passes]
-    per_pass = [a / b for a, b in zip(over, under, strict=True)]
-    restarts = [one.restart for one in passes]
-    per_restart = [
-        sum(a for a, own in zip(over, restarts, strict=True) if own == restart)
-        / sum(b for b, own in zip(under, restarts, strict=True) if own == restart)
-        for restart in sorted(set(restarts))
-    ]
+    quantity = ENERGY if all(one.total_j is not None and one.output_tokens for one in passes) else SPEED
+    restarts = by_restart(passes)
+    per_pass = [ratio([one], quantity) for one in passes]
+    per_restart = [ratio(group, quantity) for group in restarts]
     between = _spread(per_restart)
-    within, within_freedom = _within(per_pass, restarts)
+    within, within_freedom = _within([[ratio([one], quantity) for one in group] for group in restarts])
     mean = float(np.mean(per_restart))
     interval = mean_interval(per_restart)
     return Statistics(
@@ -103,10 +96,8 @@ def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, fl
     return low, high
 
 
-def _within(per_pass: Sequence[float], restarts: Sequence[int]) -> tuple[float | None, int]:
+def _within(groups: Sequence[Sequence[float]]) -> tuple[float | None, int]:
     """Standard deviation of passes around their own restart's mean, pooled, and its degrees of freedom."""
-    pairs = sorted(zip(restarts, per_pass, strict=True))
-    groups = [[value for _, value in group] for _, group in groupby(pairs, key=lambda pair: pair[0])]
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(float(np.sum((np.array(group) - np.mean(group)) ** 2)) for group in groups)
     return (sqrt(squares / freedom) if freedom else None), freedom
@@ -121,7 +112,3 @@ def _far(values: Sequence[float]) -> list[int]:
 
 def _spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def _tokens(passes: Sequence[PassEnergy]) -> list[float]:
-    return [float(one.output_tokens) for one in passes]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.energy import MJ_PER_J
+from wattdock.known import known_sum
 from wattdock.merge.energy import SpanJoules
 from wattdock.merge.procedure import tokens_between
 from wattdock.records import NS_PER_S, Span
@@ -155,9 +156,9 @@ def windows(
 
 def _per_token(figures: Sequence[WindowFigure]) -> float | None:
     """Sum of joules over sum of tokens; None where a pass has no such window, or no energy."""
-    joules = [one.total_j for one in figures if one.total_j is not None]
+    total_j = known_sum(one.total_j for one in figures)
     tokens = sum(one.output_tokens for one in figures if one.output_tokens is not None)
-    return sum(joules) / tokens if joules and len(joules) == len(figures) and tokens else None
+    return None if total_j is None or not tokens else total_j / tokens
 
 
 def _figure(name: str, restart: RestartRecord, measured: MeasuredPass, source: _Source, in_flight: int) -> WindowFigure:

@@ -47,7 +47,8 @@ def convert_gguf(source: Path, folder: Path) -> None:
     for key, wanted in SUPPORTED.items():
         if meta.get(key) != wanted:
             raise PreflightError(f"{source.name} has {key} = {meta.get(key)!r}; only {wanted!r} can be converted")
-    tensors = _tensors(reader.tensors, heads=meta["llama.attention.head_count"], kv_heads=_kv_heads(meta))
+    heads, kv_heads = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
+    tensors = _tensors(reader.tensors, heads=heads, kv_heads=kv_heads)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     _tokenizer(meta).save(str(folder / "tokenizer.json"), pretty=False)
     _write_json(folder / "config.json", model_config(meta, tied="lm_head.weight" not in tensors))
@@ -89,7 +90,7 @@ def model_config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
         "intermediate_size": meta["llama.feed_forward_length"],
         "num_hidden_layers": meta["llama.block_count"],
         "num_attention_heads": meta["llama.attention.head_count"],
-        "num_key_value_heads": _kv_heads(meta),
+        "num_key_value_heads": meta["llama.attention.head_count_kv"],
         "head_dim": meta["llama.rope.dimension_count"],
         "vocab_size": meta["llama.vocab_size"],
         "max_position_embeddings": meta["llama.context_length"],
@@ -161,11 +162,6 @@ def _tokenizer_config(meta: dict[str, Any]) -> dict[str, Any]:
 def _generation_config(meta: dict[str, Any]) -> dict[str, Any]:
     keys = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
     return {name: meta[f"tokenizer.ggml.{key}_token_id"] for name, key in keys.items()}
-
-
-def _kv_heads(meta: dict[str, Any]) -> int:
-    kv_heads: int = meta["llama.attention.head_count_kv"]
-    return kv_heads
 
 
 def _shortest(value: float) -> float:

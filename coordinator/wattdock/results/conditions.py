@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from wattdock.results.stored import Stored
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class GpuConditions(_Stored):
+class GpuConditions(Stored):
     """One GPU of the host over all measured passes; null where its driver does not tell.
 
     Attributes:
@@ -31,7 +27,7 @@ class GpuConditions(_Stored):
     power_over_counter: float | None
 
 
-class Phases(_Stored):
+class Phases(Stored):
     """Prefill and decode energy of the measured passes, where it can be defended; null with the reason.
 
     Prefill is from a round's submission to the last first token in it, decode from there to its last token; boundaries

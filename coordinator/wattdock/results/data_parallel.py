@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from wattdock.results.stored import Stored
 
 SCALING = {
     "strong": "strong scaling: the workload is the whole's and is shared out among the replicas",
@@ -12,11 +12,7 @@ SCALING = {
 }
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ReplicaShare(_Stored):
+class ReplicaShare(Stored):
     """One replica over all measured passes.
 
     Attributes:
@@ -37,7 +33,7 @@ class ReplicaShare(_Stored):
     reason: str | None = None
 
 
-class DataParallel(_Stored):
+class DataParallel(Stored):
     """Independent engines that took requests from one queue, from one common start in each pass.
 
     Attributes:

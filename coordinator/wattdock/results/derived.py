@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from wattdock.results.stored import Stored
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Compute(_Stored):
+class Compute(Stored):
     """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
 
     Attributes:
@@ -39,7 +37,7 @@ class Compute(_Stored):
     reason: str | None = None
 
 
-class Statistics(_Stored):
+class Statistics(Stored):
     """Spread of joules per output token, or of tokens per second where there is no energy.
 
     Attributes:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from wattdock.results.conditions import GpuConditions, Phases
 from wattdock.results.procedure import IdleBaseline
+from wattdock.results.stored import Stored
 from wattdock.results.windows import WindowSummary
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -29,12 +30,7 @@ NET_MEANING = (
 )
 
 
-class _Stored(BaseModel):
-    # Where anything may stand, infinity would become null.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Uncertainty(_Stored):
+class Uncertainty(Stored):
     """The budget of `total_j`: parts that are never added into one vague number.
 
     Attributes:
@@ -52,7 +48,7 @@ class Uncertainty(_Stored):
     sensor_gain: Literal["unknown"] | float = "unknown"
 
 
-class PassEnergy(_Stored):
+class PassEnergy(Stored):
     """Energy of one measured pass over the GPUs used, and what makes its tokens comparable.
 
     Attributes:
@@ -61,8 +57,6 @@ class PassEnergy(_Stored):
         prompts_reused: Some of its prompts were in an earlier pass of the restart already.
         host_j: CPU packages and memory meanwhile, by domain; never part of `total_j`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     restart: int
     pass_index: int = Field(alias="pass")
@@ -78,7 +72,7 @@ class PassEnergy(_Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
 
 
-class WindowCheck(_Stored):
+class WindowCheck(Stored):
     """One pass's window as a second meter measured it, beside our figure of the same window.
 
     The window is longer than the pass: from before its request was sent until its results were here.
@@ -90,8 +84,6 @@ class WindowCheck(_Stored):
         bound_j: What a difference of two counter readings can be off by: a counter step at each end, of each GPU.
         reason: Why `difference_j` is null, where it is.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     restart: int
     pass_index: int = Field(alias="pass")
@@ -105,7 +97,7 @@ class WindowCheck(_Stored):
     reason: str | None = None
 
 
-class CrossCheck(_Stored):
+class CrossCheck(Stored):
     """What a second meter made of the measured passes.
 
     Attributes:
@@ -119,7 +111,7 @@ class CrossCheck(_Stored):
     worst_difference_share: float | None
 
 
-class HostEnergy(_Stored):
+class HostEnergy(Stored):
     """Uncertainty and meaning of `host_j`.
 
     Attributes:
@@ -133,7 +125,7 @@ class HostEnergy(_Stored):
     events: list[str] = Field(default_factory=list)
 
 
-class CpuEstimate(_Stored):
+class CpuEstimate(Stored):
     """An estimate, not a measurement: share of CPU time that was busy × an assumed power."""
 
     energy_j: float
@@ -142,7 +134,7 @@ class CpuEstimate(_Stored):
     cpu_busy: float
 
 
-class GpuProcessSeen(_Stored):
+class GpuProcessSeen(Stored):
     """A process that NVML listed on a GPU, with the instants of the first and last sample that held it.
 
     Attributes:
@@ -163,7 +155,7 @@ class GpuProcessSeen(_Stored):
     command: str | None = None
 
 
-class MeterFact(_Stored):
+class MeterFact(Stored):
     """How well one GPU was read.
 
     Attributes:
@@ -182,7 +174,7 @@ class MeterFact(_Stored):
     card: str | None = None
 
 
-class EnergyResult(_Stored):
+class EnergyResult(Stored):
     """Joules of the measured passes, summed over the GPUs used.
 
     Attributes:
@@ -231,7 +223,7 @@ class EnergyResult(_Stored):
     cpu_estimate: CpuEstimate | None = None
 
 
-class MultiGPUMetrics(_Stored):
+class MultiGPUMetrics(Stored):
     """How energy was shared out among the GPUs used.
 
     Boundary: GPU boards (HBM and on-GPU NVLink included); NVSwitch, PCIe root, host CPU, DRAM, NIC, fans and

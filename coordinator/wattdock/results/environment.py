@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from wattdock.results.stored import Stored
 
 
-class _Stored(BaseModel):
-    # An engine may say of a limit that there is none.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class RunnerGpu(_Stored):
+class RunnerGpu(Stored):
     """A GPU as the runner sees it; `uuid` in NVML's form, "GPU-…"."""
 
     uuid: str
@@ -20,7 +17,7 @@ class RunnerGpu(_Stored):
     vram_total_bytes: int | None = None
 
 
-class RunnerEnvironment(_Stored):
+class RunnerEnvironment(Stored):
     """The runner's part of the snapshot, read inside its own environment.
 
     Attributes:
@@ -46,7 +43,7 @@ class RunnerEnvironment(_Stored):
     warnings: list[str] = Field(default_factory=list)
 
 
-class HostGpu(_Stored):
+class HostGpu(Stored):
     """One GPU of the host as NVML described it before the run; None where the driver does not tell.
 
     Attributes:
@@ -80,7 +77,7 @@ class HostGpu(_Stored):
     vram_reserved_bytes: int | None = None
 
 
-class GpuLink(_Stored):
+class GpuLink(Stored):
     """How two GPUs of the host are linked.
 
     Attributes:
@@ -95,14 +92,14 @@ class GpuLink(_Stored):
     peer_access: bool | None
 
 
-class Topology(_Stored):
+class Topology(Stored):
     """How the host's GPUs are linked, and what of it the experiment had to pay for."""
 
     links: list[GpuLink]
     warnings: list[str]
 
 
-class ModelFacts(_Stored):
+class ModelFacts(Stored):
     """Which model ran, and on what weights."""
 
     kind: str
@@ -114,7 +111,7 @@ class ModelFacts(_Stored):
     weight_bytes: int | None = None
 
 
-class ClockFacts(_Stored):
+class ClockFacts(Stored):
     """Evidence that runner and host share a clock; None where no runner answered.
 
     Attributes:
@@ -130,14 +127,14 @@ class ClockFacts(_Stored):
     unchecked_passes: int | None = None
 
 
-class ConditionChange(_Stored):
+class ConditionChange(Stored):
     """A condition that was not the same for all measured passes; `restarts` has those from 0, by what was seen."""
 
     name: str
     restarts: dict[str, list[int]]
 
 
-class ContainerFacts(_Stored):
+class ContainerFacts(Stored):
     """What a runner in a container ran in.
 
     Attributes:
@@ -163,7 +160,7 @@ class ContainerFacts(_Stored):
     lock_sha256: str | None = None
 
 
-class EnvironmentSnapshot(_Stored):
+class EnvironmentSnapshot(Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
     Attributes:

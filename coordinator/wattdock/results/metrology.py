@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from wattdock.results.stored import Stored
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StepLag(_Stored):
+class StepLag(Stored):
     """How far one kind of load step shows late in the counter.
 
     Attributes:
@@ -24,7 +20,7 @@ class StepLag(_Stored):
     overshoot: bool
 
 
-class MeterCard(_Stored):
+class MeterCard(Stored):
     """One GPU's energy counter, from load pulses made by another process at random phases.
 
     Attributes:

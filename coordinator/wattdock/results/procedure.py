@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from wattdock.results.stored import Stored
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class WarmUpSeen(_Stored):
+class WarmUpSeen(Stored):
     """One restart's warm-up.
 
     Attributes:
@@ -34,7 +30,7 @@ class WarmUpSeen(_Stored):
     energy_per_output_token_j: list[float | None]
 
 
-class IdleBaseline(_Stored):
+class IdleBaseline(Stored):
     """One GPU without work, over one idle span, by its energy counter.
 
     Attributes:
@@ -61,7 +57,7 @@ class IdleBaseline(_Stored):
     utilization_percent: float | None = None
 
 
-class Drift(_Stored):
+class Drift(Stored):
     """How joules per token (tokens/s without energy) of a pass's second half compare with its first half's.
 
     Attributes:
@@ -75,7 +71,7 @@ class Drift(_Stored):
     reason: str | None = None
 
 
-class Procedure(_Stored):
+class Procedure(Stored):
     """Everything around and within the passes that tells whether they were in a steady state."""
 
     warm_up: list[WarmUpSeen]

@@ -8,6 +8,7 @@ import numpy as np
 
 from wattdock.energy import LagModel
 from wattdock.errors import StoreError
+from wattdock.known import known_sum
 from wattdock.meter.findings import period_s
 from wattdock.meter.timeline import GpuTimeline, Series, Ticks, Timeline
 from wattdock.records import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, Span, TokenSeries
@@ -88,8 +89,8 @@ def _pass(span: Span, stored: PassEnergy, timeline: pa.Table, requests: pa.Table
         requests=records,
         tokens=counts,
         output_tokens=stored.output_tokens,
-        prompt_tokens=_sum([one.prompt_tokens for one in records]),
-        cached_prompt_tokens=_sum([one.cached_prompt_tokens for one in records]),
+        prompt_tokens=known_sum(one.prompt_tokens for one in records),
+        cached_prompt_tokens=known_sum(one.cached_prompt_tokens for one in records),
         prompt_repeats=stored.prompt_repeats,
     )
     return MeasuredPass(stored.pass_index, generated, None, "", stored.prompts_reused)
@@ -131,7 +132,3 @@ def _gpu(uuid: str, fact: MeterFact, table: pa.Table) -> GpuTimeline:
 
 def _column(table: pa.Table, name: str) -> Any:
     return table[name].to_numpy()
-
-
-def _sum(values: list[int | None]) -> int | None:
-    return None if None in values else sum(value or 0 for value in values)

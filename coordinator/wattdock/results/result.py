@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from wattdock.results.data_parallel import DataParallel
 from wattdock.results.derived import Compute, Statistics
 from wattdock.results.energy import EnergyResult, MultiGPUMetrics
 from wattdock.results.environment import EnvironmentSnapshot
 from wattdock.results.procedure import Procedure
+from wattdock.results.stored import Stored
 
 SCHEMA_VERSION = 3
 
 
-class _Stored(BaseModel):
-    # Where anything may stand, infinity would become null.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Failure(_Stored):
+class Failure(Stored):
     """Why an experiment has no full result.
 
     Attributes:
@@ -43,14 +39,12 @@ class Failure(_Stored):
     advice: str | None = None
 
 
-class StoredSpan(_Stored):
+class StoredSpan(Stored):
     """A named interval on a monotonic clock of the host; `pass` is null outside the measured passes.
 
     Attributes:
         clock: Which of `environment.clock.identities` its instants are of.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     name: str
     restart: int
@@ -64,7 +58,7 @@ class StoredSpan(_Stored):
     reason: str | None = None
 
 
-class Quantiles(_Stored):
+class Quantiles(Stored):
     """Distribution over requests, in seconds."""
 
     count: int
@@ -76,7 +70,7 @@ class Quantiles(_Stored):
     max_s: float
 
 
-class Performance(_Stored):
+class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
@@ -108,7 +102,7 @@ class Performance(_Stored):
     e2e: Quantiles | None
 
 
-class Check(_Stored):
+class Check(Stored):
     """One audit check: its outcome, the figure behind it, the limit and where that comes from. Unknown never passes."""
 
     name: str
@@ -118,7 +112,7 @@ class Check(_Stored):
     source: str | None = None
 
 
-class Audit(_Stored):
+class Audit(Stored):
     """Whether the figure may be published, and why."""
 
     publishable: bool
@@ -126,7 +120,7 @@ class Audit(_Stored):
     checks: list[Check]
 
 
-class StudyFacts(_Stored):
+class StudyFacts(Stored):
     """The study that an experiment was measured in.
 
     Attributes:
@@ -138,7 +132,7 @@ class StudyFacts(_Stored):
     attempt: int
 
 
-class Fallback(_Stored):
+class Fallback(Stored):
     """That this experiment was measured because another one, which was asked for, failed; it never stands for that one.
 
     Attributes:
@@ -152,7 +146,7 @@ class Fallback(_Stored):
     change: str
 
 
-class ExperimentResult(_Stored):
+class ExperimentResult(Stored):
     """One experiment's row; a failed one has every key too.
 
     Attributes:

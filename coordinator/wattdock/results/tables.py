@@ -75,7 +75,7 @@ def _restart_parts(restart: RestartRecord, clock: int) -> Iterator[pa.Table]:
     for one in restart.passes:
         tokens = one.generated.tokens
         yield part(None, TOKENS, tokens.at_ns, tokens.output_tokens)
-    for uuid, gpu in (restart.timeline.gpus if restart.timeline else {}).items():
+    for uuid, gpu in restart.gpus.items():
         brackets = {name: getattr(gpu.ticks, name) for name in BRACKETS}
         yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets)
         for name, series in gpu.series.items():

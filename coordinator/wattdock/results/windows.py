@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from wattdock.results.stored import Stored
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class WindowFigure(_Stored):
+class WindowFigure(Stored):
     """One pass under one window definition; null with the reason where the pass holds no such window.
 
     Attributes:
@@ -31,7 +29,7 @@ class WindowFigure(_Stored):
     reason: str | None = None
 
 
-class WindowSummary(_Stored):
+class WindowSummary(Stored):
     """Joules per output token by window definition; `drained` is the one that a result's headline uses.
 
     Attributes:
