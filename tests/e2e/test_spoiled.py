@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from stored_results import stored
 
@@ -46,6 +47,17 @@ def test_a_spoiled_result_is_one_line_and_its_file(
         assert done.stderr.count("\n") == 1, verb
         assert said in done.stderr
         assert "results/one/re" in done.stderr
+
+
+def test_a_table_whose_column_has_gone_is_named_where_a_run_is_analysed_anew(wattdock: Command) -> None:
+    """A byte that changed in a file's head can rename a column."""
+    file = stored(wattdock.folder / "results", name="one") / "timeline.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.rename_columns([name.replace("restart", "Restart") for name in table.column_names]), file)
+    done = wattdock("show", "one", "--window", "drained")
+    assert done.returncode == 7
+    assert "timeline.parquet or requests.parquet does not hold what was stored" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_file_that_is_no_result_and_no_bundle_is_named_as_neither(wattdock: Command) -> None:

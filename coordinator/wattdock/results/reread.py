@@ -34,9 +34,16 @@ def load_restarts(folder: Path, result: ExperimentResult) -> tuple[RestartRecord
     Raises:
         StoreError: A file of the run is missing or cannot be read.
     """
+    import pyarrow as pa
+
     timeline, requests = (_table(folder / name) for name in (TIMELINE, REQUESTS))
     parts = sorted({(span.restart, span.clock) for span in result.spans})
-    return tuple(_restart(number, clock, result, timeline, requests) for number, clock in parts)
+    try:
+        return tuple(_restart(number, clock, result, timeline, requests) for number, clock in parts)
+    except (KeyError, pa.ArrowException) as error:
+        raise StoreError(
+            f"{folder}: {TIMELINE} or {REQUESTS} does not hold what was stored ({error}); bring it back"
+        ) from error
 
 
 def _table(path: Path) -> pa.Table:
@@ -45,7 +52,7 @@ def _table(path: Path) -> pa.Table:
 
     try:
         return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise StoreError(f"{path}: {error}; the run cannot be analysed anew without it") from error
 
 
