@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,6 @@ import typer
 
 from wattdock.errors import ConfigError
 
-Given = dict[str, Any]
 # What a command's parameter defaults to that `takes` fills.
 NOTHING: Mapping[str, Any] = {}
 
@@ -38,16 +38,36 @@ def share(text: str, flag: str) -> float:
     return value
 
 
-def takes(flags: Callable[..., None], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags in the signature of `flags`, which it receives as one mapping, its parameter `into`.
+@dataclass(frozen=True)
+class Flag:
+    """A flag that may be left out, and is None then.
+
+    Attributes:
+        spelled: Only where it is not called as the parameter is, or is a `bool` without a `--no-…`.
+        sets: Dotted name of the setting that it stands for, where it does.
+    """
+
+    kind: Any
+    help: str
+    spelled: str | None = None
+    sets: str = ""
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """Return it as a command's parameter."""
+        option = typer.Option(None, *([self.spelled] if self.spelled else []), help=self.help)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Parameter(name, kind, default=option, annotation=self.kind | None)
+
+
+def takes(flags: Mapping[str, Flag], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these flags, by parameter, which it receives as one mapping, its own parameter `into`.
 
     Flags that the command has itself win. They follow its first parameter where that is an argument.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command)
-        every = inspect.signature(flags).parameters.items()
-        shared = {name: one for name, one in every if name not in own.parameters}
+        shared = {name: flag.parameter(name) for name, flag in flags.items() if name not in own.parameters}
 
         @functools.wraps(command)
         def with_flags(**given: Any) -> None:
@@ -57,7 +77,7 @@ def takes(flags: Callable[..., None], into: str) -> Callable[[Callable[..., None
         rest = [one for name, one in own.parameters.items() if name != into]
         parameters = [*rest[:before], *shared.values(), *rest[before:]]
         with_flags.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {**flags.__annotations__, **command.__annotations__}
+        with_flags.__annotations__ = {one.name: one.annotation for one in parameters}
         return with_flags
 
     return decorate

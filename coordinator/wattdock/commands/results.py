@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, takes
+from wattdock.commands.options import NOTHING, RESULTS, Flag, Json, OutputDir, takes
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,15 +18,17 @@ app = typer.Typer(
     "that alone does not change the exit code."
 )
 
-Model = Annotated[str | None, typer.Option(help="Part of the model's name.")]
-Backend = Annotated[str | None, typer.Option(help="Backend.")]
-Gpu = Annotated[str | None, typer.Option(help="Part of a GPU's name.")]
-Since = Annotated[str | None, typer.Option(help="Begun at this UTC date or later: 2026-01-31.")]
-Until = Annotated[str | None, typer.Option(help="Begun before this UTC date.")]
-Verdict = Annotated[str | None, typer.Option(help="publishable or unpublishable.")]
-Status = Annotated[str | None, typer.Option(help="ok, failed or interrupted.")]
-StudyId = Annotated[str | None, typer.Option("--study", help="Part of the study's name.")]
-All = Annotated[bool, typer.Option("--all", help="Also rows that a later one of the same study stands for.")]
+FILTERS = {
+    "model": Flag(str, "Part of the model's name."),
+    "backend": Flag(str, "Backend."),
+    "gpu": Flag(str, "Part of a GPU's name."),
+    "since": Flag(str, "Begun at this UTC date or later: 2026-01-31."),
+    "until": Flag(str, "Begun before this UTC date."),
+    "verdict": Flag(str, "publishable or unpublishable."),
+    "status": Flag(str, "ok, failed or interrupted."),
+    "study": Flag(str, "Part of the study's name."),
+    "superseded": Flag(bool, "Also rows that a later one of the same study stands for.", "--all"),
+}
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
@@ -35,22 +37,8 @@ Filtering = Mapping[str, Any]
 VERDICTS = {"publishable": True, "unpublishable": False}
 
 
-def _filtering(
-    model: Model = None,
-    backend: Backend = None,
-    gpu: Gpu = None,
-    since: Since = None,
-    until: Until = None,
-    verdict: Verdict = None,
-    status: Status = None,
-    study: StudyId = None,
-    superseded: All = False,
-) -> None:
-    """The flags of every command that chooses among results; only its signature is used."""
-
-
 @app.command("list")
-@takes(_filtering, into="filters")
+@takes(FILTERS, into="filters")
 def list_(
     filters: Filtering = NOTHING,
     limit: Limit = 50,
@@ -83,7 +71,7 @@ def query(
 
 
 @app.command()
-@takes(_filtering, into="filters")
+@takes(FILTERS, into="filters")
 def export(
     csv: Csv = None,
     parquet: Parquet = None,
@@ -144,8 +132,9 @@ def _filters(given: Filtering, output_dir: Path) -> "Filters":
     verdict = given["verdict"]
     if verdict not in (None, *VERDICTS):
         raise ConfigError(f"--verdict {verdict}: write publishable or unpublishable")
-    others = {name: value for name, value in given.items() if name != "verdict"}
-    wanted = Filters(**others, publishable=None if verdict is None else VERDICTS[verdict])
+    others = {name: value for name, value in given.items() if name not in ("verdict", "superseded")}
+    publishable = None if verdict is None else VERDICTS[verdict]
+    wanted = Filters(**others, publishable=publishable, superseded=bool(given["superseded"]))
     _require_known(wanted, output_dir)
     return wanted
 
