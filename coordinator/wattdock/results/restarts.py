@@ -5,27 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.results.energy import PassEnergy
     from wattdock.results.result import ExperimentResult
 
 
 def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
-    """Return each restart's joules per output token and output tokens per second, by quantity.
+    """Return each restart's joules per output token, output tokens per second and mean watts, by quantity.
 
-    A quantity that one of the passes lacks is left out.
+    Each is a sum over a sum, so that long passes weigh more. A quantity that one of the passes lacks is left out.
     """
-    passes = result.energy.passes if result.energy else []
     groups: dict[int, list[PassEnergy]] = {}
-    for one in passes:
+    for one in result.energy.passes if result.energy else ():
         groups.setdefault(one.restart, []).append(one)
     every = [groups[number] for number in sorted(groups)]
-    found = {}
-    if every and all(sum(one.output_tokens for one in group) for group in every):
-        if all(one.total_j is not None for one in passes):
-            found["energy_per_output_token_j"] = [
-                sum(one.total_j or 0.0 for one in group) / sum(one.output_tokens for one in group) for group in every
-            ]
-        found["output_tokens_per_s"] = [
-            sum(one.output_tokens for one in group) / sum(one.duration_s for one in group) for group in every
-        ]
+    tokens = [sum(one.output_tokens for one in group) for group in every]
+    if not every or not all(tokens):
+        return {}
+    seconds = [sum(one.duration_s for one in group) for group in every]
+    found = {"output_tokens_per_s": _ratios(tokens, seconds)}
+    if all(one.total_j is not None for group in every for one in group):
+        joules = [sum(one.total_j or 0.0 for one in group) for group in every]
+        found |= {"energy_per_output_token_j": _ratios(joules, tokens), "mean_power_w": _ratios(joules, seconds)}
     return found
+
+
+def _ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(over, under, strict=True)]
