@@ -11,6 +11,7 @@ from wattdock.commands.ending import fail
 from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, Quiet
 from wattdock.commands.settings import File, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode
+from wattdock.json_text import print_json
 
 if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
@@ -77,9 +78,7 @@ def plan(
     study = study_of(file, settings)
     checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text([one.model_dump(mode="json") for one in study.experiments], indent=2))
+        print_json([one.model_dump(mode="json") for one in study.experiments])
     else:
         print_plan(study, checked, earlier_costs(study.experiments, output_dir))
     if study.invalid:
@@ -108,9 +107,7 @@ def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
     from wattdock.report.table import print_stored
 
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
+        print_json([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored])
         return
     print_stored([(one.result, one.folder) for one in prepared.stored])
     if len(prepared.ready) > 1 and prepared.study_id:

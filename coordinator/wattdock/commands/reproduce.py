@@ -8,6 +8,7 @@ import typer
 from wattdock.commands.ending import fail
 from wattdock.commands.options import RESULTS, Json, OutputDir, Quiet, share
 from wattdock.errors import ConfigError, ExitCode
+from wattdock.json_text import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +65,7 @@ def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[C
 
     comparisons = ready.comparisons(margin=margin)
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text([one.model_dump(mode="json") for one in comparisons], indent=2))
+        print_json([one.model_dump(mode="json") for one in comparisons])
     else:
         print_comparisons(comparisons)
     return comparisons

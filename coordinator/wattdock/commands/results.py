@@ -9,6 +9,7 @@ import typer
 
 from wattdock.commands.options import NOTHING, RESULTS, Flag, Json, OutputDir, takes
 from wattdock.errors import ConfigError
+from wattdock.json_text import print_json
 
 if TYPE_CHECKING:
     from wattdock.results.query import Filters, LeftOut
@@ -46,13 +47,13 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Show stored results, the latest first."""
-    from wattdock.report.listing import SHOWN, print_json, print_results
+    from wattdock.report.listing import SHOWN, print_results, print_rows_json
     from wattdock.results.query import select
 
     wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
     if as_json:
-        print_json(found.slice(0, limit))
+        print_rows_json(found.slice(0, limit))
     else:
         print_results(found, limit=limit)
 
@@ -64,10 +65,10 @@ def query(
     as_json: Json = False,
 ) -> None:
     """Ask the stored files a question in SQL."""
-    from wattdock.report.listing import print_json, print_rows
+    from wattdock.report.listing import print_rows, print_rows_json
     from wattdock.results.query import query as ask
 
-    (print_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
+    (print_rows_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
 
 
 @app.command()
@@ -97,13 +98,12 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
     """Say how far two results of one model and the same prompts generated the same tokens."""
     import dataclasses
 
-    from wattdock.json_text import json_text
     from wattdock.results.agreement import agreement
 
     with ExitStack() as unpacked:
         found = agreement(*(_only(name, output_dir, unpacked) for name in (first, second)))
     if as_json:
-        typer.echo(json_text(dataclasses.asdict(found)))
+        print_json(dataclasses.asdict(found), indent=None)
         return
     where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
     typer.echo(

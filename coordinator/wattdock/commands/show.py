@@ -7,6 +7,7 @@ import typer
 
 from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
 from wattdock.errors import ConfigError
+from wattdock.json_text import json_text, print_json
 
 if TYPE_CHECKING:
     from wattdock.results.chosen import Row
@@ -35,7 +36,6 @@ def show(
 
 
 def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
-    from wattdock.json_text import json_text
     from wattdock.report.table import print_result, print_stored
 
     if as_json:
@@ -49,7 +49,6 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
-    from wattdock.json_text import json_text
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows
     from wattdock.results.reread import load_restarts
@@ -62,6 +61,6 @@ def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
     summary = windows(load_restarts(folder, result), used, in_flight=in_flight)
     chosen = [one for one in summary.passes if window in (one.window, "all")]
     if as_json:
-        typer.echo(json_text(summary.model_copy(update={"passes": chosen}), indent=2))
+        print_json(summary.model_copy(update={"passes": chosen}))
     else:
         print_windows(summary, chosen)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wattdock.comparison import geometric_interval, geometric_mean
-from wattdock.json_text import json_text
+from wattdock.json_text import print_json
 from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
 from wattdock.results.energy import ENERGY_BOUNDARY
@@ -31,7 +30,7 @@ KIND_OF_SCALING = "strong, the same requests in flight at every size, unless a k
 def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_json: bool) -> None:
     """Print every setting's curves, fits and cheapest configuration."""
     if as_json:
-        sys.stdout.write(json_text(as_document(found, left_out), indent=2) + "\n")
+        print_json(as_document(found, left_out))
         return
     out = console()
     for setting in found:
