@@ -10,8 +10,8 @@ from wattdock.estimate.fit import MARGIN
 from wattdock.gpu_models import gpu_models
 from wattdock.json_text import print_json
 from wattdock.models.shapes import presets
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

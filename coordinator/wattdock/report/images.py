@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.json_text import print_json
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

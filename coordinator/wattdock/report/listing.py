@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock.json_text import print_json
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from wattdock.config.experiment import GpuCount
 from wattdock.plan import load_groups
 from wattdock.preflight import Ready
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 from wattdock.study.pace import Work, duration
 
 if TYPE_CHECKING:

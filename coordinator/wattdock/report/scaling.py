@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.json_text import print_json
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 from wattdock.results.energy import ENERGY_BOUNDARY
 from wattdock.scaling.curves import AMDAHL_METHOD, MEAN_METHOD, RATIO_METHOD, curves, optimum
 
