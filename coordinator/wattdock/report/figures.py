@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.report.paper import bars, curve, drawn_into, over_counts
-from wattdock.report.points import gpu_shares, pareto_front, spans_decades
+from wattdock.report.points import gpu_shares, pareto_front, phase_parts, spans_decades
 from wattdock.report.style import ASPECT, COLUMN_IN, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
 
 if TYPE_CHECKING:
@@ -82,16 +82,13 @@ def _pareto(drawing: Drawing, points: Sequence[Point]) -> None:
 def _phases(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if any(one.phases_j.values())]
     _require(shown, f"no result has joules ({_why(points)})")
-    found = {name for one in shown for name in one.phases_j}
-    series = {name: [one.phases_j.get(name, 0.0) for one in shown] for name in PHASES if name in found}
-    _stacked(drawing, shown, series, "J (GPU boards)")
+    _stacked(drawing, shown, phase_parts(shown), "J (GPU boards)")
 
 
 def _gpus(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if len(one.per_gpu_j) > 1 and one.output_tokens]
     _require(shown, "no result used more than one GPU")
-    series = {name: [value or 0.0 for value in values] for name, values in gpu_shares(shown).items()}
-    _stacked(drawing, shown, series, J_PER_TOKEN)
+    _stacked(drawing, shown, gpu_shares(shown), J_PER_TOKEN)
 
 
 def _scaling(drawing: Drawing, points: Sequence[Point]) -> None:
@@ -154,11 +151,12 @@ def _over(
     every[0].legend()
 
 
-def _stacked(drawing: Drawing, shown: Sequence[Point], series: Mapping[str, Sequence[float]], unit: str) -> None:
+def _stacked(drawing: Drawing, shown: Sequence[Point], series: Mapping[str, Sequence[float | None]], unit: str) -> None:
     axes = _rows(drawing, [one.label for one in shown])
     left = [0.0] * len(shown)
     shade = colours(series) | PHASES
-    for at, (name, values) in enumerate(series.items()):
+    for at, (name, parts) in enumerate(series.items()):
+        values = [value or 0.0 for value in parts]
         style: dict[str, Any] = {"color": shade[name], "hatch": HATCHES[at % len(HATCHES)]}
         axes.barh(range(len(shown)), values, left=left, label=name, edgecolor="white", linewidth=0.3, **style)
         left = [a + b for a, b in zip(left, values, strict=True)]

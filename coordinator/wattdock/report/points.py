@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.merge.statistics import mean_interval
+from wattdock.report.style import PHASES
 from wattdock.report.table import TIMING_COVERAGE
 from wattdock.results.facts import labels
 from wattdock.results.restarts import restart_values
@@ -86,6 +87,13 @@ def pareto_front(measured: Sequence[Point]) -> list[Point]:
         if not best or _cost(one) < _cost(best[-1]):
             best.append(one)
     return best[::-1]
+
+
+def phase_parts(shown: Sequence[Point]) -> dict[str, list[float | None]]:
+    """Return the joules of every point by phase, in the phases' order, those that no style knows last."""
+    found = {name for one in shown for name in one.phases_j}
+    names = [*(name for name in PHASES if name in found), *sorted(found - PHASES.keys())]
+    return {name: [one.phases_j.get(name) for one in shown] for name in names}
 
 
 def gpu_shares(shown: Sequence[Point]) -> dict[str, list[float | None]]:

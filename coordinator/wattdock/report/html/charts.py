@@ -21,7 +21,7 @@ from wattdock.report.html.chart import (
     short,
 )
 from wattdock.report.html.lines import scaling
-from wattdock.report.html.marks import bars, dots, hover
+from wattdock.report.html.marks import bars, dots
 from wattdock.report.points import pareto_front, spans_decades
 from wattdock.report.style import colours, gpus_in_words, looks
 from wattdock.report.words import figure_text
@@ -60,7 +60,6 @@ def intervals(points: Sequence[Point]) -> Chart | None:
                 "x": [short(one.value) for one in figures if one],
                 "y": [place[id(one)] for one in own],
                 "error_x": bars(figures),
-                "text": [hover(one) for one in own],
             }
         )
     layout = {
@@ -90,7 +89,6 @@ def pareto(points: Sequence[Point]) -> Chart | None:
                 "y": [short(one.value) for one in costs if one],
                 "error_x": bars(speeds),
                 "error_y": bars(costs),
-                "text": [hover(one) for one in own],
             }
         )
     fronts = list(_fronts(shown))

@@ -22,6 +22,7 @@ def dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:
         "mode": "markers",
         "name": plain(name),
         "marker": {"color": colour, "symbol": symbols, "size": 9, "line": {"width": 1.5, "color": colour}},
+        "text": [_hover(one) for one in own],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
@@ -39,7 +40,7 @@ def bars(figures: Sequence[Figure | None]) -> Spec:
     }
 
 
-def hover(one: Point) -> str:
+def _hover(one: Point) -> str:
     """Return what a result's marker says when pointed at."""
     verdict = "may be published" if one.publishable else "may not be published"
     cost = f"{figure_text(one.j_per_token)} J per output token" if one.j_per_token else "joules not measured"
