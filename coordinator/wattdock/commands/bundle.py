@@ -1,17 +1,15 @@
-"""`wattdock bundle …` and `wattdock reproduce`."""
+"""`wattdock bundle …`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
+from wattdock.commands.options import RESULTS, Bundle, Json, Named, OutputDir
 from wattdock.json_text import print_json
 
 app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
 
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
-Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name; makes no folder above it.")
 ]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, Json, OutputDir
+from wattdock.commands.options import RESULTS, Json, OutputDir, stored
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
@@ -88,18 +88,13 @@ def _answer(
 
 
 def _comparisons(named: "Sequence[str]", output_dir: Path) -> "list[Comparison]":
-    from contextlib import ExitStack
-
-    from wattdock.results.chosen import chosen_rows
-
-    with ExitStack() as unpacked:
-        rows = chosen_rows(named, output_dir, unpacked)
     found, errors = [], []
-    for row in rows:
-        try:
-            found.append(_compared(row.folder.name, row.result))
-        except WattdockError as error:
-            errors.append(type(error)(f"{row.folder.name}: {error}"))
+    with stored(named, output_dir) as rows:
+        for row in rows:
+            try:
+                found.append(_compared(row.folder.name, row.result))
+            except WattdockError as error:
+                errors.append(type(error)(f"{row.folder.name}: {error}"))
     if not found:
         raise errors[0]
     for one in errors:

@@ -2,14 +2,18 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wattdock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wattdock.results.chosen import Row
 
 # What a command's parameter defaults to that `takes` fills.
 NOTHING: Mapping[str, Any] = {}
@@ -20,6 +24,22 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RESULTS = Path("results")
 # What `results.chosen` understands.
 NAMED = "Results, studies, bundles, or folders of results; of one in ./results its name's beginning will do."
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
+Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
+
+
+@contextmanager
+def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[Row]"]:
+    """Yield the results that all of `named` mean; bundles among them are unpacked meanwhile.
+
+    Raises:
+        StoreError: As `chosen_rows`.
+        ConfigError: As `chosen_rows`.
+    """
+    from wattdock.results.chosen import chosen_rows
+
+    with ExitStack() as unpacked:
+        yield chosen_rows(named, output_dir, unpacked)
 
 
 def share(text: str, flag: str) -> float:

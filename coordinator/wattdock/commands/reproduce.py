@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.commands.ending import fail
-from wattdock.commands.options import RESULTS, Json, OutputDir, Quiet, share
+from wattdock.commands.options import RESULTS, Bundle, Json, OutputDir, Quiet, share
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.json_text import print_json
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from wattdock.bundle.reproduce import Reproduction
     from wattdock.bundle.reproduction import Comparison
 
-Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
 Margin = Annotated[str, typer.Option(help="Largest difference that does not matter: 5% or 0.05.")]
 Python = Annotated[Path | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The weights, where the bundle's were a local folder.")]

@@ -1,13 +1,13 @@
 """Arguments of `wattdock results …`, nothing else."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from wattdock.commands.options import NOTHING, RESULTS, Flag, Json, OutputDir, takes
+from wattdock.commands.options import NOTHING, RESULTS, Flag, Json, OutputDir, stored, takes
 from wattdock.errors import ConfigError
 from wattdock.json_text import print_json
 
@@ -100,8 +100,8 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
 
     from wattdock.results.agreement import agreement
 
-    with ExitStack() as unpacked:
-        found = agreement(*(_only(name, output_dir, unpacked) for name in (first, second)))
+    with _only(first, output_dir) as one, _only(second, output_dir) as other:
+        found = agreement(one, other)
     if as_json:
         print_json(dataclasses.asdict(found), indent=None)
         return
@@ -112,13 +112,12 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
     )
 
 
-def _only(named: str, output_dir: Path, unpacked: ExitStack) -> Path:
-    from wattdock.results.chosen import chosen_rows
-
-    rows = chosen_rows([named], output_dir, unpacked)
-    if len(rows) > 1:
-        raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
-    return rows[0].folder
+@contextmanager
+def _only(named: str, output_dir: Path) -> Iterator[Path]:
+    with stored([named], output_dir) as rows:
+        if len(rows) > 1:
+            raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
+        yield rows[0].folder
 
 
 def _say_left_out(one: "LeftOut") -> None:

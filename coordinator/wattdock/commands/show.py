@@ -1,11 +1,10 @@
 """`wattdock show`."""
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir, stored
 from wattdock.errors import ConfigError
 from wattdock.json_text import json_text, print_json
 
@@ -23,10 +22,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
-    from wattdock.results.chosen import chosen_rows, is_result_itself
+    from wattdock.results.chosen import is_result_itself
 
-    with ExitStack() as unpacked:
-        rows = chosen_rows([named], output_dir, unpacked)
+    with stored([named], output_dir) as rows:
         if window is None:
             _show(rows, as_json=as_json, itself=is_result_itself(named, rows[0]))
         elif len(rows) == 1:
