@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.comparison import Difference, difference, geometric_mean, holm
-from wattdock.results.facts import ABSENT, conditions, labels, settings
+from wattdock.results.facts import ABSENT, everything, labels
 from wattdock.results.matching import match
 from wattdock.results.restarts import restart_values
 
@@ -138,13 +138,9 @@ def _apart(pairs: Sequence[Match]) -> list[Apart]:
     """Return everything recorded that differs within pairs, the commonest first."""
     counts: dict[tuple[str, str, str], int] = {}
     for pair in pairs:
-        own, other = ({**conditions(row.result), **_settings(row)} for row in (pair.first, pair.second))
+        own, other = everything(pair.first.result), everything(pair.second.result)
         for name in dict.fromkeys([*own, *other]):
             key = (name, own.get(name, ABSENT), other.get(name, ABSENT))
             if key[1] != key[2]:
                 counts[key] = counts.get(key, 0) + 1
     return [Apart(*key, many) for key, many in sorted(counts.items(), key=lambda one: -one[1])]
-
-
-def _settings(row: Row) -> dict[str, str]:
-    return {f"setting: {name}": text for name, text in settings(row.result).items()}
