@@ -192,12 +192,8 @@ def _restart(number: int, clock: int, row: Row, used: Sequence[str], columns: Ma
     power = [_of_energy(uuid, *energy[uuid]) if uuid in energy else _reading(part, uuid) for uuid in uuids]
     if len(used) > 1 and set(used) <= energy.keys():
         power.append(_sum({uuid: energy[uuid] for uuid in used}))
-    domains = {name: _series(part, name) for name in sorted(set(part["series"])) if name.startswith("host_")}
-    host_w = [
-        _of_energy(name.removeprefix("host_").removesuffix("_j"), *one)
-        for name, one in domains.items()
-        if len(one[0]) > 1
-    ]
+    domains = [name for name in sorted(set(part["series"])) if name.startswith("host_") and _is_line(part, name)]
+    host_w = [_of_energy(name.removeprefix("host_").removesuffix("_j"), *_series(part, name)) for name in domains]
     spans = tuple(_span(span, origin_ns) for span in sorted(own, key=lambda one: one.start_ns))
     return RestartTimeline(
         restart=number,
@@ -244,6 +240,10 @@ def _reading(part: Mapping[str, Any], uuid: str) -> Trace | None:
         if own.any():
             return Trace(uuid, "reading", part["at_s"][own], part["value"][own])
     return None
+
+
+def _is_line(part: Mapping[str, Any], name: str) -> bool:
+    return int((part["series"] == name).sum()) > 1
 
 
 def _series(part: Mapping[str, Any], name: str) -> tuple[Array, Array]:
