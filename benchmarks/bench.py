@@ -114,23 +114,27 @@ class Bench:
             block = engine.warm_up(ways, self._options.block_s)
             for name in wanted:
                 planned = self._planned(name, block)
-                say(f"{name}: {planned} quadruples, {block.requests} requests and {block.expected_s:.0f} s per block")
+                work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
+                say(f"{name}: {planned} quadruples, {work} per block")
                 compare = self._compare_meter if name == "meter" else self._compare_runner
-                compare(name, engine, block.requests, planned)
+                compare(name, engine, block, planned)
 
-    def _compare_runner(self, name: str, engine: LiveEngine, requests: int, planned: int) -> None:
+    def _compare_runner(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
         way, loop = BARE_WAYS[name]
-        claim = Claim(f"runner / {loop}", RUNNER_LIMIT, planned)
-        arms: Arms = {"A": lambda: engine.run(Way.RUNNER, requests), "B": lambda: engine.run(way, requests)}
-        self._compare(name, arms, Comparison(engine.description, requests, [Quantity(claim, tokens_per_s)]))
+        quantities = [Quantity(Claim(f"runner / {loop}", RUNNER_LIMIT, planned), tokens_per_s)]
+        arms: Arms = {
+            "A": lambda: engine.run(Way.RUNNER, block.requests),
+            "B": lambda: engine.run(way, block.requests),
+        }
+        self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
 
-    def _compare_meter(self, name: str, engine: LiveEngine, requests: int, planned: int) -> None:
-        def block(heard: Callable[[object], None]) -> GeneratedPass:
-            return engine.run(Way.RUNNER, requests, heartbeat=heard)
+    def _compare_meter(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
+        def serve(heard: Callable[[object], None]) -> GeneratedPass:
+            return engine.run(Way.RUNNER, block.requests, heartbeat=heard)
 
         quantities = [
             Quantity(Claim("meter on / off, throughput", METER_LIMIT, planned), tokens_per_s),
-            Quantity(Claim("meter on / off, 1 / TPOT p99", METER_LIMIT, planned), lambda done: 1 / tpot_p99_s(done)),
+            Quantity(Claim("meter on / off, 1 / TPOT p99", METER_LIMIT, planned), lambda made: 1 / tpot_p99_s(made)),
         ]
         with something_to_meter(self._scratch) as what:
             if what is None:
@@ -138,8 +142,8 @@ class Bench:
                 return
             cost = MeterCost()
             self.figures.meter = (what, cost)
-            arms: Arms = {"A": lambda: cost.run_metered(block), "B": lambda: run_unmetered(block)}
-            self._compare(name, arms, Comparison(engine.description, requests, quantities))
+            arms: Arms = {"A": lambda: cost.run_metered(serve), "B": lambda: run_unmetered(serve)}
+            self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
 
     def _compare(self, name: str, arms: Arms, comparison: Comparison) -> None:
         self.claims[name] = comparison.claims

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from wattdock.records import GeneratedPass
 
+    Block = list[GeneratedPass]
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -24,11 +26,11 @@ class Quantity:
 
     Attributes:
         claim: What its ratio, A over B, is held against.
-        of: Reads it off one block.
+        of: Reads it off the passes of one block.
     """
 
     claim: Claim
-    of: Callable[[GeneratedPass], float]
+    of: Callable[[Sequence[GeneratedPass]], float]
 
 
 @dataclass
@@ -37,12 +39,14 @@ class Comparison:
 
     Attributes:
         on: Engine and size of the work, for people.
-        requests: Per block, the same in both arms.
+        requests: Per pass, the same in both arms.
+        passes: Per block.
         blocks: Arm, seconds and output tokens of each block so far.
     """
 
     on: str
     requests: int
+    passes: int
     quantities: Sequence[Quantity]
     blocks: list[tuple[Arm, float, int]] = field(default_factory=list)
 
@@ -53,15 +57,34 @@ class Comparison:
 
     def rate_of(self, arm: Arm) -> float:
         """Return an arm's output tokens per second over all its blocks."""
-        own = [(seconds, tokens) for which, seconds, tokens in self.blocks if which == arm]
-        return sum(tokens for _, tokens in own) / sum(seconds for seconds, _ in own)
+        own = [(took_s, count) for which, took_s, count in self.blocks if which == arm]
+        return sum(count for _, count in own) / sum(took_s for took_s, _ in own)
 
     def run(self, arms: Mapping[Arm, Callable[[], GeneratedPass]], after_each: Callable[[], None]) -> None:
         """Run the planned quadruples; call `after_each` after every one of them."""
         for number in range(self.claims[0].planned):
-            turns = order(number)
-            done = [arms[arm]() for arm in turns]
-            self.blocks += [(arm, one.span.duration_s, one.output_tokens) for arm, one in zip(turns, done, strict=True)]
+            places = order(number)
+            blocks = self._quadruple(places, arms)
+            for arm, block in zip(places, blocks, strict=True):
+                self.blocks.append((arm, seconds(block), tokens(block)))
             for quantity in self.quantities:
-                quantity.claim.log_ratios.append(log_ratio(turns, [quantity.of(one) for one in done]))
+                quantity.claim.log_ratios.append(log_ratio(places, [quantity.of(block) for block in blocks]))
             after_each()
+
+    def _quadruple(self, places: Sequence[Arm], arms: Mapping[Arm, Callable[[], GeneratedPass]]) -> list[Block]:
+        """Return the passes of four blocks, which take turns after every pass: what is slower than that cancels."""
+        blocks: list[Block] = [[] for _ in places]
+        for _ in range(self.passes):
+            for arm, block in zip(places, blocks, strict=True):
+                block.append(arms[arm]())
+        return blocks
+
+
+def seconds(block: Sequence[GeneratedPass]) -> float:
+    """Return how long a block's passes took together; each begins and ends on a drained engine."""
+    return sum(one.span.duration_s for one in block)
+
+
+def tokens(block: Sequence[GeneratedPass]) -> int:
+    """Return the output tokens of a block."""
+    return sum(one.output_tokens for one in block)

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from arms import Way
+from comparison import seconds, tokens
 
 from wattdock import wire
 from wattdock.client import RunnerClient
@@ -44,9 +45,16 @@ TRIAL_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Block:
-    """One block's work: how many requests, and how long they took at the best speed seen, in seconds."""
+    """One block's work.
+
+    Attributes:
+        requests: Of each pass.
+        passes: Static batches are a pass each, so that two arms can take turns after every one of them.
+        expected_s: How long the block took at the best speed seen.
+    """
 
     requests: int
+    passes: int
     expected_s: float
 
 
@@ -134,23 +142,24 @@ class LiveEngine:
             requests *= 2
         round_s = took_s * self.size.in_flight / requests
         rounds = math.ceil(HEADROOM * block_s / round_s)
-        return Block(rounds * self.size.in_flight, rounds * round_s)
+        passes = rounds if self.size.arrival == "batch" else 1
+        return Block(rounds // passes * self.size.in_flight, passes, rounds * round_s)
 
 
-def tokens_per_s(done: GeneratedPass) -> float:
-    """Return a pass's output tokens per second of its span, which begins and ends on a drained engine."""
-    return done.output_tokens / done.span.duration_s
+def tokens_per_s(block: Sequence[GeneratedPass]) -> float:
+    """Return a block's output tokens per second of its passes' spans."""
+    return tokens(block) / seconds(block)
 
 
-def tpot_p99_s(done: GeneratedPass) -> float:
+def tpot_p99_s(block: Sequence[GeneratedPass]) -> float:
     """Return the 99th percentile over requests of the time per output token after the first, in seconds.
 
     Raises:
-        RunnerError: No request of the pass has one.
+        RunnerError: No request of the block has one.
     """
-    found = quantiles(map(tpot_s, done.requests))
+    found = quantiles(tpot_s(request) for one in block for request in one.requests)
     if found is None:
-        raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
+        raise RunnerError("no request of the block has more than one token, so there is no TPOT")
     return found.p99_s
 
 

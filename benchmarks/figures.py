@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from paired import Claim
 
 HOW_TO_READ = """\
-Both arms run on one live engine in one process, in turn (ABBA, BAAB, …). Every block is the same number of requests, on
-prompts of its own; its span begins and ends on a drained engine. From each four blocks comes one value, the logarithm
+Both arms run on one live engine in one process, in turn (ABBA, BAAB, …). Every block is the same number of passes and
+requests, on prompts of their own; a pass begins and ends on a drained engine. Blocks of several passes take turns after
+every pass: only what changes faster blurs a ratio. From each four blocks comes one value, the logarithm
 of the ratio of rates; the bound is one-sided, 95 %, by Student's t over these values. *Margin* is what so many values
 with such a scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit;
 `fails`: the upper bound is below it; `unresolved` is neither, and no pass.
@@ -93,8 +94,9 @@ def details(one: Comparison) -> Iterator[str]:
     if one.blocks:
         lengths_s = [seconds for _, seconds, _ in one.blocks]
         yield (
-            f"{one.claims[0].what}: {one.on}; {one.requests} requests per block, blocks of {min(lengths_s):.1f} … "
-            f"{max(lengths_s):.1f} s; {one.rate_of('A'):,.1f} against {one.rate_of('B'):,.1f} output tokens/s"
+            f"{one.claims[0].what}: {one.on}; {one.passes} × {one.requests} requests per block, blocks of "
+            f"{min(lengths_s):.1f} … {max(lengths_s):.1f} s; {one.rate_of('A'):,.1f} against {one.rate_of('B'):,.1f} "
+            "output tokens/s"
         )
     for claim in one.claims:
         values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)

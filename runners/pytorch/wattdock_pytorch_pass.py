@@ -94,7 +94,7 @@ def _run_batches(
     clock.open()
     supply = PromptSupply(workload, requests, recorder.open())
     batches: list[_Batch] = []
-    with torch.inference_mode():
+    with torch.inference_mode(), clock.watching(loaded.model):
         while chosen := supply.take(workload.in_flight):
             batches.append(_run_batch(loaded, workload, chosen, clock))
             finished = recorder.requests_finished + len(chosen)
@@ -117,7 +117,6 @@ def _run_batch(
         input_ids=ids.to(device),
         attention_mask=mask.to(device),
         generation_config=generation_config(loaded, workload, max(limits)),
-        logits_processor=[clock],
         stopping_criteria=criteria,
     )
     return _Batch(chosen, submitted_ns, first_step, output[:, width:])

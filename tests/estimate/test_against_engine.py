@@ -24,8 +24,15 @@ EFFECTIVE: dict[str, Any] = {
 }
 
 
-def compared(effective: dict[str, Any], parallelism: dict[str, Any]) -> Comparison:
-    figures = known_figures(ModelSpec(shape="llama-3.1-8b"))
+# What vLLM 0.26 found on an H200 with 512 sequences and 16,384 tokens per step, both shapes in bfloat16.
+FOUND = {
+    "llama-3.1-8b": (16_110_919_680, 1_845_502_464, 119_903_495_271),
+    "qwen3-8b": (16_394_145_792, 1_644_175_872, 119_821_595_751),
+}
+
+
+def compared(effective: dict[str, Any], parallelism: dict[str, Any], shape: str = "llama-3.1-8b") -> Comparison:
+    figures = known_figures(ModelSpec(shape=shape))
     assert figures is not None
     return compare("result", figures, Section().memory(), EFFECTIVE | effective, parallelism)
 
@@ -58,8 +65,21 @@ def test_what_is_in_effect_goes_before_what_was_written() -> None:
     """Fewer tokens per step and fewer requests are smaller activations."""
     few = compared({"max_num_batched_tokens": 512, "max_num_seqs": 8}, {})
     many = compared({}, {})
-    assert [line.estimated for line in few.lines][1] == 512 * 4096 * 2 * 2 + 512 * 3 * 14336 * 2
+    assert [line.estimated for line in few.lines][1] == 512 * 4096 * 2 * 3 + 512 * 3 * 14336 * 2 + 2**25
     assert (many.lines[1].estimated or 0) > (few.lines[1].estimated or 0)
+
+
+@pytest.mark.parametrize("shape", FOUND)
+def test_what_vllm_found_on_an_h200_is_estimated_within_half_a_percent(shape: str) -> None:
+    """Weights, the peak of activations, and what they leave for keys and values."""
+    weights, peak, cache = FOUND[shape]
+    found = {"weights_bytes": weights, "activation_peak_bytes": peak, "kv_cache_bytes": cache}
+    found |= {"graph_estimate_bytes": 0, "other_bytes": 241_172_480, "total_bytes": 150_109_880_320}
+    in_effect = {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 16_384, "max_num_seqs": 512}
+    lines = {line.part: line for line in compared(in_effect | {"memory_by_gpu": {"GPU-a": found}}, {}, shape).lines}
+    assert lines["weights"].error == pytest.approx(0, abs=0.005)
+    assert lines["activation peak"].error == pytest.approx(0, abs=1e-5)
+    assert lines["KV cache"].error == pytest.approx(0, abs=0.005)
 
 
 def test_an_engine_that_reports_nothing_is_unknown_with_the_reason() -> None:

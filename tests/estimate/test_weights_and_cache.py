@@ -156,7 +156,8 @@ def test_one_key_value_head_is_repeated_on_every_gpu() -> None:
 
 
 @given(
-    name=st.sampled_from(sorted(set(KNOWN) - {"tiny-llama"})),
+    # Nine heads are divided by neither 2 nor 4.
+    name=st.sampled_from(sorted(set(KNOWN) - {"tiny-llama", "smollm2-135m"})),
     tensor=st.sampled_from([1, 2, 4]),
     pipeline=st.integers(1, 7),
 )

@@ -95,3 +95,9 @@ def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret
     assert container == everywhere
     reached = container_variables(SPEC, GIVEN | SECRETS, cache="/cache")
     assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo"}.items()
+
+
+def test_what_an_image_tells_the_container_toolkit_is_no_setting_of_an_engine() -> None:
+    """NVIDIA's images carry two thousand characters of it, which differ between images and steer nothing."""
+    environ = {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_TF32_OVERRIDE": "1"}
+    assert given_settings(SPEC, environ, in_container=False) == {"NVIDIA_TF32_OVERRIDE": "1"}

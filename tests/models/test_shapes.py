@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("name", "published"),
-    [("llama-3.1-8b", 8_030_261_248), ("qwen3-8b", 8_190_735_360), ("alia-40b", 40_433_885_184)],
+    [
+        ("llama-3.1-8b", 8_030_261_248),
+        ("qwen3-8b", 8_190_735_360),
+        ("alia-40b", 40_433_885_184),
+        ("smollm2-135m", 134_515_008),
+    ],
 )
 def test_a_shape_has_the_parameters_that_its_model_is_published_with(name: str, published: int) -> None:
     """One wrong figure in the shape would show here."""

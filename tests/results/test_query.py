@@ -231,7 +231,14 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_found(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("sql", "words"), [("selec 1", "syntax error"), ("SELECT nope FROM results", "nope"), ("SELECT 'a'::INT", "a")]
+    ("sql", "words"),
+    [
+        ("selec 1", "syntax error"),
+        ("SELECT nope FROM results", "nope"),
+        ("SELECT 'a'::INT", "a"),
+        # Nothing is fetched to answer it: the engine only says what it would need.
+        ("FROM read_csv('https://127.0.0.1:9/a.csv')", "Install it first"),
+    ],
 )
 def test_a_query_that_makes_no_sense_is_answered_in_one_line(tmp_path: Path, sql: str, words: str) -> None:
     """With what the engine says of it."""

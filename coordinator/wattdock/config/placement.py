@@ -57,6 +57,7 @@ class EngineMemory:
         step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
         logits_rows: Most requests whose logits are computed together; None: the batch.
         hidden_copies: Tensors as wide as the hidden state that are alive at once in a step.
+        workspace_bytes: What matrix products keep beside them, where the engine counts it among activations.
         logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
         kv_dtype: Of keys and values; "auto" is the model's own.
@@ -72,6 +73,7 @@ class EngineMemory:
     step_tokens: int | None = None
     logits_rows: int | None = None
     hidden_copies: int = 4
+    workspace_bytes: int = 0
     logit_bytes: int = 8
     kv_cache_bytes: int | None = None
     kv_dtype: str = "auto"

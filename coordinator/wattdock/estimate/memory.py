@@ -91,4 +91,4 @@ def activation_bytes(
     hidden = tokens * model.hidden * bytes_per_value
     inside = tokens * max(model.mlp_values / split.tensor, model.expert_values) * bytes_per_value
     choosing = rows * model.vocab * engine.logit_bytes
-    return max((engine.hidden_copies + model.branches) * hidden + inside, hidden + choosing)
+    return max((engine.hidden_copies + model.branches) * hidden + inside, hidden + choosing) + engine.workspace_bytes

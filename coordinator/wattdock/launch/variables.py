@@ -32,6 +32,8 @@ STEERS_NAME = re.compile(
     + r"|(CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVTE|UCX|RAY|KMP|GOMP|OPENBLAS|NUMEXPR|DNNL|ONEDNN|ATEN|TORCHDYNAMO|XLA"
     r"|HF|TRANSFORMERS|TOKENIZERS|ACCELERATE|FLASHINFER|FLASH|TENSORRT|TRT|MALLOC|OMPI|UCC)_|(LD_PRELOAD|LD_LIBRARY_PATH)$"
 )
+# What an image says to the container toolkit before anything starts; engines do not read it.
+TOOLKITS = re.compile(r"NVIDIA_(REQUIRE|DRIVER|VISIBLE|PRODUCT)_")
 # Wider than what is kept from a runner: a name that only looks like a secret's is recorded without its value.
 SECRET_LIKE = re.compile(r"TOKEN|KEY|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|AUTH", re.IGNORECASE)
 HIDDEN = "set"
@@ -110,8 +112,13 @@ def given_settings(spec: LaunchSpec, environ: Mapping[str, str], *, in_container
         reach, ours = (container_variables(spec, seen, cache="/cache") for seen in (environ, {}))
     else:
         reach, ours = (runner_variables(spec, seen, keep_pythonpath=False) for seen in (environ, {}))
-    given = {name: value for name, value in reach.items() if name not in ours and STEERS_NAME.match(name)}
+    given = {name: value for name, value in reach.items() if name not in ours and steers(name)}
     return {name: HIDDEN if SECRET_LIKE.search(name) else value for name, value in sorted(given.items())}
+
+
+def steers(name: str) -> bool:
+    """Whether a variable of this name decides how an engine runs."""
+    return bool(STEERS_NAME.match(name)) and not TOOLKITS.match(name)
 
 
 def is_secret(name: str, value: str) -> bool:

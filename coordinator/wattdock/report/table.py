@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
+VARIABLE_CHARACTERS = 60
 TIMING_COVERAGE = 1.96
 NOTHING = "–"
 # More results than these are shown as a table only.
@@ -105,7 +106,12 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if inside := seen.container:
         yield "image", seen.image_digest or f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
     if seen.variables:
-        yield "variables", " ".join(f"{name}={value}" for name, value in seen.variables.items())
+        yield "variables", " ".join(f"{name}={_short(value)}" for name, value in seen.variables.items())
+
+
+def _short(value: str) -> str:
+    """Return the beginning of a value; result.json has all of it."""
+    return value if len(value) <= VARIABLE_CHARACTERS else value[: VARIABLE_CHARACTERS - 1] + "…"
 
 
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

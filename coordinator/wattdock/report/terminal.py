@@ -6,10 +6,11 @@ Knows no result: it is given headings and texts.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Never
+from typing import IO, TYPE_CHECKING, Any, Never, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -35,11 +36,22 @@ class _Output(Console):
         raise BrokenPipeError
 
 
+class _Trimmed:
+    """Standard output whose lines end with their last character; rich fills them up to the widest."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+
 def console(**options: Any) -> Console:
     """Return standard output as rich prints to it; `COLUMNS`, where it is exported, is its width."""
-    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+    if sys.stdout.isatty():
         return _Output(**options)
-    return _Output(width=UNLIMITED, **options)
+    width = None if "COLUMNS" in os.environ else UNLIMITED
+    return _Output(width=width, file=cast("IO[str]", _Trimmed()), **options)
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,8 @@ PARQUET = ("requests", "timeline")
 ASKING = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
 LOCKED = "SET lock_configuration = true"
+# A SELECT from an address would have DuckDB fetch an extension of its own for it.
+OFFLINE = {"autoinstall_known_extensions": "false"}
 COUNTS = "folder IN (SELECT folder FROM results)"
 READABLE = "parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong IS NULL)"
 
@@ -199,7 +201,7 @@ def open_results(
 
     if not next(iter(output_dir.glob(f"[!.]*/{RESULT}")), None):
         raise StoreError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
-    connection = duckdb.connect()
+    connection = duckdb.connect(config=OFFLINE)
     connection.execute(VIEWS.format(source=source.format(files=_files(output_dir, RESULT))))
     for name in _parquet_named(sql):
         # Results that were copied without these are results all the same.

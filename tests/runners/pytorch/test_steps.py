@@ -111,7 +111,7 @@ def step_instants(steps: Any, monkeypatch: pytest.MonkeyPatch, host: FakeHost) -
     clock.open()
     host.at_ns += 100_000_000
     step_ns = host.at_ns
-    clock(None, [0.0])
+    clock.step(None, (), SimpleNamespace(logits=[[0.0]]))
     host.at_ns += 400_000_000
     return clock.instants(), step_ns
 

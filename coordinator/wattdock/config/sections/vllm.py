@@ -12,6 +12,9 @@ from wattdock.config.sections.base import ReplicableSection, Size, factor_pairs
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
+# cuBLAS's on a Hopper GPU, which PyTorch takes from the pool that the peak is read from. Source: NVIDIA's cuBLAS
+# documentation, cublasSetWorkspace; PyTorch, CublasHandlePool.cpp.
+WORKSPACE_BYTES = 32 * 1024**2
 # Per request and vocabulary entry: 16-bit logits, their float32 copy, probabilities and one random number for each.
 # Source: vLLM, Sampler.forward and random_sample in vllm/v1/sample.
 LOGIT_BYTES = 2 + 4 + 4 + 4
@@ -80,8 +83,9 @@ class Section(ReplicableSection):
             share=self.gpu_memory_utilization or SHARE,
             step_tokens=self.max_num_batched_tokens or STEP_TOKENS,
             logits_rows=self.max_num_seqs or SEQUENCES,
-            # The residual stream and what is added to it; the compiler fuses the rest.
-            hidden_copies=2,
+            # The residual stream, what is added to it and its norm, as the peaks of two shapes on an H200 have it.
+            hidden_copies=3,
+            workspace_bytes=WORKSPACE_BYTES,
             logit_bytes=LOGIT_BYTES,
             kv_cache_bytes=self.kv_cache_memory_bytes,
             kv_dtype=str((self.model_extra or {}).get("kv_cache_dtype", "auto")),
