@@ -149,21 +149,15 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
 
 
 def _point_json(point: Point) -> dict[str, Any]:
-    means = {
-        name: {
-            "mean": geometric_mean(values) if values else None,
-            "ci95": geometric_interval(values),
-            "restarts": values,
-        }
-        for name, values in (
-            ("tokens_per_s", point.tokens_per_s),
-            ("j_per_token", point.j_per_token),
-            ("power_w", point.power_w),
-        )
-    }
-    rest = ("ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "load_imbalance", "results")
     split = {"split": point.split.label, "kind": point.kind, "gpus": point.gpus}
+    means = {name: _mean_json(getattr(point, name)) for name in ("tokens_per_s", "j_per_token", "power_w")}
+    rest = ("ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "load_imbalance", "results")
     return split | means | {name: getattr(point, name) for name in rest}
+
+
+def _mean_json(values: Sequence[float]) -> dict[str, Any]:
+    mean = geometric_mean(values) if values else None
+    return {"mean": mean, "ci95": geometric_interval(values), "restarts": values}
 
 
 def _curve_json(curve: Curve) -> dict[str, Any]:
