@@ -38,10 +38,10 @@ class Test:
     first: float | None
     second: float | None
     restarts: tuple[int, int]
-    relative: float | None
-    difference: Difference | None
-    p_holm: float | None
-    reason: str | None
+    relative: float | None = None
+    difference: Difference | None = None
+    p_holm: float | None = None
+    reason: str | None = None
 
     @property
     def differs(self) -> bool | None:
@@ -106,16 +106,15 @@ def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
 
 def _test(pair: Match, quantity: str) -> Test:
     sides = [restart_values(row.result).get(quantity, []) for row in (pair.first, pair.second)]
-    counts = (len(sides[0]), len(sides[1]))
-    means = [geometric_mean(values) if values and min(values) > 0 else None for values in sides]
-    if not all(means):
-        return Test(quantity, means[0], means[1], counts, None, None, None, _why_no_ratio(*sides))
-    if min(counts) < 2:
-        relative = (means[1] or 0.0) / (means[0] or 1.0) - 1
-        why = f"no test from {counts[0]} and {counts[1]} restart(s); two of each are the least"
-        return Test(quantity, means[0], means[1], counts, relative, None, None, why)
+    first, second = (geometric_mean(values) if values and min(values) > 0 else None for values in sides)
+    test = Test(quantity, first, second, (len(sides[0]), len(sides[1])))
+    if not first or not second:
+        return replace(test, reason=_why_no_ratio(*sides))
+    if min(test.restarts) < 2:
+        why = f"no test from {len(sides[0])} and {len(sides[1])} restart(s); two of each are the least"
+        return replace(test, relative=second / first - 1, reason=why)
     found = difference(*sides)
-    return Test(quantity, means[0], means[1], counts, found.relative, found, None, None)
+    return replace(test, relative=found.relative, difference=found)
 
 
 def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
