@@ -38,9 +38,12 @@ def run(
     retry_failed: RetryFailed = False,
 ) -> None:
     """Measure an experiment, or a whole study, and store a row for each experiment."""
+    from wattdock.host.folders import wattdock_home
     from wattdock.progress import progress_for
+    from wattdock.run import Run
 
-    prepared = _prepare(file, settings, output_dir, resume=resume or retry_failed, retry_failed=retry_failed)
+    again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
+    prepared = Run(study_of(file, settings), output_dir=output_dir, home=wattdock_home(), **again)
     interrupted = False
     try:
         prepared.measure(progress_for(quiet=quiet))
@@ -94,13 +97,6 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
         which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
         many = f"{len(unfit[0])} reason{'s' if len(unfit[0]) > 1 else ''}"
         fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
-
-
-def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bool) -> "Run":
-    from wattdock.host.folders import wattdock_home
-    from wattdock.run import Run
-
-    return Run(study_of(file, given), output_dir=output_dir, home=wattdock_home(), **options)
 
 
 def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
