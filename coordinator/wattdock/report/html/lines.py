@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.report.html.chart import J_PER_TOKEN, TOKENS_PER_S, Chart, Spec, short
-from wattdock.report.html.marks import bars, dots
+from wattdock.report.html.chart import J_PER_TOKEN, TOKENS_PER_S, Chart, Spec
+from wattdock.report.html.marks import dots, on_axis
 from wattdock.report.points import spans_decades
 from wattdock.report.style import colours, gpus_in_words, looks
 from wattdock.report.words import figure_text
@@ -57,8 +57,7 @@ def _over(shown: Sequence[Point], key: str, title: str, over: _Quantity) -> Char
                     "mode": "lines+markers",
                     "line": line,
                     "x": [over.of(one) for one, _ in known],
-                    "y": [short(found.value) for _, found in known],
-                    "error_y": bars([found for _, found in known]),
+                    **on_axis("y", [found for _, found in known]),
                     "yaxis": axis,
                     "legendgroup": name,
                     "showlegend": axis == "y",

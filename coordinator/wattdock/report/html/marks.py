@@ -27,17 +27,18 @@ def dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:
     }
 
 
-def bars(figures: Sequence[Figure | None]) -> Spec:
-    """Return error bars; a figure without an interval has none."""
-    ends = [(one.value, one.low, one.high) for one in figures if one]
-    return {
+def on_axis(axis: str, figures: Sequence[Figure | None]) -> Spec:
+    """Return figures on the axis "x" or "y" with their error bars; a figure without an interval has none."""
+    known = [one for one in figures if one]
+    ends = {
         "type": "data",
         "symmetric": False,
-        "array": [0.0 if high is None else short(max(high - value, 0.0)) for value, _, high in ends],
-        "arrayminus": [0.0 if low is None else short(max(value - low, 0.0)) for value, low, _ in ends],
+        "array": [0.0 if one.high is None else short(max(one.high - one.value, 0.0)) for one in known],
+        "arrayminus": [0.0 if one.low is None else short(max(one.value - one.low, 0.0)) for one in known],
         "thickness": 1.2,
         "width": 3,
     }
+    return {axis: [short(one.value) for one in known], f"error_{axis}": ends}
 
 
 def _hover(one: Point) -> str:
