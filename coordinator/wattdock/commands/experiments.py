@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.ending import fail
+from wattdock.commands.ending import fail, interruptible
 from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, Quiet
 from wattdock.commands.settings import File, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode
@@ -44,16 +44,11 @@ def run(
 
     again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
     prepared = Run(study_of(file, settings), output_dir=output_dir, home=wattdock_home(), **again)
-    interrupted = False
-    try:
-        prepared.measure(progress_for(quiet=quiet))
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        _show(prepared, output_dir, as_json=as_json)
-    if interrupted:
-        # Typer would turn a KeyboardInterrupt into a silent exit.
-        fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
+    with interruptible("what was measured is stored"):
+        try:
+            prepared.measure(progress_for(quiet=quiet))
+        finally:
+            _show(prepared, output_dir, as_json=as_json)
     results = [stored.result for stored in prepared.stored]
     # What failed says more than what was left unfinished because of it.
     errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.ending import fail
+from wattdock.commands.ending import fail, interruptible
 from wattdock.commands.options import RESULTS, Bundle, Json, OutputDir, Quiet, share
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.json_text import print_json
@@ -47,15 +47,11 @@ def reproduce(
     local = Local(runner_python, model_folder, trust_remote_code)
     with opened(bundle) as (folder, verified):
         ready = prepare(folder, verified, local, output_dir=output_dir, home=wattdock_home(), resume=resume)
-        interrupted = False
-        try:
-            ready.measure(progress_for(quiet=quiet))
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            comparisons = _show(ready, margin=wanted, as_json=as_json)
-    if interrupted:
-        fail("interrupted; what was measured is stored, go on with --resume", ExitCode.INTERRUPTED)
+        with interruptible("what was measured is stored, go on with --resume"):
+            try:
+                ready.measure(progress_for(quiet=quiet))
+            finally:
+                comparisons = _show(ready, margin=wanted, as_json=as_json)
     _require_equivalent(ready, comparisons)
 
 
