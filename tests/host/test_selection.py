@@ -103,6 +103,12 @@ def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
     assert chosen(lost, accelerator="cpu") == []
 
 
+def test_the_cpu_and_gpus_at_once_are_refused_as_they_were_written() -> None:
+    """In the file's own words, not in Python's."""
+    with pytest.raises(PreflightError, match=r"accelerator: cpu and gpus: \{count: 2\} contradict each other"):
+        chosen(THREE, accelerator="cpu", gpus={"count": 2})
+
+
 def test_a_gpu_named_twice_is_refused() -> None:
     """By index and by UUID it is still one GPU."""
     with pytest.raises(PreflightError, match="twice"):

@@ -216,4 +216,7 @@ def _each_once(chosen: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
 
 
 def _asked(config: ExperimentConfig) -> str:
-    return str(config.gpus.model_dump() if isinstance(config.gpus, GpuCount) else config.gpus)
+    if not isinstance(config.gpus, GpuCount):
+        return str(config.gpus)
+    written = ", ".join(f"{name}: {value}" for name, value in config.gpus.model_dump(exclude_none=True).items())
+    return f"{{{written}}}"
