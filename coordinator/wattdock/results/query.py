@@ -98,7 +98,7 @@ ASKING = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
 LOCKED = "SET lock_configuration = true"
 # A SELECT from an address would have DuckDB fetch an extension of its own for it.
-OFFLINE = {"autoinstall_known_extensions": "false"}
+OFFLINE: dict[str, Any] = {"autoinstall_known_extensions": "false"}
 COUNTS = "folder IN (SELECT folder FROM results)"
 READABLE = "parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong IS NULL)"
 
