@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.comparison import Difference, difference, geometric_mean, holm
-from wattdock.results.facts import ABSENT, conditions, labels, settings
+from wattdock.results.facts import ABSENT, everything, labels
 from wattdock.results.matching import match
 from wattdock.results.restarts import restart_values
 
@@ -38,10 +38,10 @@ class Test:
     first: float | None
     second: float | None
     restarts: tuple[int, int]
-    relative: float | None
-    difference: Difference | None
-    p_holm: float | None
-    reason: str | None
+    relative: float | None = None
+    difference: Difference | None = None
+    p_holm: float | None = None
+    reason: str | None = None
 
     @property
     def differs(self) -> bool | None:
@@ -106,16 +106,15 @@ def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
 
 def _test(pair: Match, quantity: str) -> Test:
     sides = [restart_values(row.result).get(quantity, []) for row in (pair.first, pair.second)]
-    counts = (len(sides[0]), len(sides[1]))
-    means = [geometric_mean(values) if values and min(values) > 0 else None for values in sides]
-    if not all(means):
-        return Test(quantity, means[0], means[1], counts, None, None, None, _why_no_ratio(*sides))
-    if min(counts) < 2:
-        relative = (means[1] or 0.0) / (means[0] or 1.0) - 1
-        why = f"no test from {counts[0]} and {counts[1]} restart(s); two of each are the least"
-        return Test(quantity, means[0], means[1], counts, relative, None, None, why)
+    first, second = (geometric_mean(values) if values and min(values) > 0 else None for values in sides)
+    test = Test(quantity, first, second, (len(sides[0]), len(sides[1])))
+    if not first or not second:
+        return replace(test, reason=_why_no_ratio(*sides))
+    if min(test.restarts) < 2:
+        why = f"no test from {len(sides[0])} and {len(sides[1])} restart(s); two of each are the least"
+        return replace(test, relative=second / first - 1, reason=why)
     found = difference(*sides)
-    return Test(quantity, means[0], means[1], counts, found.relative, found, None, None)
+    return replace(test, relative=found.relative, difference=found)
 
 
 def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
@@ -138,13 +137,9 @@ def _apart(pairs: Sequence[Match]) -> list[Apart]:
     """Return everything recorded that differs within pairs, the commonest first."""
     counts: dict[tuple[str, str, str], int] = {}
     for pair in pairs:
-        own, other = ({**conditions(row.result), **_settings(row)} for row in (pair.first, pair.second))
+        own, other = everything(pair.first.result), everything(pair.second.result)
         for name in dict.fromkeys([*own, *other]):
             key = (name, own.get(name, ABSENT), other.get(name, ABSENT))
             if key[1] != key[2]:
                 counts[key] = counts.get(key, 0) + 1
     return [Apart(*key, many) for key, many in sorted(counts.items(), key=lambda one: -one[1])]
-
-
-def _settings(row: Row) -> dict[str, str]:
-    return {f"setting: {name}": text for name, text in settings(row.result).items()}

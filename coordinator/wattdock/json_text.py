@@ -1,4 +1,4 @@
-"""Turns values into JSON text; the one place from which JSON leaves for a terminal, a file or a program. Pure.
+"""Turns values into JSON text; the one place from which JSON leaves for a terminal, a file or a program.
 
 JSON has no infinity and no not-a-number. They are written as the texts "Infinity", "-Infinity" and "NaN": a reader that
 expects a number refuses them, where `null` would pass for "not measured" and a bare `NaN` for nothing that is JSON.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def json_text(
         return json.dumps(plain, allow_nan=False, **how)
     except ValueError:
         return json.dumps(_finite(plain), allow_nan=False, **how)
+
+
+def print_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
+    """Print `value` as `json_text` writes it, and let a reader have it at once."""
+    sys.stdout.write(json_text(value, indent=indent, default=default) + "\n")
+    sys.stdout.flush()
 
 
 def _finite(value: Any) -> Any:

@@ -44,17 +44,16 @@ class LogRatio:
 
     def p_below(self, log_ratio: float) -> float:
         """Return the chance of an estimate this low or lower if the true logarithm were `log_ratio`."""
-        from scipy.special import stdtr
-
-        gap = self.estimate - log_ratio
-        return float(stdtr(self.freedom, gap / self.error)) if self.error else float(gap >= 0)
+        return self._p_up_to(self.estimate - log_ratio)
 
     def p_above(self, log_ratio: float) -> float:
         """Return the chance of an estimate this high or higher if the true logarithm were `log_ratio`."""
+        return self._p_up_to(log_ratio - self.estimate)
+
+    def _p_up_to(self, gap: float) -> float:
         from scipy.special import stdtr
 
-        gap = self.estimate - log_ratio
-        return float(stdtr(self.freedom, -gap / self.error)) if self.error else float(gap <= 0)
+        return float(stdtr(self.freedom, gap / self.error)) if self.error else float(gap >= 0)
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> LogRatio:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from wattdock.bundle.manifest import (
     sums_text,
 )
 from wattdock.bundle.redaction import Private
-from wattdock.bundle.sources import choose, gather
+from wattdock.bundle.sources import gather
 from wattdock.bundle.staging import copy_lock, redactor_for, stage
 from wattdock.bundle.study_file import study_document
 from wattdock.bundle.texts import citation, readme
@@ -41,6 +40,7 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.host.code import checkout
 from wattdock.images.lock import lock_path, lock_sha256
 from wattdock.json_text import json_text
+from wattdock.results.chosen import chosen_rows
 from wattdock.results.store import load_result
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def create(named: Sequence[str], out: Path | None, wishes: Wishes, *, output_dir
         StoreError: A result cannot be read, or the bundle cannot be written; nothing is left of it.
     """
     with ExitStack() as unpacked:
-        sources = gather(choose(named, output_dir, unpacked), home=home, with_prompts=wishes.with_prompts)
+        rows = chosen_rows(named, output_dir, unpacked)
+        sources = gather(rows, home=home, with_prompts=wishes.with_prompts)
         words = {Private("user", word) for word in wishes.more_names}
         redactor = redactor_for(sources, own_names() | words, keep_names=wishes.keep_names)
         # A study's name, and so its folder's, may hold one.
@@ -216,17 +217,14 @@ def _room_beside(out: Path) -> Iterator[Path]:
         raise StoreError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
     if out.exists():
         raise StoreError(f"{out} is there already; bundles are never overwritten: choose another name with --output")
+    parent = out.absolute().parent
     try:
-        room = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=parent, ignore_cleanup_errors=True) as room:
+            folder = Path(room, "bundle")
+            folder.mkdir()
+            yield folder
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error
-    try:
-        (room / "bundle").mkdir()
-        yield room / "bundle"
-    except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _place(folder: Path, names: Sequence[str], out: Path) -> None:

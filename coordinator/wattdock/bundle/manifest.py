@@ -66,6 +66,20 @@ class BundledResult(_Stored):
     wattdock_version: str | None
     wattdock_commit: str | None
 
+    def cells(self) -> dict[str, str]:
+        """Return what tables for people say of it, by column."""
+        figures = {"J/output token": self.energy_per_output_token_j, "tokens/s": self.output_tokens_per_s}
+        return {
+            "experiment": self.label,
+            "status": self.status,
+            "model": self.model,
+            "revision": (self.model_revision or "unknown")[:24],
+            "weights": self.weights or "unknown",
+            "ran on": f"{len(self.gpu_names)} × {self.gpu_names[0]}" if self.gpu_names else "CPU",
+            **{name: "not measured" if value is None else f"{value:.4g}" for name, value in figures.items()},
+            "publishable": "yes" if self.publishable else "no",
+        }
+
 
 class Replaced(_Stored):
     """Something private that stands in the bundle as `stand_in`.

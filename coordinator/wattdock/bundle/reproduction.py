@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
-BOARDS, ABSENT = "GPU boards", "none"
+ABSENT = "none"
 PROMPTS, PROMPTS_HASH = SPELLED["dataset"], SPELLED["dataset_sha256"]
 # What an engine found out about memory is no setting.
 SEEN_ONLY = "engine: memory_by_gpu"
@@ -124,7 +124,7 @@ def compared(
 
 def differences(before: ExperimentResult, now: ExperimentResult) -> list[Difference]:
     """Return what else is not the same: boards, limits, driver, software, model, prompts, engine arguments."""
-    old, new = ({BOARDS: _boards(one), **conditions(one)} for one in (before, now))
+    old, new = conditions(before), conditions(now)
     if old.get(PROMPTS_HASH) == new.get(PROMPTS_HASH):
         # The same file, wherever it lies.
         for one in (old, new):
@@ -135,10 +135,6 @@ def differences(before: ExperimentResult, now: ExperimentResult) -> list[Differe
         for name, was, is_ in pairs
         if not name.startswith(SEEN_ONLY) and not _same_file(was, is_)
     ]
-
-
-def _boards(result: ExperimentResult) -> str:
-    return ", ".join(result.environment.gpu_uuids) if result.environment else ""
 
 
 def _same_file(was: str, is_: str) -> bool:

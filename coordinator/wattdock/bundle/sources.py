@@ -11,26 +11,16 @@ from wattdock.bundle.manifest import CARDS, PROMPTS, RESULTS, SAFE_PART
 from wattdock.errors import ConfigError, StoreError
 from wattdock.meter_cards import load_cards
 from wattdock.prompts import BUNDLED, SYNTHETIC
-from wattdock.results.chosen import chosen_rows
 from wattdock.results.store import LOG, REQUESTS, RESULT, TIMELINE
 from wattdock.study.folder import JOURNAL, STUDIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import ExitStack
 
+    from wattdock.results.chosen import Row
     from wattdock.results.result import ExperimentResult
 
 FILES = (RESULT, TIMELINE, REQUESTS, LOG)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Results and studies, by the name of their folder."""
-
-    folders: dict[str, Path]
-    studies: dict[str, Path]
-    results: dict[str, ExperimentResult]
 
 
 @dataclass
@@ -55,37 +45,13 @@ class Sources:
     def renamed(self, change: Callable[[str], str]) -> Sources:
         """Return the same with the names of studies changed: a person chose them, unlike those of results."""
         studies = {name: change(name) for name in self.studies}
-        journals = {
-            f"{RESULTS}/{STUDIES}/{old}/{JOURNAL}": f"{RESULTS}/{STUDIES}/{new}/{JOURNAL}"
-            for old, new in studies.items()
-        }
+        journals = {_journal(old): _journal(new) for old, new in studies.items()}
         files = {journals.get(name, name): path for name, path in self.files.items()}
         return replace(self, studies=[*studies.values()], files=files)
 
 
-def choose(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> Chosen:
-    """Return the results that `named` means, as `report` takes them, and the studies that they were measured in.
-
-    Args:
-        output_dir: Where a study that is named by its id lies.
-        unpacked: Holds the temporary folders of bundles among them.
-
-    Raises:
-        StoreError: One of them means no result, or one cannot be read.
-        ConfigError: Two different results have one name.
-    """
-    chosen = Chosen({}, {}, {})
-    for row in chosen_rows(named, output_dir, unpacked):
-        folder = row.folder.resolve()
-        _add(chosen.folders, folder)
-        chosen.results[folder.name] = row.result
-        if (study := row.result.study) and (path := folder.parent / STUDIES / study.study_id / JOURNAL).is_file():
-            _add(chosen.studies, path.parent)
-    return chosen
-
-
-def gather(chosen: Chosen, *, home: Path, with_prompts: bool) -> Sources:
-    """Return the files that belong in the bundle.
+def gather(rows: Sequence[Row], *, home: Path, with_prompts: bool) -> Sources:
+    """Return the files that belong in the bundle: results', meter cards, and journals of studies they were measured in.
 
     Args:
         home: WATTDOCK_HOME, for the cards of meters.
@@ -93,19 +59,23 @@ def gather(chosen: Chosen, *, home: Path, with_prompts: bool) -> Sources:
 
     Raises:
         StoreError: A result's folder is incomplete.
+        ConfigError: Two different results or studies have one name, or one has a name that a bundle cannot hold.
     """
     sources = Sources()
-    for name, folder in sorted(chosen.folders.items()):
-        _require_safe(name)
-        sources.results[name] = chosen.results[name]
+    folders: dict[str, Path] = {}
+    studies: dict[str, Path] = {}
+    for row in sorted(rows, key=lambda row: row.folder.resolve().name):
+        folder = row.folder.resolve()
+        _add(folders, folder)
+        sources.results[folder.name] = row.result
         for file in FILES:
             if not (folder / file).is_file():
                 raise StoreError(f"{folder} has no {file}; a bundle holds whole results only")
-            sources.files[f"{RESULTS}/{name}/{file}"] = folder / file
-    for name, folder in sorted(chosen.studies.items()):
-        _require_safe(name)
-        sources.studies.append(name)
-        sources.files[_journal(name)] = folder / JOURNAL
+            sources.files[f"{RESULTS}/{folder.name}/{file}"] = folder / file
+        if (study := row.result.study) and (path := folder.parent / STUDIES / study.study_id / JOURNAL).is_file():
+            _add(studies, path.parent)
+    sources.studies = sorted(studies)
+    sources.files |= {_journal(name): studies[name] / JOURNAL for name in sources.studies}
     _gather_cards(sources, home)
     _gather_prompts(sources, with_prompts=with_prompts)
     return sources
@@ -118,11 +88,9 @@ def _journal(study: str) -> str:
 def _add(folders: dict[str, Path], path: Path) -> None:
     if folders.setdefault(path.name, path) != path:
         raise ConfigError(f"{path} and {folders[path.name]} have one name; bundle them apart")
-
-
-def _require_safe(name: str) -> None:
-    if not SAFE_PART.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot be a name in a bundle; rename the folder with letters, digits, . _ - only")
+    if not SAFE_PART.fullmatch(path.name):
+        said = "cannot be a name in a bundle; rename the folder with letters, digits, . _ - only"
+        raise ConfigError(f"{path.name!r} {said}")
 
 
 def _gather_cards(sources: Sources, home: Path) -> None:

@@ -14,17 +14,6 @@ if TYPE_CHECKING:
 
     from wattdock.bundle.manifest import BundledResult, BundleManifest, Code
 
-COLUMNS = (
-    "experiment",
-    "status",
-    "model",
-    "revision",
-    "weights",
-    "ran on",
-    "J/output token",
-    "tokens/s",
-    "publishable",
-)
 NAMELESS = "the authors of this measurement"
 
 
@@ -90,26 +79,9 @@ def _code(code: Code) -> str:
 
 
 def _table(results: Sequence[BundledResult]) -> list[str]:
-    rows = [
-        (
-            one.label,
-            one.status,
-            one.model,
-            (one.model_revision or "unknown")[:24],
-            one.weights or "unknown",
-            f"{len(one.gpu_names)} × {one.gpu_names[0]}" if one.gpu_names else "CPU",
-            _figure(one.energy_per_output_token_j),
-            _figure(one.output_tokens_per_s),
-            "yes" if one.publishable else "no",
-        )
-        for one in results
-    ]
-    lines = (COLUMNS, ("---",) * len(COLUMNS), *rows)
+    rows = [one.cells() for one in results]
+    lines = (tuple(rows[0]), ("---",) * len(rows[0]), *(one.values() for one in rows))
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-
-
-def _figure(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.4g}"
 
 
 def _reasons(results: Sequence[BundledResult]) -> list[str]:

@@ -165,10 +165,8 @@ def _require_results(manifest: BundleManifest, digests: dict[str, str]) -> None:
 
 
 def _require_room(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}; name a bundle, a .tar file or a folder") from error
+    # What is not there is told of when it is read.
+    size = path.stat().st_size if path.exists() else 0
     place = Path(tempfile.gettempdir())
     free = shutil.disk_usage(place).free
     if free < size:

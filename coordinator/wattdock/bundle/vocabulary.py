@@ -9,19 +9,22 @@ from wattdock.config.schema import study_schema
 from wattdock.results.result import ExperimentResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 
 @cache
 def schema_keys() -> frozenset[str]:
     """Return the names of all settings and of all fields of a result."""
-    return frozenset(name for schema in _schemas() for name in _properties(schema))
+    named = [part["properties"] for part in _parts() if isinstance(part.get("properties"), dict)]
+    return frozenset(name for one in named for name in one)
 
 
 @cache
 def schema_values() -> frozenset[str]:
     """Return the texts that some setting or field must be one of."""
-    return frozenset(value for schema in _schemas() for value in _choices(schema))
+    given = [(part.get("enum"), part.get("const"), part.get("default")) for part in _parts()]
+    choices = [enum if isinstance(enum, list) else [const, default] for enum, const, default in given]
+    return frozenset(one for some in choices for one in some if isinstance(one, str))
 
 
 def needed_values(result: ExperimentResult) -> set[str]:
@@ -40,25 +43,13 @@ def needed_values(result: ExperimentResult) -> set[str]:
     return {value for value in values if value}
 
 
-def _schemas() -> list[dict[str, Any]]:
-    return [ExperimentResult.model_json_schema(by_alias=True), study_schema()]
-
-
-def _properties(schema: Any) -> Iterator[str]:
-    for part in _parts(schema):
-        yield from part.get("properties", {}) if isinstance(part.get("properties"), dict) else ()
-
-
-def _choices(schema: Any) -> Iterator[str]:
-    for part in _parts(schema):
-        choices = part["enum"] if isinstance(part.get("enum"), list) else [part.get("const"), part.get("default")]
-        yield from (one for one in choices if isinstance(one, str))
-
-
-def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield every mapping in a schema."""
-    if isinstance(schema, dict):
-        yield schema
-    below: Iterable[Any] = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    for one in below:
-        yield from _parts(one)
+def _parts() -> Iterator[dict[str, Any]]:
+    """Yield every mapping in the schemas of a result and of a study."""
+    left: list[Any] = [ExperimentResult.model_json_schema(by_alias=True), study_schema()]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+            left += part.values()
+        elif isinstance(part, list):
+            left += part

@@ -1,16 +1,15 @@
-"""`wattdock bundle …` and `wattdock reproduce`."""
+"""`wattdock bundle …`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
+from wattdock.commands.options import RESULTS, Bundle, Json, Named, OutputDir
+from wattdock.json_text import print_json
 
 app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
 
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
-Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="NAME.tar, or a folder's name; makes no folder above it.")
 ]
@@ -51,7 +50,7 @@ def create(
     )
     created = make(named, output, wishes, output_dir=output_dir, home=wattdock_home())
     if as_json:
-        typer.echo(_json(created.path, created.digest))
+        _print_digest(created.path, created.digest)
     else:
         print_created(created)
 
@@ -64,7 +63,7 @@ def verify(bundle: Bundle, as_json: Json = False) -> None:
 
     found = check(bundle)
     if as_json:
-        typer.echo(_json(bundle, found.digest))
+        _print_digest(bundle, found.digest)
     else:
         print_verified(bundle, found)
 
@@ -77,14 +76,10 @@ def show(bundle: Bundle, as_json: Json = False) -> None:
 
     found = check(bundle)
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text(found.manifest, indent=2))
+        print_json(found.manifest)
     else:
         print_bundle(found)
 
 
-def _json(path: Path, digest: str) -> str:
-    from wattdock.json_text import json_text
-
-    return json_text({"path": str(path), "digest": f"sha256:{digest}"})
+def _print_digest(path: Path, digest: str) -> None:
+    print_json({"path": str(path), "digest": f"sha256:{digest}"}, indent=None)

@@ -1,12 +1,11 @@
 """`wattdock compare`."""
 
-from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from wattdock.commands.ending import fail
-from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir, share
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir, share, stored
 from wattdock.errors import ConfigError, ExitCode
 
 Allowed = Annotated[
@@ -30,12 +29,10 @@ def compare(
     from wattdock.compare import compare as compare_rows
     from wattdock.regression import Outcome, judge
     from wattdock.report.comparison_table import print_comparison, print_comparison_json
-    from wattdock.results.chosen import chosen_rows
 
     allowed = None if max_regression is None else share(max_regression, "--max-regression")
-    with ExitStack() as unpacked:
-        sides = [chosen_rows([side], output_dir, unpacked) for side in (first, second)]
-        compared = compare_rows(*sides)
+    with stored([first], output_dir) as one, stored([second], output_dir) as other:
+        compared = compare_rows(one, other)
     if not compared.pairs:
         alone = f"{len(compared.only_first)} and {len(compared.only_second)} results"
         raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")

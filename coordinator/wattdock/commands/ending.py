@@ -4,7 +4,8 @@ import os
 import select
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn, TextIO
 
 import typer
@@ -25,6 +26,15 @@ def fail(message: str, code: ExitCode) -> NoReturn:
         typer.echo(f"wattdock: {message}", err=True)
     _let_go(sys.stderr)
     sys.exit(code)
+
+
+@contextmanager
+def interruptible(said: str) -> Iterator[None]:
+    """Say so, and what stays, where Ctrl-C ends what is inside: Typer would turn it into a silent exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(f"interrupted; {said}", ExitCode.INTERRUPTED)
 
 
 def _let_go(stream: TextIO) -> None:

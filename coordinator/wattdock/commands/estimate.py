@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import RESULTS, Json, OutputDir
+from wattdock.commands.options import RESULTS, Json, OutputDir, stored
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from wattdock.config.placement import EngineMemory
     from wattdock.estimate.against import Comparison
-    from wattdock.estimate.answer import Answer, Gpu
+    from wattdock.estimate.answer import Gpu
     from wattdock.results.result import ExperimentResult
 
 Model = Annotated[str | None, typer.Argument(help="A known model, OWNER/NAME of the hub, ./folder, or shape:NAME.")]
@@ -44,6 +44,13 @@ def estimate(
     as_json: Json = False,
 ) -> None:
     """Say what a model takes of a GPU's memory, and how few GPUs hold it; exit code 3 where a given split cannot."""
+    from wattdock.config.placement import Split
+    from wattdock.estimate.answer import answer
+    from wattdock.estimate.architecture import UnknownArchitectureError
+    from wattdock.estimate.estimate import sized
+    from wattdock.estimate.fit import Demand
+    from wattdock.host.folders import wattdock_home
+    from wattdock.models.figures import figures_of
     from wattdock.report.estimate import print_answer, print_comparison, print_known
 
     if against:
@@ -52,31 +59,6 @@ def estimate(
     if model is None:
         print_known(as_json=as_json)
         return
-    found = _answer(model, gpu or [], tp, pp, batch=batch, context=context, dtype=dtype, backend=backend)
-    print_answer(found, as_json=as_json)
-    if (tp or pp) and all(one.verdict == "cannot fit" for one in found.gpus):
-        raise typer.Exit(ExitCode.PREFLIGHT)
-
-
-def _answer(
-    model: str,
-    gpus: "Sequence[str]",
-    tp: int | None,
-    pp: int | None,
-    *,
-    batch: int,
-    context: int,
-    dtype: str,
-    backend: str,
-) -> "Answer":
-    from wattdock.config.placement import Split
-    from wattdock.estimate.answer import answer
-    from wattdock.estimate.architecture import UnknownArchitectureError
-    from wattdock.estimate.estimate import sized
-    from wattdock.estimate.fit import Demand
-    from wattdock.host.folders import wattdock_home
-    from wattdock.models.figures import figures_of
-
     figures = figures_of(model, home=wattdock_home())
     try:
         size = sized(figures.config, file_bytes=figures.weight_bytes, dtype=dtype)
@@ -84,22 +66,20 @@ def _answer(
         raise ConfigError(f"{figures.name} cannot be estimated: {error}") from error
     demand = Demand(requests=batch, context_tokens=context, prompt_tokens=context, certain_requests=batch)
     split = Split(tp or 1, pp or 1) if tp or pp else None
-    return answer(figures, size, _engine(backend), demand, _gpus(gpus), split)
+    found = answer(figures, size, _engine(backend), demand, _gpus(gpu or []), split)
+    print_answer(found, as_json=as_json)
+    if split and all(one.verdict == "cannot fit" for one in found.gpus):
+        raise typer.Exit(ExitCode.PREFLIGHT)
 
 
 def _comparisons(named: "Sequence[str]", output_dir: Path) -> "list[Comparison]":
-    from contextlib import ExitStack
-
-    from wattdock.results.chosen import chosen_rows
-
-    with ExitStack() as unpacked:
-        rows = chosen_rows(named, output_dir, unpacked)
     found, errors = [], []
-    for row in rows:
-        try:
-            found.append(_compared(row.folder.name, row.result))
-        except WattdockError as error:
-            errors.append(type(error)(f"{row.folder.name}: {error}"))
+    with stored(named, output_dir) as rows:
+        for row in rows:
+            try:
+                found.append(_compared(row.folder.name, row.result))
+            except WattdockError as error:
+                errors.append(type(error)(f"{row.folder.name}: {error}"))
     if not found:
         raise errors[0]
     for one in errors:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.ending import fail
+from wattdock.commands.ending import fail, interruptible
 from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, Quiet
 from wattdock.commands.settings import File, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode
+from wattdock.json_text import print_json
 
 if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
@@ -37,19 +38,17 @@ def run(
     retry_failed: RetryFailed = False,
 ) -> None:
     """Measure an experiment, or a whole study, and store a row for each experiment."""
+    from wattdock.host.folders import wattdock_home
     from wattdock.progress import progress_for
+    from wattdock.run import Run
 
-    prepared = _prepare(file, settings, output_dir, resume=resume or retry_failed, retry_failed=retry_failed)
-    interrupted = False
-    try:
-        prepared.measure(progress_for(quiet=quiet))
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        _show(prepared, output_dir, as_json=as_json)
-    if interrupted:
-        # Typer would turn a KeyboardInterrupt into a silent exit.
-        fail("interrupted; what was measured is stored", ExitCode.INTERRUPTED)
+    again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
+    prepared = Run(study_of(file, settings), output_dir=output_dir, home=wattdock_home(), **again)
+    with interruptible("what was measured is stored"):
+        try:
+            prepared.measure(progress_for(quiet=quiet))
+        finally:
+            _show(prepared, output_dir, as_json=as_json)
     results = [stored.result for stored in prepared.stored]
     # What failed says more than what was left unfinished because of it.
     errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
@@ -77,9 +76,7 @@ def plan(
     study = study_of(file, settings)
     checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text([one.model_dump(mode="json") for one in study.experiments], indent=2))
+        print_json([one.model_dump(mode="json") for one in study.experiments])
     else:
         print_plan(study, checked, earlier_costs(study.experiments, output_dir))
     if study.invalid:
@@ -97,20 +94,11 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
         fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
-def _prepare(file: Path | None, given: Settings, output_dir: Path, **options: bool) -> "Run":
-    from wattdock.host.folders import wattdock_home
-    from wattdock.run import Run
-
-    return Run(study_of(file, given), output_dir=output_dir, home=wattdock_home(), **options)
-
-
 def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
     from wattdock.report.table import print_stored
 
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored], indent=2))
+        print_json([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored])
         return
     print_stored([(one.result, one.folder) for one in prepared.stored])
     if len(prepared.ready) > 1 and prepared.study_id:

@@ -33,7 +33,7 @@ def list_(as_json: Json = False) -> None:
     """Show which images are here, and which are locked."""
     from wattdock.report.images import print_images
 
-    print_images(_statuses(None, _entries()), as_json=as_json)
+    print_images(_statuses(None, _lock().images), as_json=as_json)
 
 
 @app.command()
@@ -45,7 +45,7 @@ def verify(names: Names = None, offline: Offline = False, as_json: Json = False)
     from wattdock.images.status import asked_of_registry
     from wattdock.report.images import print_images
 
-    entries = _entries()
+    entries = _lock().images
     found = [asked_of_registry(one, entries.get(one.name), offline=offline) for one in _statuses(names, entries)]
     print_images(found, as_json=as_json)
     if any(one.differences or one.unresolved or (one.unchecked and not offline) for one in found):
@@ -66,7 +66,7 @@ def build(
     from wattdock.images.build import Builder
     from wattdock.images.build import build as build_image
 
-    on = find_base(name, base_name(name, variant=variant, given=base), _entries())
+    on = find_base(name, base_name(name, variant=variant, given=base), _lock().images)
     build_image(name, variant=variant, base=on, builder=Builder(client, pip_conf, build_options))
 
 
@@ -134,10 +134,6 @@ def _pushed(entries: Mapping[str, "LockedImage"]) -> list[str]:
     if not found:
         raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
     return found
-
-
-def _entries() -> Mapping[str, "LockedImage"]:
-    return _lock().images
 
 
 def _lock() -> "ReadLock":

@@ -2,15 +2,19 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wattdock.errors import ConfigError
 
-Given = dict[str, Any]
+if TYPE_CHECKING:
+    from wattdock.results.chosen import Row
+
 # What a command's parameter defaults to that `takes` fills.
 NOTHING: Mapping[str, Any] = {}
 
@@ -20,6 +24,22 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RESULTS = Path("results")
 # What `results.chosen` understands.
 NAMED = "Results, studies, bundles, or folders of results; of one in ./results its name's beginning will do."
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
+Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
+
+
+@contextmanager
+def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[Row]"]:
+    """Yield the results that all of `named` mean; bundles among them are unpacked meanwhile.
+
+    Raises:
+        StoreError: As `chosen_rows`.
+        ConfigError: As `chosen_rows`.
+    """
+    from wattdock.results.chosen import chosen_rows
+
+    with ExitStack() as unpacked:
+        yield chosen_rows(named, output_dir, unpacked)
 
 
 def share(text: str, flag: str) -> float:
@@ -38,16 +58,36 @@ def share(text: str, flag: str) -> float:
     return value
 
 
-def takes(flags: Callable[..., None], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags in the signature of `flags`, which it receives as one mapping, its parameter `into`.
+@dataclass(frozen=True)
+class Flag:
+    """A flag that may be left out, and is None then.
+
+    Attributes:
+        spelled: Only where it is not called as the parameter is, or is a `bool` without a `--no-…`.
+        sets: Dotted name of the setting that it stands for, where it does.
+    """
+
+    kind: Any
+    help: str
+    spelled: str | None = None
+    sets: str = ""
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """Return it as a command's parameter."""
+        option = typer.Option(None, *([self.spelled] if self.spelled else []), help=self.help)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Parameter(name, kind, default=option, annotation=self.kind | None)
+
+
+def takes(flags: Mapping[str, Flag], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these flags, by parameter, which it receives as one mapping, its own parameter `into`.
 
     Flags that the command has itself win. They follow its first parameter where that is an argument.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command)
-        every = inspect.signature(flags).parameters.items()
-        shared = {name: one for name, one in every if name not in own.parameters}
+        shared = {name: flag.parameter(name) for name, flag in flags.items() if name not in own.parameters}
 
         @functools.wraps(command)
         def with_flags(**given: Any) -> None:
@@ -57,7 +97,7 @@ def takes(flags: Callable[..., None], into: str) -> Callable[[Callable[..., None
         rest = [one for name, one in own.parameters.items() if name != into]
         parameters = [*rest[:before], *shared.values(), *rest[before:]]
         with_flags.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {**flags.__annotations__, **command.__annotations__}
+        with_flags.__annotations__ = {one.name: one.annotation for one in parameters}
         return with_flags
 
     return decorate

@@ -1,12 +1,11 @@
 """`wattdock plot`."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, OutputDir
+from wattdock.commands.options import RESULTS, Named, OutputDir, stored
 from wattdock.errors import ConfigError
 
 KINDS = ("intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table")
@@ -15,7 +14,7 @@ WIDTHS = ("column", "page")
 
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
-    named: Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)],
+    named: Named,
     output: Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")],
     width: Annotated[str, typer.Option(help="column (89 mm) or page (183 mm).")] = "column",
     output_dir: OutputDir = RESULTS,
@@ -26,10 +25,9 @@ def plot(
     if width not in WIDTHS:
         raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
     from wattdock.report.points import points
-    from wattdock.results.chosen import chosen_rows
 
-    with ExitStack() as unpacked:
-        found = points(chosen_rows(named, output_dir, unpacked))
+    with stored(named, output_dir) as rows:
+        found = points(rows)
         if kind == "table":
             from wattdock.report.paper_table import write_table
 

@@ -1,14 +1,11 @@
 """`wattdock report`."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, OutputDir
-
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
+from wattdock.commands.options import RESULTS, Named, OutputDir, stored
 
 
 def report(
@@ -21,9 +18,7 @@ def report(
 ) -> None:
     """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
     from wattdock.report.html.page import write_page
-    from wattdock.results.chosen import chosen_rows
 
-    with ExitStack() as unpacked:
-        rows = chosen_rows(named, output_dir, unpacked)
+    with stored(named, output_dir) as rows:
         write_page(rows, output, title=title)
     typer.echo(f"{len(rows)} results in {output} ({output.stat().st_size / 1e6:.1f} MB)")

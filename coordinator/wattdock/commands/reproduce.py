@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.ending import fail
-from wattdock.commands.options import RESULTS, Json, OutputDir, Quiet, share
+from wattdock.commands.ending import fail, interruptible
+from wattdock.commands.options import RESULTS, Bundle, Json, OutputDir, Quiet, share
 from wattdock.errors import ConfigError, ExitCode
+from wattdock.json_text import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from wattdock.bundle.reproduce import Reproduction
     from wattdock.bundle.reproduction import Comparison
 
-Bundle = Annotated[Path, typer.Argument(help="A bundle: a .tar file, or the folder that one was unpacked to.")]
 Margin = Annotated[str, typer.Option(help="Largest difference that does not matter: 5% or 0.05.")]
 Python = Annotated[Path | None, typer.Option(help="Interpreter that has the backend's packages already.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The weights, where the bundle's were a local folder.")]
@@ -47,15 +47,11 @@ def reproduce(
     local = Local(runner_python, model_folder, trust_remote_code)
     with opened(bundle) as (folder, verified):
         ready = prepare(folder, verified, local, output_dir=output_dir, home=wattdock_home(), resume=resume)
-        interrupted = False
-        try:
-            ready.measure(progress_for(quiet=quiet))
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            comparisons = _show(ready, margin=wanted, as_json=as_json)
-    if interrupted:
-        fail("interrupted; what was measured is stored, go on with --resume", ExitCode.INTERRUPTED)
+        with interruptible("what was measured is stored, go on with --resume"):
+            try:
+                ready.measure(progress_for(quiet=quiet))
+            finally:
+                comparisons = _show(ready, margin=wanted, as_json=as_json)
     _require_equivalent(ready, comparisons)
 
 
@@ -64,9 +60,7 @@ def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[C
 
     comparisons = ready.comparisons(margin=margin)
     if as_json:
-        from wattdock.json_text import json_text
-
-        typer.echo(json_text([one.model_dump(mode="json") for one in comparisons], indent=2))
+        print_json([one.model_dump(mode="json") for one in comparisons])
     else:
         print_comparisons(comparisons)
     return comparisons

@@ -1,14 +1,15 @@
 """Arguments of `wattdock results …`, nothing else."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, takes
+from wattdock.commands.options import NOTHING, RESULTS, Flag, Json, OutputDir, stored, takes
 from wattdock.errors import ConfigError
+from wattdock.json_text import print_json
 
 if TYPE_CHECKING:
     from wattdock.results.query import Filters, LeftOut
@@ -18,15 +19,17 @@ app = typer.Typer(
     "that alone does not change the exit code."
 )
 
-Model = Annotated[str | None, typer.Option(help="Part of the model's name.")]
-Backend = Annotated[str | None, typer.Option(help="Backend.")]
-Gpu = Annotated[str | None, typer.Option(help="Part of a GPU's name.")]
-Since = Annotated[str | None, typer.Option(help="Begun at this UTC date or later: 2026-01-31.")]
-Until = Annotated[str | None, typer.Option(help="Begun before this UTC date.")]
-Verdict = Annotated[str | None, typer.Option(help="publishable or unpublishable.")]
-Status = Annotated[str | None, typer.Option(help="ok, failed or interrupted.")]
-StudyId = Annotated[str | None, typer.Option("--study", help="Part of the study's name.")]
-All = Annotated[bool, typer.Option("--all", help="Also rows that a later one of the same study stands for.")]
+FILTERS = {
+    "model": Flag(str, "Part of the model's name."),
+    "backend": Flag(str, "Backend."),
+    "gpu": Flag(str, "Part of a GPU's name."),
+    "since": Flag(str, "Begun at this UTC date or later: 2026-01-31."),
+    "until": Flag(str, "Begun before this UTC date."),
+    "verdict": Flag(str, "publishable or unpublishable."),
+    "status": Flag(str, "ok, failed or interrupted."),
+    "study": Flag(str, "Part of the study's name."),
+    "superseded": Flag(bool, "Also rows that a later one of the same study stands for.", "--all"),
+}
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
@@ -35,22 +38,8 @@ Filtering = Mapping[str, Any]
 VERDICTS = {"publishable": True, "unpublishable": False}
 
 
-def _filtering(
-    model: Model = None,
-    backend: Backend = None,
-    gpu: Gpu = None,
-    since: Since = None,
-    until: Until = None,
-    verdict: Verdict = None,
-    status: Status = None,
-    study: StudyId = None,
-    superseded: All = False,
-) -> None:
-    """The flags of every command that chooses among results; only its signature is used."""
-
-
 @app.command("list")
-@takes(_filtering, into="filters")
+@takes(FILTERS, into="filters")
 def list_(
     filters: Filtering = NOTHING,
     limit: Limit = 50,
@@ -58,13 +47,13 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Show stored results, the latest first."""
-    from wattdock.report.listing import SHOWN, print_json, print_results
+    from wattdock.report.listing import SHOWN, print_results, print_rows_json
     from wattdock.results.query import select
 
     wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
     if as_json:
-        print_json(found.slice(0, limit))
+        print_rows_json(found.slice(0, limit))
     else:
         print_results(found, limit=limit)
 
@@ -76,14 +65,14 @@ def query(
     as_json: Json = False,
 ) -> None:
     """Ask the stored files a question in SQL."""
-    from wattdock.report.listing import print_json, print_rows
+    from wattdock.report.listing import print_rows, print_rows_json
     from wattdock.results.query import query as ask
 
-    (print_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
+    (print_rows_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
 
 
 @app.command()
-@takes(_filtering, into="filters")
+@takes(FILTERS, into="filters")
 def export(
     csv: Csv = None,
     parquet: Parquet = None,
@@ -109,13 +98,12 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
     """Say how far two results of one model and the same prompts generated the same tokens."""
     import dataclasses
 
-    from wattdock.json_text import json_text
     from wattdock.results.agreement import agreement
 
-    with ExitStack() as unpacked:
-        found = agreement(*(_only(name, output_dir, unpacked) for name in (first, second)))
+    with _only(first, output_dir) as one, _only(second, output_dir) as other:
+        found = agreement(one, other)
     if as_json:
-        typer.echo(json_text(dataclasses.asdict(found)))
+        print_json(dataclasses.asdict(found), indent=None)
         return
     where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
     typer.echo(
@@ -124,13 +112,12 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
     )
 
 
-def _only(named: str, output_dir: Path, unpacked: ExitStack) -> Path:
-    from wattdock.results.chosen import chosen_rows
-
-    rows = chosen_rows([named], output_dir, unpacked)
-    if len(rows) > 1:
-        raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
-    return rows[0].folder
+@contextmanager
+def _only(named: str, output_dir: Path) -> Iterator[Path]:
+    with stored([named], output_dir) as rows:
+        if len(rows) > 1:
+            raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
+        yield rows[0].folder
 
 
 def _say_left_out(one: "LeftOut") -> None:
@@ -144,8 +131,9 @@ def _filters(given: Filtering, output_dir: Path) -> "Filters":
     verdict = given["verdict"]
     if verdict not in (None, *VERDICTS):
         raise ConfigError(f"--verdict {verdict}: write publishable or unpublishable")
-    others = {name: value for name, value in given.items() if name != "verdict"}
-    wanted = Filters(**others, publishable=None if verdict is None else VERDICTS[verdict])
+    others = {name: value for name, value in given.items() if name not in ("verdict", "superseded")}
+    publishable = None if verdict is None else VERDICTS[verdict]
+    wanted = Filters(**others, publishable=publishable, superseded=bool(given["superseded"]))
     _require_known(wanted, output_dir)
     return wanted
 

@@ -1,32 +1,28 @@
 """`wattdock scaling`."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
+from wattdock.commands.options import RESULTS, Json, Named, OutputDir, stored
 from wattdock.errors import ConfigError
 
-Results = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too: a .pdf, .svg or .png.")]
 
 
 def scaling(
-    results: Results,
+    results: Named,
     plot: Plot = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
     from wattdock.report.scaling import print_scaling
-    from wattdock.results.chosen import chosen_rows
     from wattdock.scaling.points import settings
 
-    with ExitStack() as unpacked:
-        rows = chosen_rows(results, output_dir, unpacked)
-    found, left_out = settings({row.folder.name: row.result for row in rows})
+    with stored(results, output_dir) as rows:
+        found, left_out = settings({row.folder.name: row.result for row in rows})
     if not found:
         raise ConfigError(f"none of {len(rows)} results can be compared; the first: {left_out[0].reason}")
     print_scaling(found, left_out, as_json=as_json)

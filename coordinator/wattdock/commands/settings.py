@@ -6,80 +6,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattdock.commands.options import takes
+from wattdock.commands.options import Flag, takes
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from wattdock.config.expand import Study
 
 File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment or `experiments:`; none: defaults.")]
-Backend = Annotated[str | None, typer.Option(help="Backend: the name of a folder in runners/.")]
-Model = Annotated[str | None, typer.Option(help="Hugging Face id, ./folder, or shape:NAME (random weights).")]
-BatchSize = Annotated[int | None, typer.Option(help="Requests in flight.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-output-tokens", help="Longest answer per request.")]
-Prompts = Annotated[str | None, typer.Option(help="bundled, synthetic, or a JSONL file.")]
-InputTokens = Annotated[int | None, typer.Option(help="Length of each synthetic prompt.")]
-Requests = Annotated[int | None, typer.Option("--min-requests", help="A pass has at least this many requests.")]
-Duration = Annotated[float | None, typer.Option("--min-duration-s", help="A pass lasts at least this long.")]
-Restarts = Annotated[int | None, typer.Option(help="Fresh runners per experiment.")]
-Passes = Annotated[int | None, typer.Option(help="Measured passes per restart.")]
-Gpus = Annotated[str | None, typer.Option(help="auto, indices or UUIDs (0,1), or count:N.")]
-Wait = Annotated[float | None, typer.Option("--wait", help="Seconds to wait for others who measure on this machine.")]
-Accelerator = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-LauncherName = Annotated[str | None, typer.Option("--launcher", help="auto, docker or process.")]
-Locked = Annotated[bool | None, typer.Option("--locked", help="Only the image in docker/images.lock, by content.")]
-MeterName = Annotated[str | None, typer.Option("--meter", help="auto, nvml, zeus, rapl or none.")]
-RunnerPython = Annotated[str | None, typer.Option(help="Interpreter that has the backend's packages already.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, pytorch.dtype=float16; wins over flags.")]
-
 Settings = Mapping[str, Any]
+
+
+# By parameter.
 FLAGS = {
-    "backend": "backend",
-    "model": "model",
-    "batch_size": "workload.batch_size",
-    "max_output_tokens": "workload.max_output_tokens",
-    "prompts": "workload.prompts.source",
-    "input_tokens": "workload.prompts.input_tokens",
-    "min_requests": "workload.min_requests",
-    "min_duration_s": "workload.min_duration_s",
-    "restarts": "repeats.restarts",
-    "passes": "repeats.passes",
-    "gpus": "gpus",
-    "wait": "wait_s",
-    "accelerator": "accelerator",
-    "launcher": "launcher",
-    "locked": "container.locked",
-    "meter": "meter",
-    "runner_python": "runner_python",
+    "backend": Flag(str, "Backend: the name of a folder in runners/.", sets="backend"),
+    "model": Flag(str, "Hugging Face id, ./folder, or shape:NAME (random weights).", sets="model"),
+    "batch_size": Flag(int, "Requests in flight.", sets="workload.batch_size"),
+    "max_output_tokens": Flag(int, "Longest answer per request.", sets="workload.max_output_tokens"),
+    "prompts": Flag(str, "bundled, synthetic, or a JSONL file.", sets="workload.prompts.source"),
+    "input_tokens": Flag(int, "Length of each synthetic prompt.", sets="workload.prompts.input_tokens"),
+    "min_requests": Flag(int, "A pass has at least this many requests.", sets="workload.min_requests"),
+    "min_duration_s": Flag(float, "A pass lasts at least this long.", sets="workload.min_duration_s"),
+    "restarts": Flag(int, "Fresh runners per experiment.", sets="repeats.restarts"),
+    "passes": Flag(int, "Measured passes per restart.", sets="repeats.passes"),
+    "gpus": Flag(str, "auto, indices or UUIDs (0,1), or count:N.", sets="gpus"),
+    "wait": Flag(float, "Seconds to wait for others who measure on this machine.", sets="wait_s"),
+    "accelerator": Flag(str, "auto, cpu or cuda.", sets="accelerator"),
+    "launcher": Flag(str, "auto, docker or process.", sets="launcher"),
+    "locked": Flag(bool, "Only the image in docker/images.lock, by content.", "--locked", sets="container.locked"),
+    "meter": Flag(str, "auto, nvml, zeus, rapl or none.", sets="meter"),
+    "runner_python": Flag(str, "Interpreter that has the backend's packages already.", sets="runner_python"),
+    "set_": Flag(list[str], "Any setting, pytorch.dtype=float16; wins over flags.", "--set"),
 }
-
-
-def _settings(
-    backend: Backend = None,
-    model: Model = None,
-    batch_size: BatchSize = None,
-    max_output_tokens: MaxTokens = None,
-    prompts: Prompts = None,
-    input_tokens: InputTokens = None,
-    min_requests: Requests = None,
-    min_duration_s: Duration = None,
-    restarts: Restarts = None,
-    passes: Passes = None,
-    gpus: Gpus = None,
-    wait: Wait = None,
-    accelerator: Accelerator = None,
-    launcher: LauncherName = None,
-    locked: Locked = None,
-    meter: MeterName = None,
-    runner_python: RunnerPython = None,
-    set_: Set = None,
-) -> None:
-    """The flags of every command that takes experiments; only its signature is used."""
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give `command` those flags, which it receives together as `settings`; its own of a name win."""
-    return takes(_settings, into="settings")(command)
+    return takes(FLAGS, into="settings")(command)
 
 
 def study_of(file: Path | None, given: Settings) -> "Study":
@@ -90,8 +52,9 @@ def study_of(file: Path | None, given: Settings) -> "Study":
     """
     from wattdock.config.load import load_study
 
-    flags = {FLAGS[name]: value for name, value in given.items() if name in FLAGS and value is not None}
-    written_as = {FLAGS[name]: "--" + name.replace("_", "-") for name in given if name in FLAGS}
+    settings = {name: FLAGS[name].sets for name in given if FLAGS[name].sets}
+    flags = {setting: given[name] for name, setting in settings.items() if given[name] is not None}
+    written_as = {setting: "--" + name.replace("_", "-") for name, setting in settings.items()}
     if "gpus" in flags:
         flags["gpus"] = _gpus(flags["gpus"])
     for assignment in given["set_"] or ():

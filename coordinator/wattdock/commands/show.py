@@ -1,12 +1,12 @@
 """`wattdock show`."""
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir
+from wattdock.commands.options import NAMED, RESULTS, Json, OutputDir, stored
 from wattdock.errors import ConfigError
+from wattdock.json_text import json_text, print_json
 
 if TYPE_CHECKING:
     from wattdock.results.chosen import Row
@@ -22,10 +22,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
-    from wattdock.results.chosen import chosen_rows, is_result_itself
+    from wattdock.results.chosen import is_result_itself
 
-    with ExitStack() as unpacked:
-        rows = chosen_rows([named], output_dir, unpacked)
+    with stored([named], output_dir) as rows:
         if window is None:
             _show(rows, as_json=as_json, itself=is_result_itself(named, rows[0]))
         elif len(rows) == 1:
@@ -35,7 +34,6 @@ def show(
 
 
 def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
-    from wattdock.json_text import json_text
     from wattdock.report.table import print_result, print_stored
 
     if as_json:
@@ -49,7 +47,6 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
-    from wattdock.json_text import json_text
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows
     from wattdock.results.reread import load_restarts
@@ -62,6 +59,6 @@ def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
     summary = windows(load_restarts(folder, result), used, in_flight=in_flight)
     chosen = [one for one in summary.passes if window in (one.window, "all")]
     if as_json:
-        typer.echo(json_text(summary.model_copy(update={"passes": chosen}), indent=2))
+        print_json(summary.model_copy(update={"passes": chosen}))
     else:
         print_windows(summary, chosen)

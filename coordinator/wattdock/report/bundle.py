@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from wattdock.bundle.manifest import BundleManifest
     from wattdock.bundle.verify import Verified
 
-NOTHING = "not measured"
-FIGURES = ("J/token", "tokens/s")
+# Without the revision: a terminal has no room for it.
+FIGURES = ("J/output token", "tokens/s")
 COLUMNS = ("experiment", "status", "model", "weights", "ran on", *FIGURES, "publishable")
 
 
@@ -38,12 +38,8 @@ def print_verified(path: Path, found: Verified) -> None:
 def print_bundle(found: Verified) -> None:
     """Print what is in a bundle."""
     out, manifest = console(), found.manifest
-    rows = []
-    for one in manifest.results:
-        gpus = f"{len(one.gpu_names)} × {one.gpu_names[0]}" if one.gpu_names else "CPU"
-        figures = (_figure(one.energy_per_output_token_j), _figure(one.output_tokens_per_s))
-        cells = (one.label, one.status, one.model, one.weights or "unknown", gpus, *figures)
-        rows.append([plain(cell) for cell in (*cells, "yes" if one.publishable else "no")])
+    cells = [one.cells() for one in manifest.results]
+    rows = [[plain(one[name]) for name in COLUMNS] for one in cells]
     out.print(Sheet(COLUMNS, rows, right=FIGURES, title=manifest.name))
     code = manifest.code
     commit = f" at {code.commit[:12]}{' with changes' if code.dirty else ''}" if code.commit else ""
@@ -65,7 +61,3 @@ def _rest(manifest: BundleManifest) -> list[str]:
 def _lines(out: Console, lines: list[str]) -> None:
     for line in lines:
         out.print(plain(line), markup=False, soft_wrap=True)
-
-
-def _figure(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.4g}"

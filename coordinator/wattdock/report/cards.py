@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from wattdock.json_text import json_text
+from wattdock.json_text import print_json
 from wattdock.report.terminal import console, pairs
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 def show_card(card: MeterCard, *, as_json: bool) -> None:
     """Print what was found out about one GPU's counter; as JSON, one line."""
     if as_json:
-        sys.stdout.write(json_text(card) + "\n")
+        print_json(card, indent=None)
         return
     out = console()
     out.print(f"{card.gpu_name} {card.gpu_uuid}", style="bold", markup=False)

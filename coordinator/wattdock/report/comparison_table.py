@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from wattdock.compare import PRIMARY, QUANTITIES
 from wattdock.comparison import TEST
-from wattdock.json_text import json_text
+from wattdock.json_text import print_json
 from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import NOTHING, number
 from wattdock.results.facts import ABSENT, ENGINE, PACKAGE
@@ -63,7 +62,7 @@ def print_comparison_json(compared: Comparison, gate: Gate | None) -> None:
         "older_rows_left_out": compared.repeated,
         "regression": {"outcome": gate.outcome.value, "lines": gate.lines} if gate else None,
     }
-    sys.stdout.write(json_text(document, indent=2) + "\n")
+    print_json(document)
 
 
 def _table(compared: Comparison, quantity: str) -> Sheet:

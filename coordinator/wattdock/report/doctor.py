@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.json_text import json_text
+from wattdock.json_text import print_json
 from wattdock.report.terminal import console
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def show_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
     sound = all(one.status != "fail" for one in seen)
     if as_json:
         answer = {"schema_version": SCHEMA_VERSION, "sound": sound, "findings": [asdict(one) for one in seen]}
-        sys.stdout.write(json_text(answer, indent=2) + "\n")
+        print_json(answer)
     else:
         out.print(verdict(seen))
     return sound

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wattdock.estimate.against import AIM
 from wattdock.estimate.fit import MARGIN
 from wattdock.gpu_models import gpu_models
-from wattdock.json_text import json_text
+from wattdock.json_text import print_json
 from wattdock.models.shapes import presets
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +39,7 @@ KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures"
 def print_answer(found: Answer, *, as_json: bool) -> None:
     """Print what a model takes and where it fits."""
     if as_json:
-        sys.stdout.write(json_text(found.as_json(), indent=2) + "\n")
+        print_json(found.as_json())
         return
     out = console()
     for line in _head(found):
@@ -97,7 +96,7 @@ def _count(found: Smallest) -> str:
 def print_comparison(found: Sequence[Comparison], *, as_json: bool) -> None:
     """Print estimates beside what engines reported."""
     if as_json:
-        sys.stdout.write(json_text([_comparison_json(one) for one in found], indent=2) + "\n")
+        print_json([_comparison_json(one) for one in found])
         return
     out = console()
     rows = [(one.name, one.split.label, line.part, *_line_cells(line)) for one in found for line in one.lines]
@@ -130,7 +129,7 @@ def print_known(*, as_json: bool) -> None:
         names = ("name", "id", "parameters", "verified", "source", "note")
         known = [{name: getattr(one, name) for name in names} for one in models]
         hardware = [{"name": one.name, "aliases": one.aliases, "unverified": one.unverified} for one in gpus]
-        sys.stdout.write(json_text({"models": known, "gpus": hardware}, indent=2) + "\n")
+        print_json({"models": known, "gpus": hardware})
         return
     out = console()
     out.print(Sheet(KNOWN_MODELS, [_model_cells(one) for one in models], right=("parameters",)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import ConfigError, StoreError
-from wattdock.report.points import gpu_shares, pareto_front, spans_decades
-from wattdock.report.style import ASPECT, COLUMN_IN, PAPER, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
+from wattdock.errors import ConfigError
+from wattdock.report.paper import bars, curve, drawn_into, over_counts
+from wattdock.report.points import gpu_shares, pareto_front, phase_parts, spans_decades
+from wattdock.report.style import ASPECT, COLUMN_IN, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
 
     from wattdock.report.points import Figure, Point
 
-FORMATS = (".pdf", ".svg", ".png")
 WIDTHS = {"column": COLUMN_IN, "page": TWO_COLUMNS_IN}
 J_PER_TOKEN, TOKENS_PER_S = "J/output token (GPU boards)", "output tokens/s"
 ROW_IN, FRAME_IN, NAME_CHARACTERS = 0.2, 0.8, 26
 HATCHES = ("", "////", "xxxx", "----", "....", "++++", "\\\\\\\\", "||||")
-# Without an instant of writing, equal figures are equal files.
-NO_DATE: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
 
 
 def draw(kind: str, points: Sequence[Point], file: Path, *, width: str) -> None:
@@ -38,18 +36,8 @@ def draw(kind: str, points: Sequence[Point], file: Path, *, width: str) -> None:
         ConfigError: The format is unknown, or these results have nothing to draw of this kind.
         StoreError: The file cannot be written.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Drawing
-
-    if file.suffix not in FORMATS:
-        raise ConfigError(f"{file}: figures are written as {', '.join(FORMATS)}; name such a file with -o")
-    with mpl.rc_context(cast("Any", PAPER)):
-        drawing = Drawing(figsize=(WIDTHS[width], WIDTHS[width] * ASPECT))
+    with drawn_into(file, WIDTHS[width], WIDTHS[width] * ASPECT, flag="-o") as drawing:
         KINDS[kind](drawing, points)
-        try:
-            drawing.savefig(file, metadata=NO_DATE[file.suffix])
-        except OSError as error:
-            raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file with -o") from error
 
 
 def _intervals(drawing: Drawing, points: Sequence[Point]) -> None:
@@ -60,7 +48,7 @@ def _intervals(drawing: Drawing, points: Sequence[Point]) -> None:
     shade, shape = colours(one.backend for one, _ in shown), looks(one.gpu_count for one, _ in shown)
     for at, (one, found) in enumerate(shown):
         style = _style(one, shade[one.backend], shape[one.gpu_count].paper_marker)
-        axes.errorbar(found.value, at, xerr=_bar(found), **style)
+        axes.errorbar(found.value, at, xerr=bars([found]), **style)
     axes.set_xlabel(J_PER_TOKEN if with_energy else TOKENS_PER_S)
     axes.set_xlim(left=0)
 
@@ -81,8 +69,8 @@ def _pareto(drawing: Drawing, points: Sequence[Point]) -> None:
         label = None if name in named else name
         named.add(name)
         if one.tokens_per_s and one.j_per_token:
-            bars: dict[str, Any] = {"xerr": _bar(one.tokens_per_s), "yerr": _bar(one.j_per_token)}
-            axes.errorbar(one.tokens_per_s.value, one.j_per_token.value, **bars, **style, label=label)
+            ends: dict[str, Any] = {"xerr": bars([one.tokens_per_s]), "yerr": bars([one.j_per_token])}
+            axes.errorbar(one.tokens_per_s.value, one.j_per_token.value, **ends, **style, label=label)
     axes.set(xlabel=TOKENS_PER_S, ylabel=J_PER_TOKEN)
     if spans_decades(_values(shown, lambda one: one.j_per_token)):
         axes.loglog()
@@ -94,16 +82,13 @@ def _pareto(drawing: Drawing, points: Sequence[Point]) -> None:
 def _phases(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if any(one.phases_j.values())]
     _require(shown, f"no result has joules ({_why(points)})")
-    found = {name for one in shown for name in one.phases_j}
-    series = {name: [one.phases_j.get(name, 0.0) for one in shown] for name in PHASES if name in found}
-    _stacked(drawing, shown, series, "J (GPU boards)")
+    _stacked(drawing, shown, phase_parts(shown), "J (GPU boards)")
 
 
 def _gpus(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if len(one.per_gpu_j) > 1 and one.output_tokens]
     _require(shown, "no result used more than one GPU")
-    series = {name: [value or 0.0 for value in values] for name, values in gpu_shares(shown).items()}
-    _stacked(drawing, shown, series, J_PER_TOKEN)
+    _stacked(drawing, shown, gpu_shares(shown), J_PER_TOKEN)
 
 
 def _scaling(drawing: Drawing, points: Sequence[Point]) -> None:
@@ -154,37 +139,24 @@ def _over(
     shade, shape = colours(groups), looks(range(len(groups)))
     for axes, (title, of) in zip(every, panels, strict=True):
         for at, name in enumerate(groups):
-            own = sorted((one for one in shown if group_of(one) == name and of(one)), key=x_of)
-            if not own:
-                continue
-            look = shape[at]
-            figures = [found for one in own if (found := of(one))]
-            bars = [[_bar(one)[side][0] for one in figures] for side in (0, 1)]
-            line: dict[str, Any] = {
-                "marker": look.paper_marker,
-                "linestyle": look.paper_dash,
-                "color": shade[name],
-                "label": name,
-            }
-            axes.errorbar([x_of(one) for one in own], [one.value for one in figures], yerr=bars, **line)
+            own = sorted((one for one in shown if group_of(one) == name), key=x_of)
+            if known := [(x_of(one), found) for one in own if (found := of(one))]:
+                curve(axes, known, name, look=shape[at], colour=shade[name])
         axes.set_ylabel(title)
         if spans_decades(_values(shown, panels[0][1])):
             axes.set_yscale("log")
         else:
             axes.set_ylim(bottom=0)
-    every[-1].set_xlabel(unit)
-    every[-1].set_xscale("log", base=2)
-    ticks = sorted({x_of(one) for one in shown})
-    every[-1].set_xticks(ticks, [str(one) for one in ticks])
-    every[-1].minorticks_off()
+    over_counts(every[-1], unit, {x_of(one) for one in shown})
     every[0].legend()
 
 
-def _stacked(drawing: Drawing, shown: Sequence[Point], series: Mapping[str, Sequence[float]], unit: str) -> None:
+def _stacked(drawing: Drawing, shown: Sequence[Point], series: Mapping[str, Sequence[float | None]], unit: str) -> None:
     axes = _rows(drawing, [one.label for one in shown])
     left = [0.0] * len(shown)
     shade = colours(series) | PHASES
-    for at, (name, values) in enumerate(series.items()):
+    for at, (name, parts) in enumerate(series.items()):
+        values = [value or 0.0 for value in parts]
         style: dict[str, Any] = {"color": shade[name], "hatch": HATCHES[at % len(HATCHES)]}
         axes.barh(range(len(shown)), values, left=left, label=name, edgecolor="white", linewidth=0.3, **style)
         left = [a + b for a, b in zip(left, values, strict=True)]
@@ -208,13 +180,6 @@ def _rows(drawing: Drawing, names: Sequence[str]) -> Axes:
 def _style(one: Point, colour: str, marker: str) -> dict[str, Any]:
     face = colour if one.publishable else "none"
     return {"marker": marker, "color": colour, "markerfacecolor": face, "linestyle": "none", "elinewidth": 0.8}
-
-
-def _bar(figure: Figure) -> list[list[float]]:
-    if figure.low is None or figure.high is None:
-        return [[0.0], [0.0]]
-    # The mean over restarts need not lie inside the interval of a sum over tokens.
-    return [[max(figure.value - figure.low, 0.0)], [max(figure.high - figure.value, 0.0)]]
 
 
 def _values(shown: Sequence[Point], of: Callable[[Point], Figure | None]) -> list[float]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from wattdock.host.leases import CPU, MACHINE
 from wattdock.host.selection import why_occupied
 from wattdock.report.terminal import Sheet
+from wattdock.report.words import NOTHING, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 BYTES_PER_GB = 1e9
-NOTHING = "–"
 FIGURES = ("VRAM GB", "busy", "W", "limit", "°C", "SM MHz")
 
 
@@ -113,7 +113,7 @@ def _summary(found: GpuInventory) -> str:
     totals, names = _totals(found), [gpu.name for gpu in found.gpus]
     models = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
     vram = f"{_gb(totals['vram_used_bytes'])} of {_gb(totals['vram_total_bytes'])} GB in use"
-    power = f"{_number(totals['power_w'])} of {_number(totals['power_limit_w'])} W"
+    power = f"{_watts(totals['power_w'])} of {_watts(totals['power_limit_w'])} W"
     first = found.gpus[0]
     driver = f"driver {first.driver_version or NOTHING}, CUDA up to {first.cuda_driver_version or NOTHING}"
     return f"{models}: {vram}, {power}; {driver}"
@@ -130,14 +130,14 @@ def _table(found: GpuInventory) -> Sheet:
 def _state(gpu: GpuInfo, now: GpuActivity | None) -> Sequence[str]:
     vram = f"{_gb(gpu.vram_used_bytes)}/{_gb(gpu.vram_total_bytes)}"
     if now is None:
-        return (vram, NOTHING, NOTHING, _number(gpu.power_limit_w), NOTHING, NOTHING)
+        return (vram, NOTHING, NOTHING, _watts(gpu.power_limit_w), NOTHING, NOTHING)
     return (
         vram,
-        _number(now.utilization_percent, ".0f") + "%",
-        _number(now.power_w),
-        _number(gpu.power_limit_w),
-        _number(now.temperature_c),
-        _number(now.sm_clock_mhz, ".0f"),
+        number(now.utilization_percent, ".0f") + "%",
+        _watts(now.power_w),
+        _watts(gpu.power_limit_w),
+        number(now.temperature_c, ",.0f"),
+        number(now.sm_clock_mhz, ".0f"),
     )
 
 
@@ -180,8 +180,8 @@ def _matrix(found: GpuInventory) -> Sheet:
 
 
 def _gb(count: float | None) -> str:
-    return NOTHING if count is None else f"{count / BYTES_PER_GB:.1f}"
+    return number(None if count is None else count / BYTES_PER_GB, ".1f")
 
 
-def _number(value: float | None, form: str = ",.0f") -> str:
-    return NOTHING if value is None else format(value, form)
+def _watts(value: float | None) -> str:
+    return number(value, ",.0f")

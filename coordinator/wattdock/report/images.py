@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.json_text import json_text
-from wattdock.report.table import NOTHING
+from wattdock.json_text import print_json
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,7 @@ SHOWN = 19
 def print_images(found: Sequence[ImageStatus], *, as_json: bool) -> None:
     """Print one line per image, then what is open or differs."""
     if as_json:
-        sys.stdout.write(json_text([dataclasses.asdict(one) for one in found], indent=2) + "\n")
+        print_json([dataclasses.asdict(one) for one in found])
         return
     rows = [(one.name, (one.here or NOTHING)[:SHOWN], _short(one.locked), _state(one)) for one in found]
     out = console()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from wattdock.json_text import json_text
-from wattdock.report.table import NOTHING
+from wattdock.json_text import print_json
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,9 +58,9 @@ def print_rows(rows: pa.Table) -> None:
         out.print(f"{rows.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all", style="dim")
 
 
-def print_json(rows: pa.Table) -> None:
+def print_rows_json(rows: pa.Table) -> None:
     """Print any table as a JSON list of objects."""
-    sys.stdout.write(json_text(rows.to_pylist(), indent=2, default=str) + "\n")
+    print_json(rows.to_pylist(), default=str)
 
 
 def _cell(value: Any, form: str) -> str:

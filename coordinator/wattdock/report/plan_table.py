@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from wattdock.config.experiment import GpuCount
 from wattdock.plan import load_groups
 from wattdock.preflight import Ready
-from wattdock.report.table import NOTHING
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 from wattdock.study.pace import Work, duration
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Ma
     out.print(Sheet(COLUMNS, rows))
     if len(numbered) > SHOWN:
         out.print(f"… and {len(numbered) - SHOWN} more; --json prints all", style="dim")
-    for line in _troubles(study.invalid, study.experiments, checked):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-    for line in _unchecked(study.experiments):
+    for line in (*_troubles(study.invalid, study.experiments, checked), *_unchecked(study.experiments)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     passes = sum(sum(work.passes_left) for work in works)
     out.print(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.merge.statistics import mean_interval
+from wattdock.report.style import PHASES
 from wattdock.report.table import TIMING_COVERAGE
 from wattdock.results.facts import labels
 from wattdock.results.restarts import restart_values
@@ -80,12 +81,21 @@ def points(rows: Sequence[Row]) -> list[Point]:
 
 def pareto_front(measured: Sequence[Point]) -> list[Point]:
     """Return the points that no other one beats in both tokens/s and joules per token, the slowest first."""
-    known = [one for one in measured if one.j_per_token and one.tokens_per_s]
-    best: list[Point] = []
-    for one in sorted(known, key=lambda one: (-_speed(one), _cost(one))):
-        if not best or _cost(one) < _cost(best[-1]):
-            best.append(one)
-    return best[::-1]
+    known = [
+        (one.tokens_per_s.value, one.j_per_token.value, one) for one in measured if one.tokens_per_s and one.j_per_token
+    ]
+    best: list[tuple[float, Point]] = []
+    for _, cost, one in sorted(known, key=lambda found: (-found[0], found[1])):
+        if not best or cost < best[-1][0]:
+            best.append((cost, one))
+    return [one for _, one in best[::-1]]
+
+
+def phase_parts(shown: Sequence[Point]) -> dict[str, list[float | None]]:
+    """Return the joules of every point by phase, in the phases' order, those that no style knows last."""
+    found = {name for one in shown for name in one.phases_j}
+    names = [*(name for name in PHASES if name in found), *sorted(found - PHASES.keys())]
+    return {name: [one.phases_j.get(name) for one in shown] for name in names}
 
 
 def gpu_shares(shown: Sequence[Point]) -> dict[str, list[float | None]]:
@@ -109,14 +119,6 @@ def _gpu_numbers(one: Point) -> dict[str, int]:
 def spans_decades(values: Sequence[float]) -> bool:
     """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
     return bool(values) and 0 < min(values) < max(values) / DECADE
-
-
-def _speed(one: Point) -> float:
-    return one.tokens_per_s.value if one.tokens_per_s else 0.0
-
-
-def _cost(one: Point) -> float:
-    return one.j_per_token.value if one.j_per_token else 0.0
 
 
 def _point(row: Row, label: str) -> Point:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wattdock.comparison import geometric_interval, geometric_mean
-from wattdock.json_text import json_text
-from wattdock.report.table import NOTHING
+from wattdock.json_text import print_json
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import NOTHING
 from wattdock.results.energy import ENERGY_BOUNDARY
 from wattdock.scaling.curves import AMDAHL_METHOD, MEAN_METHOD, RATIO_METHOD, curves, optimum
 
@@ -31,7 +30,7 @@ KIND_OF_SCALING = "strong, the same requests in flight at every size, unless a k
 def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_json: bool) -> None:
     """Print every setting's curves, fits and cheapest configuration."""
     if as_json:
-        sys.stdout.write(json_text(as_document(found, left_out), indent=2) + "\n")
+        print_json(as_document(found, left_out))
         return
     out = console()
     for setting in found:
@@ -150,21 +149,15 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
 
 
 def _point_json(point: Point) -> dict[str, Any]:
-    means = {
-        name: {
-            "mean": geometric_mean(values) if values else None,
-            "ci95": geometric_interval(values),
-            "restarts": values,
-        }
-        for name, values in (
-            ("tokens_per_s", point.tokens_per_s),
-            ("j_per_token", point.j_per_token),
-            ("power_w", point.power_w),
-        )
-    }
-    rest = ("ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "load_imbalance", "results")
     split = {"split": point.split.label, "kind": point.kind, "gpus": point.gpus}
+    means = {name: _mean_json(getattr(point, name)) for name in ("tokens_per_s", "j_per_token", "power_w")}
+    rest = ("ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "load_imbalance", "results")
     return split | means | {name: getattr(point, name) for name in rest}
+
+
+def _mean_json(values: Sequence[float]) -> dict[str, Any]:
+    mean = geometric_mean(values) if values else None
+    return {"mean": mean, "ci95": geometric_interval(values), "restarts": values}
 
 
 def _curve_json(curve: Curve) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import ExitStack, suppress
 
@@ -11,7 +10,7 @@ from rich.live import Live
 from wattdock.errors import PreflightError
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import holders
-from wattdock.json_text import json_text
+from wattdock.json_text import print_json
 from wattdock.report.gpus import GpuView, as_json, as_tables
 from wattdock.report.terminal import console
 
@@ -47,7 +46,7 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
             view = look()
             found = bool(view.inventory.gpus)
             if json_lines:
-                _print_json(view, one_line=watch)
+                print_json(as_json(view), indent=None if watch else 2)
             elif live:
                 live.update(as_tables(view), refresh=True)
             else:
@@ -56,8 +55,3 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
                 break
             time.sleep(WATCH_S)
     return found
-
-
-def _print_json(view: GpuView, *, one_line: bool) -> None:
-    sys.stdout.write(json_text(as_json(view), indent=None if one_line else 2) + "\n")
-    sys.stdout.flush()

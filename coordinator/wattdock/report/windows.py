@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.results.windows import WindowFigure, WindowSummary
 
-NOTHING = "–"
 COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not")
 
 
@@ -19,9 +19,9 @@ def print_windows(summary: WindowSummary, figures: Sequence[WindowFigure]) -> No
     """Print the chosen passes' figures, then every definition's total and how far they differ."""
     out = console(highlight=False)
     out.print(Sheet(COLUMNS, [_cells(one) for one in figures], right=COLUMNS[1:-1]))
-    totals = (f"{name} {_or_nothing(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
+    totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
     out.print(f"J/output token: {', '.join(totals)}")
-    out.print(f"the definitions differ by {_or_nothing(summary.relative_spread, '.2%')}")
+    out.print(f"the definitions differ by {number(summary.relative_spread, '.2%')}")
 
 
 def _cells(one: WindowFigure) -> tuple[str, ...]:
@@ -30,13 +30,9 @@ def _cells(one: WindowFigure) -> tuple[str, ...]:
         one.window,
         str(one.restart + 1),
         str(one.pass_index + 1),
-        _or_nothing(one.duration_s, ".2f"),
-        _or_nothing(one.output_tokens, ","),
-        _or_nothing(one.energy_per_output_token_j, ".5g"),
-        _or_nothing(one.block_spread, ".2%"),
+        number(one.duration_s, ".2f"),
+        number(one.output_tokens, ","),
+        number(one.energy_per_output_token_j, ".5g"),
+        number(one.block_spread, ".2%"),
         one.reason or "",
     )
-
-
-def _or_nothing(value: float | None, form: str) -> str:
-    return NOTHING if value is None else format(value, form)

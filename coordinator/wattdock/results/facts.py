@@ -61,6 +61,11 @@ def conditions(result: ExperimentResult) -> dict[str, str]:
     return conditions_of(result.environment) if result.environment else {}
 
 
+def everything(result: ExperimentResult) -> dict[str, str]:
+    """Return conditions and settings."""
+    return conditions(result) | {f"setting: {name}": text for name, text in settings(result).items()}
+
+
 def conditions_of(seen: EnvironmentSnapshot) -> dict[str, str]:
     """Return the same of a snapshot."""
     return {name: UNKNOWN if value is None else str(value) for name, value in _environment(seen)}

@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from wattdock.results.energy import PassEnergy
     from wattdock.results.result import ExperimentResult
 
-ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
+ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
 # Quantity → what of a pass is divided by what.
-RATIOS = {ENERGY: ("total_j", "output_tokens"), SPEED: ("output_tokens", "duration_s")}
+RATIOS = {
+    ENERGY: ("total_j", "output_tokens"),
+    SPEED: ("output_tokens", "duration_s"),
+    POWER: ("total_j", "duration_s"),
+}
 
 
 def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
-    """Return each restart's joules per output token and output tokens per second, by quantity.
+    """Return each restart's joules per output token, output tokens per second and mean watts, by quantity.
 
     A quantity that one of the passes lacks is left out.
     """

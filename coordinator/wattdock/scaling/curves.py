@@ -147,13 +147,10 @@ def amdahl(points: Sequence[Point]) -> Amdahl:
         return Amdahl(None, reason=f"{len(sizes)} GPU counts ({counted}); a fit needs at least {MIN_SIZES}")
     x = np.array([1 / point.gpus for point in points for _ in point.tokens_per_s])
     y = np.array([1 / value for point in points for value in point.tokens_per_s])
-    design = np.column_stack([np.ones_like(x), x])
-    (serial, parallel), *_ = np.linalg.lstsq(design, y)
+    (parallel, serial), covariance = np.polyfit(x, y, 1, cov=True)
     freedom = len(y) - 2
-    variance = float(np.sum((y - design @ [serial, parallel]) ** 2)) / freedom
-    covariance = variance * np.linalg.inv(design.T @ design)
-    # Of a ÷ (a + b).
-    slope = np.array([parallel, -serial]) / (serial + parallel) ** 2
+    # Of a ÷ (a + b), by b and a.
+    slope = np.array([-serial, parallel]) / (serial + parallel) ** 2
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * sqrt(float(slope @ covariance @ slope))
     share = float(serial / (serial + parallel))
     residuals = [abs(np.mean(point.tokens_per_s) * (serial + parallel / point.gpus) - 1) for point in points]

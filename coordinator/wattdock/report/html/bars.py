@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.report.html.chart import FRAME_PX, J_PER_TOKEN, MOST_ROWS, ROW_PX, Chart, names, plain, short
-from wattdock.report.points import gpu_shares
+from wattdock.report.points import gpu_shares, phase_parts
 from wattdock.report.style import PHASES, colours
 from wattdock.report.words import NOTHING, number
 
@@ -20,23 +21,15 @@ PATTERNS = ("", "/", "x", "-", ".", "+", "\\", "|")
 def phases(points: Sequence[Point]) -> Chart | None:
     """Return where each run's joules went, from launch to its last pass."""
     shown = [one for one in points if any(one.phases_j.values())]
-    found = [name for name in PHASES if any(name in one.phases_j for one in shown)]
-    found += sorted({name for one in shown for name in one.phases_j} - set(PHASES))
+    series = phase_parts(shown)
     note = (
         "Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: prefill and "
         "decode where requests ran in rounds, else one part. Waits between spans are not in it."
     )
-    cells = tuple((one.label, *(_phase(one, name) for name in found)) for one in shown)
-    columns = ("experiment", *(f"{name}, J (mean W)" for name in found))
-    return _stacked(
-        "phases",
-        "Energy by phase",
-        note,
-        shown,
-        {name: [one.phases_j.get(name) for one in shown] for name in found},
-        "J (GPU boards)",
-        (columns, cells),
-    )
+    rows = tuple((one.label, *(_phase(one, name) for name in series)) for one in shown)
+    columns = ("experiment", *(f"{name}, J (mean W)" for name in series))
+    table = Chart("phases", "Energy by phase", note, None, columns, rows)
+    return _stacked(table, shown, series, "J (GPU boards)")
 
 
 def by_gpu(points: Sequence[Point]) -> Chart | None:
@@ -45,30 +38,23 @@ def by_gpu(points: Sequence[Point]) -> Chart | None:
     if max((len(one.per_gpu_j) for one in shown), default=0) < 2:
         return None
     series = gpu_shares(shown)
-    cells = tuple(
+    rows = tuple(
         (one.label, *(number(values[at]) for values in series.values()), _imbalance(one))
         for at, one in enumerate(shown)
     )
     columns = ("experiment", *(f"{name}, J per output token" for name in series), "largest ÷ mean")
     note = "GPUs by their index on the host; their parts add up to the result's figure."
-    return _stacked("gpus", "Energy by GPU", note, shown, series, J_PER_TOKEN, (columns, cells))
+    return _stacked(Chart("gpus", "Energy by GPU", note, None, columns, rows), shown, series, J_PER_TOKEN)
 
 
 def _stacked(
-    key: str,
-    title: str,
-    note: str,
-    shown: Sequence[Point],
-    series: Mapping[str, Sequence[float | None]],
-    unit: str,
-    table: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]],
+    table: Chart, shown: Sequence[Point], series: Mapping[str, Sequence[float | None]], unit: str
 ) -> Chart | None:
-    """Return horizontal bars, one per result, each part with a colour and a pattern of its own."""
+    """Return a table with its bars, one per result, each part with a colour and a pattern of its own."""
     if not shown:
         return None
-    columns, rows = table
     if len(shown) > MOST_ROWS:
-        return Chart(key, title, f"{note} {len(shown)} results are too many to draw.", None, columns, rows)
+        return replace(table, note=f"{table.note} {len(shown)} results are too many to draw.")
     shade = colours(series) | PHASES
     data = [
         {
@@ -92,7 +78,7 @@ def _stacked(
         "yaxis": names([one.label for one in shown]),
         "height": FRAME_PX + ROW_PX * len(shown),
     }
-    return Chart(key, title, note, {"data": data, "layout": layout}, columns, rows)
+    return replace(table, spec={"data": data, "layout": layout})
 
 
 def _phase(one: Point, name: str) -> str:

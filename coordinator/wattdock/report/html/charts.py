@@ -21,7 +21,7 @@ from wattdock.report.html.chart import (
     short,
 )
 from wattdock.report.html.lines import scaling
-from wattdock.report.html.marks import bars, dots, hover
+from wattdock.report.html.marks import dots, on_axis
 from wattdock.report.points import pareto_front, spans_decades
 from wattdock.report.style import colours, gpus_in_words, looks
 from wattdock.report.words import figure_text
@@ -54,15 +54,8 @@ def intervals(points: Sequence[Point]) -> Chart | None:
     data = []
     for name, own, style in _groups(shown):
         figures = [(one.j_per_token if with_energy else one.tokens_per_s) for one in own]
-        data.append(
-            {
-                **dots(name, own, style),
-                "x": [short(one.value) for one in figures if one],
-                "y": [place[id(one)] for one in own],
-                "error_x": bars(figures),
-                "text": [hover(one) for one in own],
-            }
-        )
+        places = [place[id(one)] for one in own]
+        data.append({**dots(name, own, style), **on_axis("x", figures), "y": places})
     layout = {
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         "yaxis": names([one.label for one in shown]),
@@ -82,17 +75,8 @@ def pareto(points: Sequence[Point]) -> Chart | None:
         return None
     data = []
     for name, own, style in _groups(shown):
-        costs, speeds = [one.j_per_token for one in own], [one.tokens_per_s for one in own]
-        data.append(
-            {
-                **dots(name, own, style),
-                "x": [short(one.value) for one in speeds if one],
-                "y": [short(one.value) for one in costs if one],
-                "error_x": bars(speeds),
-                "error_y": bars(costs),
-                "text": [hover(one) for one in own],
-            }
-        )
+        speeds, costs = [one.tokens_per_s for one in own], [one.j_per_token for one in own]
+        data.append({**dots(name, own, style), **on_axis("x", speeds), **on_axis("y", costs)})
     fronts = list(_fronts(shown))
     layout = {
         "xaxis": {"title": {"text": TOKENS_PER_S}, "rangemode": "tozero"},

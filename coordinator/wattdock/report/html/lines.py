@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.report.html.chart import J_PER_TOKEN, TOKENS_PER_S, Chart, Spec, short
-from wattdock.report.html.marks import bars, dots, hover
+from wattdock.report.html.chart import J_PER_TOKEN, TOKENS_PER_S, Chart, Spec
+from wattdock.report.html.marks import dots, on_axis
 from wattdock.report.points import spans_decades
 from wattdock.report.style import colours, gpus_in_words, looks
 from wattdock.report.words import figure_text
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wattdock.report.points import Figure, Point
-    from wattdock.report.style import Look
 
 
 def scaling(points: Sequence[Point]) -> Iterator[Chart]:
@@ -38,27 +37,32 @@ class _Quantity:
     line_of: Callable[[Point], str]
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One line's name and looks, the same in both panels."""
-
-    name: str
-    colour: str
-    look: Look
-
-
 def _over(shown: Sequence[Point], key: str, title: str, over: _Quantity) -> Chart:
     """Return two panels over one quantity: joules per token above, tokens per second below."""
     groups = list(dict.fromkeys(over.line_of(one) for one in shown))
     shade, shape = colours(groups), looks(range(len(groups)))
     with_energy = any(one.j_per_token for one in shown)
     data = []
+    panels: list[tuple[str, Callable[[Point], Figure | None]]] = [("y", lambda one: one.tokens_per_s)]
+    if with_energy:
+        panels.append(("y2", lambda one: one.j_per_token))
     for at, name in enumerate(groups):
         own = sorted((one for one in shown if over.line_of(one) == name), key=over.of)
-        line = _Line(name, shade[name], shape[at])
-        data.append(_drawn(line, over, [(one, one.tokens_per_s) for one in own], axis="y"))
-        if with_energy:
-            data.append(_drawn(line, over, [(one, one.j_per_token) for one in own], axis="y2"))
+        line = {"dash": shape[at].dash, "color": shade[name], "width": 1.5}
+        for axis, of in panels:
+            known = [(one, found) for one in own if (found := of(one))]
+            data.append(
+                {
+                    **dots(name, [one for one, _ in known], (shade[name], shape[at].marker)),
+                    "mode": "lines+markers",
+                    "line": line,
+                    "x": [over.of(one) for one, _ in known],
+                    **on_axis("y", [found for _, found in known]),
+                    "yaxis": axis,
+                    "legendgroup": name,
+                    "showlegend": axis == "y",
+                }
+            )
     rows = tuple(
         (over.line_of(one), str(over.of(one)), figure_text(one.tokens_per_s, ",.1f"), figure_text(one.j_per_token))
         for one in shown
@@ -68,26 +72,9 @@ def _over(shown: Sequence[Point], key: str, title: str, over: _Quantity) -> Char
         "summary tells."
     )
     columns = ("line", over.unit, TOKENS_PER_S, J_PER_TOKEN)
-    figures = [(one.j_per_token if with_energy else one.tokens_per_s) for one in shown]
-    wide = spans_decades([found.value for found in figures if found])
+    wide = spans_decades([found.value for one in shown if (found := panels[-1][1](one))])
     spec = {"data": data, "layout": _panels(shown, over, with_energy=with_energy)}
     return Chart(key, title, note, spec, columns, rows, logarithmic=wide)
-
-
-def _drawn(line: _Line, over: _Quantity, points: Sequence[tuple[Point, Figure | None]], *, axis: str) -> Spec:
-    known = [(one, found) for one, found in points if found]
-    return {
-        **dots(line.name, [one for one, _ in known], (line.colour, line.look.marker)),
-        "mode": "lines+markers",
-        "line": {"dash": line.look.dash, "color": line.colour, "width": 1.5},
-        "x": [over.of(one) for one, _ in known],
-        "y": [short(found.value) for _, found in known],
-        "error_y": bars([found for _, found in known]),
-        "text": [hover(one) for one, _ in known],
-        "yaxis": axis,
-        "legendgroup": line.name,
-        "showlegend": axis == "y",
-    }
 
 
 def _panels(shown: Sequence[Point], over: _Quantity, *, with_energy: bool) -> Spec:

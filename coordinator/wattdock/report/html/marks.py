@@ -22,24 +22,26 @@ def dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:
         "mode": "markers",
         "name": plain(name),
         "marker": {"color": colour, "symbol": symbols, "size": 9, "line": {"width": 1.5, "color": colour}},
+        "text": [_hover(one) for one in own],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
-def bars(figures: Sequence[Figure | None]) -> Spec:
-    """Return error bars; a figure without an interval has none."""
-    ends = [(one.value, one.low, one.high) for one in figures if one]
-    return {
+def on_axis(axis: str, figures: Sequence[Figure | None]) -> Spec:
+    """Return figures on the axis "x" or "y" with their error bars; a figure without an interval has none."""
+    known = [one for one in figures if one]
+    ends = {
         "type": "data",
         "symmetric": False,
-        "array": [0.0 if high is None else short(max(high - value, 0.0)) for value, _, high in ends],
-        "arrayminus": [0.0 if low is None else short(max(value - low, 0.0)) for value, low, _ in ends],
+        "array": [0.0 if one.high is None else short(max(one.high - one.value, 0.0)) for one in known],
+        "arrayminus": [0.0 if one.low is None else short(max(one.value - one.low, 0.0)) for one in known],
         "thickness": 1.2,
         "width": 3,
     }
+    return {axis: [short(one.value) for one in known], f"error_{axis}": ends}
 
 
-def hover(one: Point) -> str:
+def _hover(one: Point) -> str:
     """Return what a result's marker says when pointed at."""
     verdict = "may be published" if one.publishable else "may not be published"
     cost = f"{figure_text(one.j_per_token)} J per output token" if one.j_per_token else "joules not measured"

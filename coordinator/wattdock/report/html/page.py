@@ -136,7 +136,7 @@ def _restart(one: Point, part: RestartTimeline) -> dict[str, Any]:
     return {
         "label": f"{part.restart + 1}{', after a reboot' if part.clock else ''}",
         "spans": [
-            [span.name, span.pass_index, round(span.start_s, 3), round(span.end_s, 3), _number(span.energy_j)]
+            [span.name, span.pass_index, *(_rounded(one) for one in (span.start_s, span.end_s, span.energy_j))]
             for span in part.spans
         ],
         "power": [
@@ -164,7 +164,7 @@ def _line(trace: Trace, name: str) -> dict[str, Any]:
     }
 
 
-def _number(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 

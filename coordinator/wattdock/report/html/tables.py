@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.report.words import NOTHING, figure_text, number, seconds_text
-from wattdock.results.facts import ABSENT, conditions, differing, settings, shared
+from wattdock.results.facts import ABSENT, differing, everything, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,14 +138,10 @@ def checks(points: Sequence[Point]) -> list[CheckView]:
 def measured_with(points: Sequence[Point]) -> tuple[dict[str, str], list[Fact]]:
     """Return what all results agree in, and what they differ in: conditions first, then settings."""
     known = [one for one in points if one.result.environment]
-    found = [(one.label, conditions(one.result) | _prefixed(settings(one.result))) for one in known]
+    found = [(one.label, everything(one.result)) for one in known]
     every = [facts for _, facts in found]
     differ = [Fact(name, _values(name, found)) for name in differing(every)]
     return shared(every), differ
-
-
-def _prefixed(found: dict[str, str]) -> dict[str, str]:
-    return {f"setting: {name}": text for name, text in found.items()}
 
 
 def _values(name: str, found: Iterable[tuple[str, dict[str, str]]]) -> tuple[tuple[str, str], ...]:
