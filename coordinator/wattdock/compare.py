@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wattdock.comparison import Difference, difference, geometric_mean, holm
 from wattdock.results.facts import ABSENT, everything, labels
 from wattdock.results.matching import match
-from wattdock.results.restarts import restart_values
+from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 SIGNIFICANCE = 0.05
 # Quantity → +1 where more is worse.
-QUANTITIES = {"energy_per_output_token_j": 1, "output_tokens_per_s": -1}
-PRIMARY, SPEED = QUANTITIES
+QUANTITIES = {ENERGY: 1, SPEED: -1}
+PRIMARY = ENERGY
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from report_rows import document, row
 from scipy import stats
 from stored_results import bundled, complete
 
-from wattdock.compare import PRIMARY, SPEED, compare
+from wattdock.compare import PRIMARY, compare
 from wattdock.comparison import difference, holm
 from wattdock.regression import Outcome, judge
+from wattdock.results.restarts import SPEED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattdock.comparison import geometric_mean
 from wattdock.equivalence import METHOD, equivalence
 from wattdock.results.facts import SPELLED, conditions, differing
-from wattdock.results.restarts import restart_values
+from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from wattdock.equivalence import Verdict
     from wattdock.results.result import ExperimentResult
 
-ENERGY, SPEED = "energy_per_output_token_j", "output_tokens_per_s"
 ABSENT = "none"
 PROMPTS, PROMPTS_HASH = SPELLED["dataset"], SPELLED["dataset_sha256"]
 # What an engine found out about memory is no setting.

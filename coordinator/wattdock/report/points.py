@@ -10,7 +10,7 @@ from wattdock.merge.statistics import mean_interval
 from wattdock.report.style import PHASES
 from wattdock.report.table import TIMING_COVERAGE
 from wattdock.results.facts import labels
-from wattdock.results.restarts import restart_values
+from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def _joules(result: ExperimentResult) -> Figure | None:
     if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
         return None
     value = energy.energy_per_output_token_j
-    if interval := mean_interval(restart_values(result).get("energy_per_output_token_j", [])):
+    if interval := mean_interval(restart_values(result).get(ENERGY, [])):
         return Figure(value, *interval, "restarts")
     if energy.uncertainty.timing_j is None or not energy.total_j:
         return Figure(value)
@@ -160,7 +160,7 @@ def _joules(result: ExperimentResult) -> Figure | None:
 def _tokens(result: ExperimentResult) -> Figure | None:
     if result.performance is None:
         return None
-    interval = mean_interval(restart_values(result).get("output_tokens_per_s", []))
+    interval = mean_interval(restart_values(result).get(SPEED, []))
     value = result.performance.output_tokens_per_s
     return Figure(value, *interval, "restarts") if interval else Figure(value)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.bundle.reproduction import ENERGY
 from wattdock.report.bundle import plain
 from wattdock.report.terminal import Sheet, console
+from wattdock.results.restarts import ENERGY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.report.terminal import Sheet, console, pairs
+from wattdock.report.words import NOTHING, number, seconds_text
 from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 TIMING_COVERAGE = 1.96
-NOTHING = "–"
 # More results than these are shown as a table only.
 SHOWN_WHOLE = 3
 SUMMARY = ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W")
@@ -220,11 +220,9 @@ def _passes(result: ExperimentResult) -> str:
 def _quantiles(quantiles: Quantiles | None) -> str:
     if quantiles is None:
         return NOTHING
-    return f"p50 {_seconds(quantiles.p50_s)}, p95 {_seconds(quantiles.p95_s)}, p99 {_seconds(quantiles.p99_s)}"
-
-
-def _seconds(value_s: float) -> str:
-    return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
+    return (
+        f"p50 {seconds_text(quantiles.p50_s)}, p95 {seconds_text(quantiles.p95_s)}, p99 {seconds_text(quantiles.p99_s)}"
+    )
 
 
 def _summary_row(result: ExperimentResult) -> list[str]:
@@ -237,14 +235,10 @@ def _summary_row(result: ExperimentResult) -> list[str]:
         str(result.config["workload"]["batch_size"]),
         f"{done.output_tokens:,}" if done else NOTHING,
         f"{done.output_tokens_per_s:,.1f}" if done else NOTHING,
-        _number(energy.energy_per_output_token_j if energy else None, ".4g"),
+        number(energy.energy_per_output_token_j if energy else None, ".4g"),
         NOTHING if half is None or not energy or not energy.total_j else f"{half / energy.total_j:.2%}",
-        _number(energy.mean_power_w if energy else None, ",.0f"),
+        number(energy.mean_power_w if energy else None, ",.0f"),
     ]
-
-
-def _number(value: float | None, form: str) -> str:
-    return NOTHING if value is None else format(value, form)
 
 
 def _sample_texts(folder: Path) -> list[str]:

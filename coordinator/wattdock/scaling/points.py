@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.estimate.against import split_of
-from wattdock.results.restarts import restart_values
+from wattdock.results.restarts import ENERGY, POWER, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from wattdock.results.environment import EnvironmentSnapshot
     from wattdock.results.result import ExperimentResult
 
-COST, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
 # Settings of backends that say how a model is spread; all others have to be equal on one curve.
 SPLIT_KEYS = {
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
@@ -121,7 +120,7 @@ def _read(name: str, result: ExperimentResult) -> _Usable | LeftOut:
     if not result.energy.passes:
         return LeftOut(name, "no pass was measured")
     restarts = restart_values(result)
-    if SPEED not in restarts or min(restarts.get(COST, [1.0])) <= 0:
+    if SPEED not in restarts or min(restarts.get(ENERGY, [1.0])) <= 0:
         return LeftOut(name, "a restart's tokens or joules are 0 or less, and of such values there is no ratio")
     return _Usable(name, result, result.environment, restarts)
 
@@ -158,8 +157,8 @@ def _name(one: _Usable) -> str:
 
 def _point(same: Sequence[_Usable]) -> Point:
     seen = same[0].seen
-    measured = all(COST in one.restarts for one in same)
-    values = {name: tuple(one for own in same for one in own.restarts.get(name, ())) for name in (SPEED, COST, POWER)}
+    measured = all(ENERGY in one.restarts for one in same)
+    values = {name: tuple(one for own in same for one in own.restarts.get(name, ())) for name in (SPEED, ENERGY, POWER)}
     done = [one.result.performance for one in same if one.result.performance]
     shared = [one.result.multi_gpu.load_imbalance for one in same if one.result.multi_gpu]
     return Point(
@@ -167,7 +166,7 @@ def _point(same: Sequence[_Usable]) -> Point:
         is_weak=_is_weak(same[0]),
         gpus=seen.gpu_count,
         tokens_per_s=values[SPEED],
-        j_per_token=values[COST] if measured else (),
+        j_per_token=values[ENERGY] if measured else (),
         power_w=values[POWER] if measured else (),
         ttft_p50_s=_mean([one.ttft and one.ttft.p50_s for one in done]),
         tpot_p50_s=_mean([one.tpot and one.tpot.p50_s for one in done]),
