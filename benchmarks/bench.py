@@ -113,11 +113,11 @@ class Bench:
             ways = [Way.RUNNER, *(BARE_WAYS[name][0] for name in wanted if name in BARE_WAYS)]
             block = engine.warm_up(ways, self._options.block_s)
             for name in wanted:
-                planned = self._planned(name, block)
+                quadruples = self._quadruples(name, block)
                 work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
-                say(f"{name}: {planned} quadruples, {work} per block")
+                say(f"{name}: {quadruples} quadruples, {work} per block")
                 compare = self._compare_meter if name == "meter" else self._compare_runner
-                compare(name, engine, block, planned)
+                compare(name, engine, block, quadruples * block.passes)
 
     def _compare_runner(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
         way, loop = BARE_WAYS[name]
@@ -156,8 +156,8 @@ class Bench:
 
         comparison.run(arms, after_each)
 
-    def _planned(self, name: str, block: Block) -> int:
-        """Return how many quadruples a comparison gets; decided before its first block."""
+    def _quadruples(self, name: str, block: Block) -> int:
+        """Return how many quadruples of blocks a comparison gets; decided before its first block."""
         if self._options.minutes is None:
             return int(self._options.quadruples)
         block_s = block.expected_s + (LEAD_S if name == "meter" else 0)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from wattdock.records import GeneratedPass
 
-    Block = list[GeneratedPass]
-
 
 @dataclass(frozen=True)
 class Quantity:
@@ -26,7 +24,7 @@ class Quantity:
 
     Attributes:
         claim: What its ratio, A over B, is held against.
-        of: Reads it off the passes of one block.
+        of: Reads it off some passes of one arm.
     """
 
     claim: Claim
@@ -61,23 +59,20 @@ class Comparison:
         return sum(count for _, count in own) / sum(took_s for took_s, _ in own)
 
     def run(self, arms: Mapping[Arm, Callable[[], GeneratedPass]], after_each: Callable[[], None]) -> None:
-        """Run the planned quadruples; call `after_each` after every one of them."""
-        for number in range(self.claims[0].planned):
+        """Run the planned quadruples of blocks; call `after_each` after every one of them."""
+        for number in range(self.claims[0].planned // self.passes):
             places = order(number)
-            blocks = self._quadruple(places, arms)
-            for arm, block in zip(places, blocks, strict=True):
+            turns = [self._turn(places, arms) for _ in range(self.passes)]
+            for arm, block in zip(places, zip(*turns, strict=True), strict=True):
                 self.blocks.append((arm, seconds(block), tokens(block)))
-            for quantity in self.quantities:
-                quantity.claim.log_ratios.append(log_ratio(places, [quantity.of(block) for block in blocks]))
             after_each()
 
-    def _quadruple(self, places: Sequence[Arm], arms: Mapping[Arm, Callable[[], GeneratedPass]]) -> list[Block]:
-        """Return the passes of four blocks, which take turns after every pass: what is slower than that cancels."""
-        blocks: list[Block] = [[] for _ in places]
-        for _ in range(self.passes):
-            for arm, block in zip(places, blocks, strict=True):
-                block.append(arms[arm]())
-        return blocks
+    def _turn(self, places: Sequence[Arm], arms: Mapping[Arm, Callable[[], GeneratedPass]]) -> list[GeneratedPass]:
+        """Run one pass of each of four blocks: what changes more slowly than that cancels in the turn's ratio."""
+        turn = [arms[arm]() for arm in places]
+        for quantity in self.quantities:
+            quantity.claim.log_ratios.append(log_ratio(places, [quantity.of([one]) for one in turn]))
+        return turn
 
 
 def seconds(block: Sequence[GeneratedPass]) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -50,7 +51,7 @@ class Block:
     Attributes:
         requests: Of each pass.
         passes: Static batches are a pass each, so that two arms can take turns after every one of them.
-        expected_s: How long the block took at the best speed seen.
+        expected_s: How long the block takes at the best speed seen, with what lies between its passes.
     """
 
     requests: int
@@ -82,13 +83,14 @@ class Size:
         )
 
 
-# On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows.
+# On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows. PyTorch's passes are
+# short because a host's speed wanders on every time scale: the more often two arms take turns, the less of it is left.
 CPU_SIZES = {
-    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 64),
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 8),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "llama-3.1-8b", "bfloat16", "batch", 1, 512, 128),
+    "pytorch": Size("pytorch", "llama-3.1-8b", "bfloat16", "batch", 1, 64, 8),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 
@@ -134,16 +136,22 @@ class LiveEngine:
         return done
 
     def warm_up(self, ways: Sequence[Way], block_s: float) -> Block:
-        """Run each way twice, and return the work that fills a block of at least `block_s` seconds."""
+        """Run each way at least twice, and return the work that fills a block of at least `block_s` seconds."""
         requests = self.size.in_flight
         for way in ways:
             self.run(way, requests)
+        between_s = min(self._between_s(way, requests) for way in ways)
         while (took_s := min(self.run(way, requests).span.duration_s for way in ways)) < TRIAL_SHARE * block_s:
             requests *= 2
         round_s = took_s * self.size.in_flight / requests
         rounds = math.ceil(HEADROOM * block_s / round_s)
         passes = rounds if self.size.arrival == "batch" else 1
-        return Block(rounds // passes * self.size.in_flight, passes, rounds * round_s)
+        return Block(rounds // passes * self.size.in_flight, passes, rounds * round_s + passes * between_s)
+
+    def _between_s(self, way: Way, requests: int) -> float:
+        began = time.perf_counter()
+        span = self.run(way, requests).span
+        return time.perf_counter() - began - span.duration_s
 
 
 def tokens_per_s(block: Sequence[GeneratedPass]) -> float:

@@ -53,7 +53,7 @@ class Bounds:
 
 
 def bounds(log_ratios: Sequence[float]) -> Bounds:
-    """Return mean and bounds by Student's t over quadruples.
+    """Return mean and bounds by Student's t over turns.
 
     Source: for independent normal values, mean ± t(0.95, n − 1)·s/√n are one-sided 95 % bounds of their mean.
     """
@@ -79,8 +79,8 @@ class Claim:
 
     Attributes:
         what: What is compared, for people.
-        planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
-        log_ratios: One per quadruple so far.
+        planned: Turns that were decided on beforehand; stopping on a good figure would void the bound.
+        log_ratios: One per turn of four passes so far.
     """
 
     what: str
@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Unresolved until all planned quadruples are there."""
+        """Unresolved until all planned turns are there."""
         seen = self.seen
         return "unresolved" if seen is None or seen.n < self.planned else judge(seen, self.limit)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 from wattdock_pytorch_load import PyTorchModel, freeing_memory
 from wattdock_pytorch_ranks import RankTickets, exchange_named, wait_for_all
@@ -19,7 +20,7 @@ from wattdock_runner.supply import PromptSupply
 from wattdock_runner.text import decode, encode_prompts, require_servable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
@@ -90,46 +91,44 @@ def _run_batches(
     loaded: PyTorchModel, workload: Workload, requests: list[_Request], recorder: PassRecorder, clock: StepClock
 ) -> list[_Batch]:
     """Open the span, run, drain, close it."""
-    drain(loaded)
-    clock.open()
-    supply = PromptSupply(workload, requests, recorder.open())
+    settings = {limit: generation_config(loaded, workload, limit) for limit in {request.limit for request in requests}}
     batches: list[_Batch] = []
     with torch.inference_mode(), clock.watching(loaded.model):
+        drain(loaded)
+        clock.open()
+        supply = PromptSupply(workload, requests, recorder.open())
         while chosen := supply.take(workload.in_flight):
-            batches.append(_run_batch(loaded, workload, chosen, clock))
+            batches.append(_run_batch(loaded, settings, chosen, clock))
             finished = recorder.requests_finished + len(chosen)
             recorder.progress(output_tokens=recorder.tokens_so_far, requests_finished=finished)
-    drain(loaded)
-    recorder.close(drained=True)
+        drain(loaded)
+        recorder.close(drained=True)
     return batches
 
 
 def _run_batch(
-    loaded: PyTorchModel, workload: Workload, chosen: list[tuple[int, _Request]], clock: StepClock
+    loaded: PyTorchModel, settings: Mapping[int, GenerationConfig], chosen: list[tuple[int, _Request]], clock: StepClock
 ) -> _Batch:
+    """Generate for one batch; `settings` holds those for each limit that a request may have."""
     submitted_ns, first_step = now_ns(), len(clock)
     ids, mask = left_pad([request.ids for _, request in chosen], loaded.pad_id)
     limits = [request.limit for _, request in chosen]
     device = loaded.devices[0]
     width = ids.shape[1]
-    criteria = [] if len(set(limits)) == 1 else [_OwnLimits(torch.tensor(limits, device=device), width)]
+    criteria = None if len(set(limits)) == 1 else [_OwnLimits(torch.tensor(limits, device=device), width)]
     output = loaded.model.generate(
         input_ids=ids.to(device),
         attention_mask=mask.to(device),
-        generation_config=generation_config(loaded, workload, max(limits)),
+        generation_config=settings[max(limits)],
         stopping_criteria=criteria,
     )
     return _Batch(chosen, submitted_ns, first_step, output[:, width:])
 
 
-def left_pad(prompts: Sequence[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+def left_pad(prompts: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids and attention mask, both int64 of shape (prompts, longest prompt), padded on the left."""
-    width = max(len(prompt) for prompt in prompts)
-    ids = torch.full((len(prompts), width), pad_id)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
+    ids = pad_sequence(prompts, batch_first=True, padding_value=pad_id, padding_side="left")
+    mask = pad_sequence([torch.ones_like(prompt) for prompt in prompts], batch_first=True, padding_side="left")
     return ids, mask
 
 
@@ -150,6 +149,7 @@ def generation_config(loaded: PyTorchModel, workload: Workload, max_new_tokens: 
         repetition_penalty=1.0,
         no_repeat_ngram_size=0,
         use_cache=True,
+        disable_compile=True,
         eos_token_id=None if workload.ignore_eos or not loaded.eos_ids else list(loaded.eos_ids),
         pad_token_id=loaded.pad_id,
         **(chosen if is_sampled else {}),

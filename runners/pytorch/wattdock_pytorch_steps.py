@@ -51,14 +51,12 @@ class StepClock:
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Mark the forward passes of `model` inside the context.
+        """Mark the forward passes of `model`, which must not be compiled, inside the context.
 
         A logits processor would be called as often, but transformers looks up its signature each time, which costs a
-        small model's step several percent. In a compiled model the mark stays outside of what is compiled.
+        small model's step several percent.
         """
-        import torch
-
-        hook = model.register_forward_hook(torch.compiler.disable(self.step))
+        hook = model.register_forward_hook(self.step)
         try:
             yield
         finally:

@@ -38,7 +38,7 @@ class Machine:
 
 def compared(passes: int) -> tuple[Machine, Comparison]:
     machine = Machine()
-    claim = Claim("with / without", 0.995, QUADRUPLES)
+    claim = Claim("with / without", 0.995, QUADRUPLES * passes)
     comparison = Comparison("a machine", 1, passes, [Quantity(claim, tokens_per_s)])
     comparison.run({"A": machine.arm("A"), "B": machine.arm("B")}, lambda: None)
     return machine, comparison
@@ -57,5 +57,6 @@ def test_what_changes_more_slowly_than_four_passes_does_not_blur_a_ratio() -> No
     _, comparison = compared(PASSES)
     seen = comparison.claims[0].seen
     assert seen
+    assert seen.n == QUADRUPLES * PASSES
     assert seen.ratio == pytest.approx(1 / (1 + COST))
     assert comparison.claims[0].verdict == "holds"
