@@ -8,7 +8,7 @@ from wattdock.compare import PRIMARY, QUANTITIES
 from wattdock.comparison import TEST
 from wattdock.json_text import print_json
 from wattdock.report.terminal import Sheet, console
-from wattdock.report.words import NOTHING, number
+from wattdock.report.words import NOTHING, number, where_apart
 from wattdock.results.facts import ABSENT, ENGINE, PACKAGE
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _print_apart(compared: Comparison) -> None:
         if not one.name.startswith((ENGINE, PACKAGE)) or ABSENT not in (one.first, one.second)
     ]
     many = len(compared.pairs)
-    rows = [(one.name, one.first, one.second, f"{one.pairs} of {many}") for one in shown[:MOST_APART]]
+    rows = [(one.name, *where_apart((one.first, one.second)), f"{one.pairs} of {many}") for one in shown[:MOST_APART]]
     out.print(Sheet(("", "A", "B", "pairs"), rows, right=("pairs",), title="What else differs"))
     if more := len(compared.apart) - len(shown[:MOST_APART]):
         out.print(f"and {more} more, most of them engine arguments and packages; --json has them all", style="dim")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.report.bundle import plain
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import where_apart
 from wattdock.results.restarts import ENERGY
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _lines(one: Comparison) -> Iterator[str]:
 
 def _differences(one: Comparison) -> Iterator[str]:
     for each in one.differences[:SHOWN]:
-        yield f"{each.name}: {each.before} in the bundle, {each.now} here"
+        before, now = where_apart((each.before, each.now))
+        yield f"{each.name}: {before} in the bundle, {now} here"
     if len(one.differences) > SHOWN:
         yield f"{len(one.differences) - SHOWN} further differences; --json has all"
     if one.reproduced and not one.differences:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.report.points import Figure
 
 NOTHING = "–"
+# An engine's settings can be thousands of characters that differ in a folder's name.
+LONG, LEAD = 100, 30
 
 
 def number(value: float | None, form: str = ".4g") -> str:
@@ -38,3 +43,13 @@ def seconds_text(value_s: float | None) -> str:
     if value_s is None:
         return NOTHING
     return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def where_apart(texts: Sequence[str]) -> list[str]:
+    """Return texts whole, or where one is long, each cut to the first place where they are not all the same."""
+    if max(map(len, texts), default=0) <= LONG:
+        return list(texts)
+    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
+    start = max(0, alike - LEAD)
+    cut = slice(start, start + LONG)
+    return [("…" if start else "") + one[cut] + ("…" if len(one) > cut.stop else "") for one in texts]

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.report.words import NOTHING, figure_text, number, seconds_text
+from wattdock.report.words import NOTHING, figure_text, number, seconds_text, where_apart
 from wattdock.results.facts import ABSENT, differing, everything, shared
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _values(name: str, found: Iterable[tuple[str, dict[str, str]]]) -> tuple[tup
     holders: dict[str, list[str]] = {}
     for label, facts in found:
         holders.setdefault(facts.get(name, ABSENT), []).append(label)
-    return tuple((text, _few(labels)) for text, labels in holders.items())
+    return tuple(zip(where_apart(list(holders)), map(_few, holders.values()), strict=True))
 
 
 def _check_view(name: str, outcomes: dict[tuple[str, str, str, str], list[str]]) -> CheckView:
