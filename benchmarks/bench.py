@@ -117,7 +117,7 @@ class Bench:
                 work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
                 say(f"{name}: {quadruples} quadruples, {work} per block")
                 compare = self._compare_meter if name == "meter" else self._compare_runner
-                compare(name, engine, block, quadruples * block.passes)
+                compare(name, engine, block, quadruples)
 
     def _compare_runner(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
         way, loop = BARE_WAYS[name]

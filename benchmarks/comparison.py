@@ -6,6 +6,8 @@ Knows no engine: an arm is a call that does one block of work and returns what w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from paired import log_ratio, order
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from wattdock.records import GeneratedPass
 
+    # Four passes in the order they were run in, each with its arm.
+    Turn = list[tuple[Arm, GeneratedPass]]
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -24,11 +29,15 @@ class Quantity:
 
     Attributes:
         claim: What its ratio, A over B, is held against.
-        of: Reads it off some passes of one arm.
+        of: Reads it off one pass.
     """
 
     claim: Claim
-    of: Callable[[Sequence[GeneratedPass]], float]
+    of: Callable[[GeneratedPass], float]
+
+    def log_ratio(self, turn: Turn) -> float:
+        """Return the logarithm of A's over B's in four passes: what changes more slowly than these cancels."""
+        return log_ratio([arm for arm, _ in turn], [self.of(one) for _, one in turn])
 
 
 @dataclass
@@ -60,19 +69,18 @@ class Comparison:
 
     def run(self, arms: Mapping[Arm, Callable[[], GeneratedPass]], after_each: Callable[[], None]) -> None:
         """Run the planned quadruples of blocks; call `after_each` after every one of them."""
-        for number in range(self.claims[0].planned // self.passes):
-            places = order(number)
-            turns = [self._turn(places, arms) for _ in range(self.passes)]
-            for arm, block in zip(places, zip(*turns, strict=True), strict=True):
-                self.blocks.append((arm, seconds(block), tokens(block)))
+        for number in range(self.claims[0].planned):
+            turns = [self._turn(order(number * self.passes + turn), arms) for turn in range(self.passes)]
+            for block in zip(*(sorted(turn, key=itemgetter(0)) for turn in turns), strict=True):
+                passes = [one for _, one in block]
+                self.blocks.append((block[0][0], seconds(passes), tokens(passes)))
+            for quantity in self.quantities:
+                quantity.claim.log_ratios.append(mean(quantity.log_ratio(turn) for turn in turns))
             after_each()
 
-    def _turn(self, places: Sequence[Arm], arms: Mapping[Arm, Callable[[], GeneratedPass]]) -> list[GeneratedPass]:
-        """Run one pass of each of four blocks: what changes more slowly than that cancels in the turn's ratio."""
-        turn = [arms[arm]() for arm in places]
-        for quantity in self.quantities:
-            quantity.claim.log_ratios.append(log_ratio(places, [quantity.of([one]) for one in turn]))
-        return turn
+    def _turn(self, places: Sequence[Arm], arms: Mapping[Arm, Callable[[], GeneratedPass]]) -> Turn:
+        """Run one pass of each of a quadruple's four blocks."""
+        return [(arm, arms[arm]()) for arm in places]
 
 
 def seconds(block: Sequence[GeneratedPass]) -> float:

@@ -15,7 +15,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from arms import Way
-from comparison import seconds, tokens
 
 from wattdock import wire
 from wattdock.client import RunnerClient
@@ -86,11 +85,11 @@ class Size:
 # On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows. PyTorch's passes are
 # short because a host's speed wanders on every time scale: the more often two arms take turns, the less of it is left.
 CPU_SIZES = {
-    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 8),
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "llama-3.1-8b", "bfloat16", "batch", 1, 64, 8),
+    "pytorch": Size("pytorch", "llama-3.1-8b", "bfloat16", "batch", 1, 64, 16),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 
@@ -154,20 +153,20 @@ class LiveEngine:
         return time.perf_counter() - began - span.duration_s
 
 
-def tokens_per_s(block: Sequence[GeneratedPass]) -> float:
-    """Return a block's output tokens per second of its passes' spans."""
-    return tokens(block) / seconds(block)
+def tokens_per_s(one: GeneratedPass) -> float:
+    """Return a pass's output tokens per second of its span."""
+    return one.output_tokens / one.span.duration_s
 
 
-def tpot_p99_s(block: Sequence[GeneratedPass]) -> float:
-    """Return the 99th percentile over requests of the time per output token after the first, in seconds.
+def tpot_p99_s(one: GeneratedPass) -> float:
+    """Return the 99th percentile over a pass's requests of the time per output token after the first, in seconds.
 
     Raises:
-        RunnerError: No request of the block has one.
+        RunnerError: No request has one.
     """
-    found = quantiles(tpot_s(request) for one in block for request in one.requests)
+    found = quantiles(tpot_s(request) for request in one.requests)
     if found is None:
-        raise RunnerError("no request of the block has more than one token, so there is no TPOT")
+        raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
     return found.p99_s
 
 

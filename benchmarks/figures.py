@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from statistics import correlation, mean, quantiles
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from overheads import Row
     from paired import Claim
 
-MOST_SHOWN = 24
 HOW_TO_READ = """\
-Both arms run on one live engine in one process, in turn (ABBA, BAAB, …). Every block is the same number of passes and
-requests, on prompts of their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one
-of each at a time. Each turn gives one value, the logarithm of the ratio of rates; *n* counts them. The bound is
-one-sided, 95 %, by Student's t over these values, which takes them for independent: how far neighbours are correlated
-stands below. *Margin* is what so many values with such a scatter can resolve: a smaller cost cannot be told from none.
-`holds`: the lower bound reaches the limit; `fails`: the upper bound is below it; `unresolved` is neither, and no pass.
+Both arms run on one live engine in one process. Every block is the same number of passes and requests, on prompts of
+their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
+(ABBA, BAAB, …): only what changes faster blurs a ratio. From each quadruple of blocks comes one value, the mean over
+its turns of the logarithm of the ratio of rates; the bound is one-sided, 95 %, by Student's t over these values.
+*Margin* is what so many values with such a scatter can resolve: a smaller cost cannot be told from none. `holds`: the
+lower bound reaches the limit, a ratio above 1 counting as 1, since nothing in the first arm makes an engine faster;
+`fails`: the upper bound is below it; `unresolved` is neither, and no pass.
 
 *Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
 engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
@@ -100,17 +100,8 @@ def details(one: Comparison) -> Iterator[str]:
             "output tokens/s"
         )
     for claim in one.claims:
-        yield f"{claim.what}, 100 × log ratio per turn: {scatter([100 * value for value in claim.log_ratios])}"
-
-
-def scatter(values: Sequence[float]) -> str:
-    """Return a few values as they are, and of many their quartiles and how far neighbours are correlated."""
-    if len(values) <= MOST_SHOWN:
-        return ", ".join(f"{value:+.2f}" for value in values) or "none yet"
-    return (
-        f"quartiles {', '.join(f'{value:+.2f}' for value in quantiles(values, n=4))}; lowest {min(values):+.2f}, "
-        f"highest {max(values):+.2f}; neighbours correlated by {correlation(values[:-1], values[1:]):+.2f}"
-    )
+        values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
+        yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"
 
 
 def meter_cost(what: str, cost: MeterCost) -> str:

@@ -22,7 +22,7 @@ ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"
 
 
 def order(number: int) -> tuple[Arm, ...]:
-    """Return the arms of quadruple `number`, from 0: ABBA and BAAB in turn."""
+    """Return the arms of four passes, the `number`th from 0: ABBA and BAAB in turn."""
     return ORDERS[number % 2]
 
 
@@ -53,7 +53,7 @@ class Bounds:
 
 
 def bounds(log_ratios: Sequence[float]) -> Bounds:
-    """Return mean and bounds by Student's t over turns.
+    """Return mean and bounds by Student's t over quadruples.
 
     Source: for independent normal values, mean ± t(0.95, n − 1)·s/√n are one-sided 95 % bounds of their mean.
     """
@@ -65,8 +65,12 @@ def bounds(log_ratios: Sequence[float]) -> Bounds:
 
 
 def judge(seen: Bounds, limit: float) -> Verdict:
-    """Return whether the ratio is shown to be at least `limit`, shown to be below it, or neither."""
-    if seen.lower is not None and seen.lower >= limit:
+    """Return whether the ratio is shown to be at least `limit`, shown to be below it, or neither.
+
+    A ratio above 1 counts as 1: A does all that B does and more, so what lies above is chance, or something else that
+    the arms differ in.
+    """
+    if seen.margin is not None and min(seen.ratio, 1.0) * (1 - seen.margin) >= limit:
         return "holds"
     if seen.upper is not None and seen.upper < limit:
         return "fails"
@@ -79,8 +83,8 @@ class Claim:
 
     Attributes:
         what: What is compared, for people.
-        planned: Turns that were decided on beforehand; stopping on a good figure would void the bound.
-        log_ratios: One per turn of four passes so far.
+        planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
+        log_ratios: One per quadruple so far.
     """
 
     what: str
@@ -95,7 +99,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Unresolved until all planned turns are there."""
+        """Unresolved until all planned quadruples are there."""
         seen = self.seen
         return "unresolved" if seen is None or seen.n < self.planned else judge(seen, self.limit)
 

@@ -55,10 +55,10 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     arguments = ("--only", "energy,pytorch", "--block-s", "0.3", "--quadruples", "2", "--require", "pytorch")
     done = bench(*arguments, "--output", str(kept))
     row = re.search(
-        r"^\| runner / bare loop, PyTorch \| \d+ \| .* \| 0\.995 \| .* \| \*\*(\w+)\*\* \|$", done.stdout, re.M
+        r"^\| runner / bare loop, PyTorch \| 2 \| .* \| 0\.995 \| .* \| \*\*(\w+)\*\* \|$", done.stdout, re.M
     )
     assert row, done.stdout + done.stderr
     assert done.returncode == (0 if row[1] == "holds" else 9)
     assert kept.read_text(encoding="utf-8") == done.stdout
     assert "| energy of one span" in done.stdout
-    assert re.search(r"PyTorch \| \d+ of \d+ \|", done.stderr)
+    assert "1 of 2" in done.stderr

@@ -59,10 +59,12 @@ def test_a_drift_that_is_bent_cancels_between_neighbouring_quadruples() -> None:
         ([-0.0201, -0.0199, -0.02, -0.0202], "fails"),
         ([0.02, -0.02, 0.01, -0.01], "unresolved"),
         ([0.5], "unresolved"),
+        ([0.012, 0.008, 0.02, 0.002], "unresolved"),
+        ([0.0012, 0.0008, 0.002, 0.0002], "holds"),
     ],
 )
 def test_a_verdict_needs_a_bound_on_its_side_of_the_limit(log_ratios: list[float], verdict: str) -> None:
-    """Scatter, or a single value however good, resolves nothing."""
+    """Scatter, or a single value however good, resolves nothing; a ratio above 1 makes up for no scatter."""
     assert judge(bounds(log_ratios), 0.995) == verdict
 
 

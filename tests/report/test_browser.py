@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,11 +15,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from command import Command
     from selenium.webdriver import Chrome
 
+WATTDOCK = Path(sys.executable).with_name("wattdock")
+BUNDLES = Path(__file__).parents[1] / "data"
 DRAWN = """
 return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) => [
     place.dataset.chart || place.id, place.querySelectorAll(".scatterlayer .trace, .barlayer .point").length]))
@@ -42,10 +48,29 @@ def opened(browser: Chrome, study: Command) -> Path:
     done = study("report", "results", "-o", "report.html", timeout=300)
     assert done.returncode == 0, done.stderr
     file = study.folder / "report.html"
+    visit(browser, file)
+    return file
+
+
+def visit(browser: Chrome, file: Path) -> None:
+    """Open a page, with nothing left in the logs of the one before."""
     for log in ("browser", "performance"):
         logged(browser, log)
     browser.get(file.as_uri())
-    return file
+
+
+@contextmanager
+def narrow(browser: Chrome) -> Iterator[None]:
+    """Make the screen 400 px wide for a while."""
+    browser.set_window_size(500, 900)
+    try:
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        )
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.set_window_size(1280, 1000)
 
 
 def assert_quiet(browser: Chrome, file: Path) -> None:
@@ -119,16 +144,9 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Co
 @pytest.mark.slow
 def test_a_narrow_screen_scrolls_tables_and_not_the_page(browser: Chrome, gpu_study: Command) -> None:
     """400 px wide."""
-    browser.set_window_size(500, 900)
-    try:
-        browser.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        )
+    with narrow(browser):
         opened(browser, gpu_study)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.set_window_size(1280, 1000)
 
 
 @pytest.mark.slow
@@ -142,6 +160,28 @@ def test_a_cpu_study_shows_throughput_and_says_why_there_are_no_joules(browser: 
     assert "not measured" in summary
     assert "No joules: no NVIDIA driver" in summary
     assert browser.execute_script(LINES) == ["output tokens/s"]
+    assert_quiet(browser, file)
+
+
+@pytest.mark.slow
+def test_the_report_of_a_real_h200_study(browser: Chrome, tmp_path: Path) -> None:
+    """Two backends at two batch sizes, from the bundle of a study: charts, toggles, widths, and the study's figures."""
+    file = tmp_path / "report.html"
+    subprocess.run([WATTDOCK, "report", BUNDLES / "h200-study.tar", "-o", file], check=True, timeout=120)
+    visit(browser, file)
+    drawn = browser.execute_script(DRAWN)
+    assert {"intervals", "pareto", "batch", "timeline-chart"} <= set(drawn)
+    assert all(drawn.values()), drawn
+    summary = browser.find_element(By.ID, "summary").text
+    assert all(figure in summary for figure in ("0.2451", "0.1593", "0.1751", "0.1116"))
+    power = browser.execute_script('return document.getElementById("timeline-chart").data[0].y.filter((one) => one)')
+    assert 500 < max(power) < 1000
+    for theme, ground in (("light", LIGHT), ("dark", DARK)):
+        browser.find_element(By.CSS_SELECTOR, f"input[name=theme][value={theme}]").click()
+        assert browser.execute_script(GROUND) == ground
+    with narrow(browser):
+        visit(browser, file)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
     assert_quiet(browser, file)
 
 

@@ -66,12 +66,14 @@ def costs_more(first: Sequence[float], second: Sequence[float]) -> bool | None:
 
 
 def test_over_twenty_repetitions_a_planted_difference_is_found_and_none_is_found_in_equal_studies() -> None:
-    """H200 rounds: another split of a model (15 %) always; the same run against itself at most thrice."""
+    """H200 rounds: another split of a model (15 %), and 2 % more, always; the same run against itself at most once."""
     planted = [costs_more(*drawn) for drawn in splits("TP=2 batch 8", "PP=2 batch 8", REPETITIONS)]
-    equal = [costs_more(*drawn) for drawn in splits("TP=2 batch 8", "TP=2 batch 8", REPETITIONS)]
-    assert planted == [True] * REPETITIONS
-    # A test at 5 % errs once in twenty times; more than three times happens once in sixty.
-    assert equal.count(True) <= 3
+    alike = splits("TP=2 batch 8", "TP=2 batch 8", REPETITIONS)
+    small = [costs_more(one, [1.02 * joules for joules in other]) for one, other in alike]
+    equal = [costs_more(*drawn) for drawn in alike]
+    assert planted == small == [True] * REPETITIONS
+    # The draws share 22 rounds, so they are no independent trials; at 5 % one of twenty is what to expect.
+    assert equal.count(True) <= 1
     assert None not in equal
 
 

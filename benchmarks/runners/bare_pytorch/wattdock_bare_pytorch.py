@@ -39,15 +39,20 @@ class BarePyTorchBackend(PyTorchBackend):
 
 
 def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-    """Run one batch after the other through transformers' `generate`, as the runner sets it; prompts of one length."""
+    """Run one batch after the other through transformers' `generate`, as the runner sets it; prompts of one length.
+
+    The device's clock is dated before the span, as by the runner: both ways begin on a GPU that has just been at work.
+    """
     import torch
     from wattdock_pytorch_pass import drain, generation_config
+    from wattdock_pytorch_steps import StepClock
 
     settings = generation_config(loaded, workload, workload.max_output_tokens)
     everything = torch.tensor([prompt.content for prompt in prompts])
     batches = everything.split(workload.in_flight)
     outputs = []
     drain(loaded)
+    StepClock(recorder, loaded.devices[0]).open()
     start_ns = recorder.open()
     with torch.inference_mode():
         for batch in batches:

@@ -3,6 +3,7 @@
 python reference.py make FOLDER            save a small random Llama
 python reference.py greedy FOLDER PROMPTS  one un-batched greedy continuation per prompt (JSON lists of ids)
 python reference.py weights FOLDER         what drawing random weights does
+python reference.py order FOLDER           what a pass does when, and whether its model would be compiled
 """
 
 from __future__ import annotations
@@ -78,10 +79,49 @@ def weights(folder: Path) -> dict[str, Any]:
     }
 
 
+def order(folder: Path) -> dict[str, Any]:
+    """Return what a pass of one batch did, in order, and the settings that `generate` was called with."""
+    import wattdock_pytorch_pass as passes
+    from wattdock_pytorch import PyTorchBackend
+    from wattdock_pytorch_load import PyTorchModel
+    from wattdock_pytorch_steps import StepClock
+
+    from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
+    from wattdock_runner.recorder import PassRecorder
+
+    seen: list[str] = []
+    settings: list[Any] = []
+
+    def listen(owner: object, method: str, name: str) -> None:
+        call = getattr(owner, method)
+
+        def told(*args: Any, **kwargs: Any) -> Any:
+            seen.append(name)
+            settings.extend([kwargs["generation_config"]] if name == "generate" else [])
+            return call(*args, **kwargs)
+
+        setattr(owner, method, told)
+
+    backend = PyTorchBackend()
+    backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.02, 0.02, 0)), lambda *_: None)
+    loaded = backend._model
+    assert isinstance(loaded, PyTorchModel)
+    recorder = PassRecorder()
+    listen(passes, "generation_config", "settings")
+    listen(StepClock, "watching", "hook")
+    listen(loaded.model, "generate", "generate")
+    listen(recorder, "open", "open")
+    listen(recorder, "close", "close")
+    backend.generate(Workload(Arrival.BATCH, 1, 4, ignore_eos=True), [Prompt((7, 8, 9))], recorder)
+    return {"order": seen, "compiles": [not one.disable_compile for one in settings]}
+
+
+COMMANDS = {"weights": weights, "order": order}
+
 if __name__ == "__main__":
     command, folder = sys.argv[1], Path(sys.argv[2])
     if command == "make":
         make(folder)
     else:
-        answer = weights(folder) if command == "weights" else greedy(folder, json.loads(sys.argv[3]))
+        answer = COMMANDS[command](folder) if command in COMMANDS else greedy(folder, json.loads(sys.argv[3]))
         sys.stdout.write(json.dumps(answer))
