@@ -63,8 +63,11 @@ def test_an_interval_of_what_cannot_be_negative_ends_at_zero() -> None:
     assert seen is not None
     assert list(seen.ci95 or ()) == pytest.approx([0, 1 + 12.706 / 2], abs=1e-3)
     assert seen.ci95_relative == pytest.approx(12.706 / 2, abs=1e-3)
-    assert interval_text(1.0, seen.ci95, ".4g", ".2g") == "1 [0, 7.353]"
-    assert interval_text(1.0, (0.9, 1.1), ".4g", ".2g") == "1 ± 0.1"
+    assert interval_text(1.0, seen.ci95, ".4g") == "1 [0, 7.353]"
+    assert interval_text(1.0, (0.9, 1.1), ".4g") == "1.00 ± 0.10"
+    assert interval_text(0.13501, (0.13446, 0.13556), ".4g") == "0.13501 ± 0.00055"
+    assert interval_text(6213.2, (6193.2, 6233.2), ",.1f") == "6,213 ± 20"
+    assert interval_text(6213.2, None, ",.1f") == "6,213.2"
 
 
 def test_an_outlier_is_shown_and_still_counts() -> None:

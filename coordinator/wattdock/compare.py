@@ -93,8 +93,7 @@ class Comparison:
 def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
     """Return how two sets of results differ, pair by pair."""
     matched = match(first, second)
-    own = labels([pair.first.result for pair in matched.pairs])
-    names = [pair.place or name for pair, name in zip(matched.pairs, own, strict=True)]
+    names = _names(matched.pairs)
     tests = {quantity: _adjusted([_test(pair, quantity) for pair in matched.pairs]) for quantity in QUANTITIES}
     pairs = tuple(
         Pair(name, pair, {quantity: tests[quantity][at] for quantity in QUANTITIES})
@@ -102,6 +101,16 @@ def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
     )
     alone = [tuple(labels([row.result for row in side])) for side in (matched.only_first, matched.only_second)]
     return Comparison(pairs, tuple(_apart(matched.pairs)), alone[0], alone[1], matched.repeated)
+
+
+def _names(pairs: Sequence[Match]) -> list[str]:
+    """Return what both sides call each pair; else the settings that it was found by, or both names."""
+    first = labels([pair.first.result for pair in pairs])
+    second = labels([pair.second.result for pair in pairs])
+    return [
+        one if one == other else pair.place or f"{one} / {other}"
+        for pair, one, other in zip(pairs, first, second, strict=True)
+    ]
 
 
 def _test(pair: Match, quantity: str) -> Test:

@@ -27,10 +27,16 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Gate:
-    """The outcome, and a line for each pair (or missing partner) that made it."""
+    """What can be said, and why.
+
+    Attributes:
+        lines: One for each pair, or missing partner, that made the outcome.
+        advice: What would decide it, where it is open.
+    """
 
     outcome: Outcome
     lines: tuple[str, ...]
+    advice: str = ""
 
 
 def judge(compared: Comparison, allowed: float) -> Gate:
@@ -43,14 +49,19 @@ def judge(compared: Comparison, allowed: float) -> Gate:
     tested = [(pair, found) for pair in compared.pairs if (found := pair.main.difference)]
     shown = holm([_p_worse(pair.main, found, allowed) for pair, found in tested])
     worse = [_line(pair, "worse than allowed") for (pair, _), p in zip(tested, shown, strict=True) if p < ONE_SIDED]
+    if worse:
+        return Gate(Outcome.REGRESSION, tuple(worse))
     open_ = [
         _line(pair, "may be worse than allowed") for pair, found in tested if not _within(pair.main, found, allowed)
     ]
     open_ += [f"{pair.label}: {pair.main.reason}" for pair in compared.pairs if not pair.main.difference]
-    open_ += [f"{name}: in A only" for name in compared.only_first]
-    if worse:
-        return Gate(Outcome.REGRESSION, tuple(worse))
-    return Gate(Outcome.UNDECIDED, tuple(open_)) if open_ else Gate(Outcome.NONE, ())
+    alone = [f"{name}: in A only" for name in compared.only_first]
+    advice = ["more restarts tell"] if open_ else []
+    advice += ["measure in B what only A has, or leave it out of A"] if alone else []
+    ruled_out = len(compared.pairs) - len(open_)
+    passed = [f"{ruled_out} of {len(compared.pairs)} pairs: not worse than allowed"] if ruled_out else []
+    lines = (*open_, *alone, *passed)
+    return Gate(Outcome.UNDECIDED, lines, "; ".join(advice)) if advice else Gate(Outcome.NONE, ())
 
 
 def _p_worse(test: Test, found: Difference, allowed: float) -> float:

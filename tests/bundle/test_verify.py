@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
-from stored_results import bundled, stored
+import yaml
+from stored_results import SAMPLE, bundled, stored
 
 from wattdock.bundle.create import hashes
 from wattdock.bundle.manifest import sums_text
@@ -198,3 +200,17 @@ def test_a_bundle_is_never_overwritten(bundle: Created, tmp_path: Path) -> None:
         bundled(tmp_path / "results", bundle.path)
     assert verify(bundle.path).digest == bundle.digest
     assert sorted(one.name for one in tmp_path.iterdir()) == ["b.tar", "results"]
+
+
+def test_a_bundle_names_the_code_that_measured_and_its_title(tmp_path: Path) -> None:
+    """Not the checkout that it was made in: who cites it cites what measured."""
+    one, two = "e" * 40, "f" * 40
+    seen = json.loads(SAMPLE.read_text())["environment"] | {"wattdock_version": "0.1.0"}
+    results = stored(tmp_path / "results", environment=seen | {"wattdock_commit": two, "wattdock_dirty": True}).parent
+    stored(results, name="20260101T000001-pytorch-0123abcd", environment=seen | {"wattdock_commit": one})
+    with opened(bundled(results, tmp_path / "b.tar", title="All we have").path) as (folder, found):
+        assert found.manifest.title == "All we have"
+        told = (folder / "README.md").read_text()
+        cited = yaml.safe_load((folder / "CITATION.cff").read_text())["references"]
+    assert f"measured with wattdock 0.1.0 at commit {one} and wattdock 0.1.0 at commit {two} with changes." in told
+    assert [software["commit"] for software in cited] == [one, two]

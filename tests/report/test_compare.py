@@ -171,7 +171,19 @@ def test_a_result_that_the_other_side_lacks_leaves_a_regression_undecided() -> N
     both = row("one", restarts=[1.0, 1.0, 1.01])
     found = compare([both, row("two", restarts=[1, 1])], [both])
     assert found.only_first == ("two",)
-    assert judge(found, 0.05).outcome is Outcome.UNDECIDED
+    gate = judge(found, 0.05)
+    assert gate.outcome is Outcome.UNDECIDED
+    assert gate.lines == ("two: in A only", "1 of 1 pairs: not worse than allowed")
+    assert gate.advice == "measure in B what only A has, or leave it out of A"
+    few = judge(compare([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])]), 0.03)
+    assert few.advice == "more restarts tell"
+
+
+def test_a_pair_is_called_what_both_sides_call_it() -> None:
+    """One name where it is the same experiment's; both names where two are compared that differ."""
+    same = compare([row("one", restarts=[1, 1])], [row("one", {"config.seed": 5}, restarts=[1, 1])])
+    other = compare([row("one", restarts=[1, 1])], [row("two", restarts=[1, 1])])
+    assert [found.pairs[0].label for found in (same, other)] == ["one", "one / two"]
 
 
 def put(folder: Path, name: str, restarts: Sequence[float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,15 +66,17 @@ def test_what_cannot_be_drawn_is_one_line(gpu_study: Command, words: tuple[str, 
 
 @pytest.mark.slow
 def test_the_csv_holds_the_figures_with_their_units(gpu_study: Command) -> None:
-    """As the results have them; what was not measured is empty."""
+    """Means over restarts, as the results have them; what was not measured is empty; why none may be published."""
     done = gpu_study("plot", "table", "results", "-o", "table.csv")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO((gpu_study.folder / "table.csv").read_text())))
-    stored = {result["config"]["name"]: result["energy"] for result in gpu_study.results() if result["status"] == "ok"}
+    stored = {one["config"]["name"]: one["statistics"] for one in gpu_study.results() if one["status"] == "ok"}
     assert len(rows) == 5
     for one in rows:
+        assert (one["publishable"], bool(one["reason"])) == ("False", True)
         if one["experiment"] in stored:
-            assert float(one["energy_per_output_token_j"]) == stored[one["experiment"]]["energy_per_output_token_j"]
+            joules = float(one["energy_per_output_token_j"])
+            assert joules == pytest.approx(mean(stored[one["experiment"]]["per_restart"]))
         else:
             assert (one["experiment"], one["energy_per_output_token_j"]) == ("one that fails", "")
 

@@ -16,6 +16,7 @@ import pytest
 
 import wattdock
 from wattdock.errors import ConfigError, StoreError
+from wattdock.results.chosen import Row, replacement
 from wattdock.results.query import Filters, query, select, unreadable, write_csv, write_parquet
 from wattdock.results.result import SCHEMA_VERSION
 from wattdock.results.store import load_result
@@ -25,9 +26,9 @@ SAMPLES = Path(__file__).with_name("samples")
 VERSIONS = range(1, SCHEMA_VERSION + 1)
 
 
-def put(folder: Path, name: str, **changes: Any) -> None:
-    """Store the first sample with some values changed, each named by its place: `config__backend`."""
-    document = json.loads((SAMPLES / "v1.json").read_text())
+def put(folder: Path, name: str, *, version: int = 1, **changes: Any) -> None:
+    """Store a version's sample with some values changed, each named by its place: `config__backend`."""
+    document = json.loads((SAMPLES / f"v{version}.json").read_text())
     for place, value in changes.items():
         *parents, last = place.split("__")
         part = document
@@ -99,6 +100,29 @@ def test_a_row_that_a_later_one_of_its_study_stands_for_is_left_out(tmp_path: Pa
     assert wattdock.load_results(tmp_path).num_rows == 3
 
 
+def test_a_row_shown_by_name_says_what_stands_for_it_now(tmp_path: Path) -> None:
+    """A resumed study's row has the same name and more; other rows may look so, and a spoiled one says nothing."""
+    own = {"study_id": "s", "attempt": 1}
+    for name, study in (("", own), ("-b2", own | {"attempt": 3}), ("-c", own | {"attempt": 2}), ("-d", None)):
+        put(tmp_path, f"20260101T000000-a{name}", version=SCHEMA_VERSION, study=study)
+    put(tmp_path, "20260101T000000-a-e")
+    (tmp_path / "20260101T000000-a-e" / "result.json").write_text("{")
+    later = tmp_path / "20260101T000000-a-b2"
+    found = {one.name: replacement(Row(one, load_result(one))) for one in tmp_path.iterdir() if one.name[-1] != "e"}
+    assert found == {"20260101T000000-a": later} | {f"20260101T000000-a-{end}": None for end in ("b2", "c", "d")}
+    shown = [sys.executable, "-m", "wattdock", "show", str(tmp_path / "20260101T000000-a")]
+    done = subprocess.run(shown, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"a later attempt of its study stands for it: {later}"
+
+
+def test_one_question_at_a_time(tmp_path: Path) -> None:
+    """Of two, the first one's answer would be lost."""
+    put(tmp_path, "20260101T000000-a")
+    with pytest.raises(ConfigError, match="asks 2 questions"):
+        query(tmp_path, "SELECT 1; SELECT 2")
+    assert query(tmp_path, "PIVOT results ON backend USING count(*)").num_rows == 1
+
+
 def test_each_view_holds_only_rows_that_count_and_its_all_view_the_others_too(tmp_path: Path) -> None:
     """A pass that a resumed study took over from its interrupted row must not be averaged twice."""
     put(tmp_path, "20260101T000000-a", study={"study_id": "s", "attempt": 1}, status="interrupted")
@@ -163,9 +187,13 @@ def test_a_file_that_is_no_result_is_named_with_why(tmp_path: Path) -> None:
     for letter, content in (("c", '{"status": '), ("d", "[1]"), ("e", "")):
         put(tmp_path, f"20260101T000000-{letter}")
         (tmp_path / f"20260101T000000-{letter}" / "result.json").write_text(content)
+    put(tmp_path, "20260101T000000-f")
+    words = tmp_path / "20260101T000000-f" / "result.json"
+    words.write_text(json.dumps(json.loads(words.read_text()) | {"energy": {"total_j": "many"}}))
     newer = f"has schema version {SCHEMA_VERSION + 1}, this wattdock reads up to {SCHEMA_VERSION}; use a newer wattdock"
     cut = "is no JSON; was it cut short?"
     reasons = {"b": newer, "c": cut, "d": "is no result", "e": cut}
+    reasons |= {"f": "energy.total_j is no number: many"}
     said = [f"{tmp_path}/20260101T000000-{letter}/result.json: {why}; left out" for letter, why in reasons.items()]
     listed = [sys.executable, "-m", "wattdock", "results", "list", "--json", "--output-dir", str(tmp_path)]
     done = subprocess.run(listed, capture_output=True, text=True, check=False)
@@ -220,7 +248,7 @@ def test_a_select_cannot_have_its_profile_written_over_a_stored_file(tmp_path: P
     stored = tmp_path / "20260101T000000-a" / "runner.log"
     stored.write_text("loaded\n")
     with pytest.raises(ConfigError, match="locked"):
-        query(tmp_path, f"FROM enable_profiling(save_location = '{stored}'); SELECT 1")
+        query(tmp_path, f"FROM enable_profiling(save_location = '{stored}')")
     assert stored.read_text() == "loaded\n"
 
 

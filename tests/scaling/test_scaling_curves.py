@@ -10,7 +10,7 @@ from scaling.stored import document, result
 from scipy import stats
 
 from wattdock.comparison import geometric_interval
-from wattdock.report.scaling import as_document
+from wattdock.report.scaling import as_document, print_scaling
 from wattdock.results.result import ExperimentResult
 from wattdock.scaling.curves import Curve, curves, optimum, ratio
 from wattdock.scaling.points import Setting, settings
@@ -47,6 +47,15 @@ def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
     assert second.efficiency.value == pytest.approx(1 / 1.05, rel=1e-4)
     assert second.energy_ratio is not None
     assert second.energy_ratio.value == pytest.approx(1.05, rel=1e-4)
+
+
+def test_one_size_alone_has_its_figures_and_no_ratios(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to compare it with, and still something to see: 10,000 tokens/s at 650 W."""
+    found, left_out = settings({"one": tensor(1)})
+    print_scaling(found, left_out, as_json=False)
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("one GPU"))
+    assert all(figure in row for figure in ("10,000 [", "650", "0.065"))
+    assert row.split().count("–") >= 3
 
 
 def test_every_kind_of_split_is_a_curve_of_its_own_that_begins_with_one_gpu() -> None:

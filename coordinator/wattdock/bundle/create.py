@@ -149,8 +149,9 @@ def _stage_lock(given: Path | None, sources: Sources, folder: Path) -> None:
 def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wishes: Wishes) -> BundleManifest:
     """Write what describes the files, from the results as they stand in the bundle."""
     results = {one: load_result(folder / RESULTS / one) for one in sources.results}
-    manifest = _manifest(name, sources, results, redactor, keep_names=wishes.keep_names)
     title = wishes.title or name
+    manifest = _manifest(name, sources, results, redactor, keep_names=wishes.keep_names)
+    manifest = manifest.model_copy(update={"title": title})
     _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
     _write(folder / README, readme(manifest, title, has_lock=(folder / LOCK).is_file()))
     _write(folder / CITATION, citation(manifest, title, wishes.authors))
@@ -202,6 +203,7 @@ def bundled(folder: str, result: ExperimentResult) -> BundledResult:
         image_digest=seen.image_digest if seen else None,
         wattdock_version=seen.wattdock_version if seen else None,
         wattdock_commit=seen.wattdock_commit if seen else None,
+        wattdock_dirty=seen.wattdock_dirty if seen else None,
     )
 
 

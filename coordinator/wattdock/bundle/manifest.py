@@ -65,6 +65,14 @@ class BundledResult(_Stored):
     image_digest: str | None
     wattdock_version: str | None
     wattdock_commit: str | None
+    wattdock_dirty: bool | None = None
+
+    @property
+    def code(self) -> Code | None:
+        """Which code measured it; None where that is not known."""
+        if self.wattdock_version is None:
+            return None
+        return Code(version=self.wattdock_version, commit=self.wattdock_commit, dirty=self.wattdock_dirty)
 
     def cells(self) -> dict[str, str]:
         """Return what tables for people say of it, by column."""
@@ -98,6 +106,7 @@ class BundleManifest(_Stored):
     """bundle.json.
 
     Attributes:
+        title: For people; null in bundles from before it was stored here.
         code: The code that made the bundle; what measured stands in each result.
         prompt_files: Hash of a prompt file → its place in the bundle.
         missing: What would belong in the bundle and could not be had, in words.
@@ -106,6 +115,7 @@ class BundleManifest(_Stored):
 
     schema_version: int = BUNDLE_SCHEMA
     name: str
+    title: str | None = None
     created_utc: str
     code: Code
     results: list[BundledResult]

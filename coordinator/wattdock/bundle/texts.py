@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from wattdock.bundle.manifest import CARDS, CITATION, LOCK, MANIFEST, PROMPTS, RESULTS, STUDY, SUMS
+from wattdock.bundle.manifest import CARDS, CITATION, LOCK, MANIFEST, PROMPTS, RESULTS, STUDY, SUMS, Code
 from wattdock.results.energy import BOUNDARY_STATEMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.bundle.manifest import BundledResult, BundleManifest, Code
+    from wattdock.bundle.manifest import BundledResult, BundleManifest
 
 NAMELESS = "the authors of this measurement"
 
@@ -23,7 +23,9 @@ def readme(manifest: BundleManifest, title: str, *, has_lock: bool) -> str:
         [
             f"# {title}",
             "",
-            f"Energy of LLM inference, measured with {_code(manifest.code)}; bundled {manifest.created_utc}.",
+            f"Energy of LLM inference, measured with {_measured(manifest.results)}.",
+            "",
+            f"Bundled {manifest.created_utc} with {_code(manifest.code)}.",
             "",
             *_table(manifest.results),
             "",
@@ -53,9 +55,13 @@ def citation(manifest: BundleManifest, title: str, authors: Sequence[str]) -> st
 
     Source: Citation File Format 1.2.0.
     """
-    software = {"type": "software", "title": "wattdock", "version": manifest.code.version}
-    if manifest.code.commit:
-        software["commit"] = manifest.code.commit
+    measured = {(one.code.version, one.code.commit or "") for one in manifest.results if one.code}
+    software = [
+        {"type": "software", "title": "wattdock", "version": version}
+        | ({"commit": commit} if commit else {})
+        | {"authors": [{"name": "The wattdock authors"}]}
+        for version, commit in sorted(measured)
+    ]
     document = {
         "cff-version": "1.2.0",
         "message": "If you use these measurements, please cite them.",
@@ -63,14 +69,18 @@ def citation(manifest: BundleManifest, title: str, authors: Sequence[str]) -> st
         "type": "dataset",
         "authors": [_author(name) for name in authors or (NAMELESS,)],
         "date-released": manifest.created_utc[:10],
-        "references": [software | {"authors": [{"name": "The wattdock authors"}]}],
-    }
+    } | ({"references": software} if software else {})
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def _author(name: str) -> dict[str, str]:
     family, comma, given = (part.strip() for part in name.partition(","))
     return {"family-names": family, "given-names": given} if comma else {"name": name}
+
+
+def _measured(results: Sequence[BundledResult]) -> str:
+    """Return the code that measured; results of several versions, or of an unknown one, may lie together."""
+    return " and ".join(sorted({_code(one.code) if one.code else "an unknown version of wattdock" for one in results}))
 
 
 def _code(code: Code) -> str:

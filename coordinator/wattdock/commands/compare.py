@@ -41,4 +41,4 @@ def compare(
     if gate and gate.outcome is Outcome.REGRESSION:
         fail(f"regression: {gate.lines[0]}", ExitCode.REGRESSION)
     if gate and gate.outcome is Outcome.UNDECIDED:
-        fail(f"whether it regressed cannot be decided: {gate.lines[0]}; more restarts tell", ExitCode.UNDECIDED)
+        fail(f"whether it regressed cannot be decided: {gate.lines[0]}; {gate.advice}", ExitCode.UNDECIDED)

@@ -35,6 +35,7 @@ def show(
 
 def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
     from wattdock.report.table import print_result, print_stored
+    from wattdock.results.chosen import replacement
 
     if as_json:
         # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
@@ -42,6 +43,8 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
         typer.echo(documents[0] if itself else f"[{', '.join(documents)}]")
     elif len(rows) == 1:
         print_result(rows[0].result, rows[0].folder, every_reason=True)
+        if later := replacement(rows[0]):
+            typer.echo(f"a later attempt of its study stands for it: {later}")
     else:
         print_stored([(row.result, row.folder) for row in rows])
 

@@ -40,7 +40,7 @@ def print_bundle(found: Verified) -> None:
     out, manifest = console(), found.manifest
     cells = [one.cells() for one in manifest.results]
     rows = [[plain(one[name]) for name in COLUMNS] for one in cells]
-    out.print(Sheet(COLUMNS, rows, right=FIGURES, title=manifest.name))
+    out.print(Sheet(COLUMNS, rows, right=FIGURES, title=plain(manifest.title or manifest.name)))
     code = manifest.code
     commit = f" at {code.commit[:12]}{' with changes' if code.dirty else ''}" if code.commit else ""
     _lines(out, [f"made {manifest.created_utc} by wattdock {code.version}{commit}", *_rest(manifest)])

@@ -141,7 +141,8 @@ def _over(
         for at, name in enumerate(groups):
             own = sorted((one for one in shown if group_of(one) == name), key=x_of)
             if known := [(x_of(one), found) for one in own if (found := of(one))]:
-                curve(axes, known, name, look=shape[at], colour=shade[name])
+                hollow = {x_of(one) for one in own if not one.publishable}
+                curve(axes, known, name, look=shape[at], colour=shade[name], hollow=hollow)
         axes.set_ylabel(title)
         if spans_decades(_values(shown, panels[0][1])):
             axes.set_yscale("log")

@@ -57,11 +57,22 @@ def bars(figures: Sequence[Figure]) -> list[list[float]]:
     return [below, above]
 
 
-def curve(axes: Axes, known: Sequence[tuple[int, Figure]], name: str, *, look: Look, colour: str) -> None:
-    """Draw figures over a count as one line with their intervals."""
+def curve(
+    axes: Axes,
+    known: Sequence[tuple[int, Figure]],
+    name: str,
+    *,
+    look: Look,
+    colour: str,
+    hollow: Collection[int] = (),
+) -> None:
+    """Draw figures over a count as one line with their intervals; markers at the counts in `hollow` are not filled."""
     counts, figures = [count for count, _ in known], [one for _, one in known]
     style: dict[str, Any] = {"marker": look.paper_marker, "linestyle": look.paper_dash, "color": colour}
-    axes.errorbar(counts, [one.value for one in figures], yerr=bars(figures), label=name, **style)
+    values = [one.value for one in figures]
+    axes.errorbar(counts, values, yerr=bars(figures), label=name, markerfacecolor="none", **style)
+    filled = [(count, value) for count, value in zip(counts, values, strict=True) if count not in hollow]
+    axes.plot([count for count, _ in filled], [value for _, value in filled], **(style | {"linestyle": "none"}))
 
 
 def over_counts(axes: Axes, unit: str, counts: Collection[int]) -> None:

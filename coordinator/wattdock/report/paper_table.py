@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.report.words import NOTHING, number
+from wattdock.report.words import NOTHING, interval_text, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +75,8 @@ def comma_separated(points: Sequence[Point]) -> str:
         cost, speed = one.j_per_token, one.tokens_per_s
         own = (one.label, one.backend, one.model, one.gpu_count, one.batch_size)
         figures = (*_ends(cost), cost.covers if cost else None, *_ends(speed))
-        writer.writerow([*own, *figures, one.publishable, one.reason, one.row.folder.name])
+        judged = one.result.audit.reasons if one.result.audit else []
+        writer.writerow([*own, *figures, one.publishable, one.reason or "; ".join(judged), one.row.folder.name])
     return out.getvalue()
 
 
@@ -91,9 +92,7 @@ def _cells(one: Point) -> list[str]:
 def _plus_minus(figure: Figure | None, form: str) -> str:
     if figure is None or figure.low is None or figure.high is None:
         return number(figure.value if figure else None, form)
-    mark = "*" if figure.covers == "timing" else ""
-    half = (figure.high - figure.low) / 2
-    return f"{figure.value:{form}} ± {format(half, '.2g' if half < 100 else ',.0f')}{mark}"
+    return interval_text(figure.value, (figure.low, figure.high), form) + ("*" if figure.covers == "timing" else "")
 
 
 def _ends(figure: Figure | None) -> list[float | None]:

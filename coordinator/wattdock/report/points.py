@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from wattdock.merge.statistics import mean_interval
@@ -148,9 +149,9 @@ def _joules(result: ExperimentResult) -> Figure | None:
     energy = result.energy
     if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
         return None
+    if over_restarts := _over_restarts(result, ENERGY):
+        return over_restarts
     value = energy.energy_per_output_token_j
-    if interval := mean_interval(restart_values(result).get(ENERGY, [])):
-        return Figure(value, *interval, "restarts")
     if energy.uncertainty.timing_j is None or not energy.total_j:
         return Figure(value)
     half = TIMING_COVERAGE * energy.uncertainty.timing_j / energy.total_j * value
@@ -160,9 +161,14 @@ def _joules(result: ExperimentResult) -> Figure | None:
 def _tokens(result: ExperimentResult) -> Figure | None:
     if result.performance is None:
         return None
-    interval = mean_interval(restart_values(result).get(SPEED, []))
-    value = result.performance.output_tokens_per_s
-    return Figure(value, *interval, "restarts") if interval else Figure(value)
+    return _over_restarts(result, SPEED) or Figure(result.performance.output_tokens_per_s)
+
+
+def _over_restarts(result: ExperimentResult, quantity: str) -> Figure | None:
+    """Return the mean of restarts with its interval, which is not that of all passes' sum; None of one restart."""
+    values = restart_values(result).get(quantity, [])
+    interval = mean_interval(values)
+    return Figure(mean(values), *interval, "restarts") if interval else None
 
 
 def _phases(result: ExperimentResult) -> tuple[dict[str, float], dict[str, float]]:

@@ -47,31 +47,30 @@ def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_j
 def _print_setting(out: Console, setting: Setting) -> None:
     _say(out, setting.name)
     drawn = curves(setting)
-    rows = [_cells(curve, one) for curve in drawn for one in curve.points]
-    if not drawn:
-        rows = [(one.kind, one.split.label, str(one.gpus), str(len(one.tokens_per_s))) for one in setting.points]
-    out.print(Sheet(COLUMNS, rows, right=COLUMNS[2:]))
+    rows = [_cells(curve.kind, one.point, one) for curve in drawn for one in curve.points]
+    alone = [_cells(one.kind, one, None) for one in setting.points if not drawn]
+    out.print(Sheet(COLUMNS, rows + alone, right=COLUMNS[2:]))
     for curve in drawn:
         _say(out, f"Amdahl, {curve.kind}: {_amdahl(curve.amdahl)}")
     _say(out, f"fewest joules per token: {_optimum(optimum(setting.points))}")
     _say(out, "")
 
 
-def _cells(curve: Curve, one: Scaled) -> tuple[str, ...]:
-    point = one.point
+def _cells(kind: str, point: Point, one: Scaled | None) -> tuple[str, ...]:
+    """Return a row; ratios only where there is another size to compare with."""
     return (
-        curve.kind,
+        kind,
         point.split.label,
         str(point.gpus),
         str(len(point.tokens_per_s)),
         _mean(point.tokens_per_s, ",.0f"),
-        _ratio(one.speed_up),
-        _ratio(one.efficiency),
+        _ratio(one.speed_up if one else None),
+        _ratio(one.efficiency if one else None),
         _milliseconds(point.ttft_p50_s),
         _milliseconds(point.tpot_p50_s),
         _mean(point.power_w, ",.0f"),
         _mean(point.j_per_token, ".4g"),
-        NOTHING if one.energy_ratio is None else _ratio(one.energy_ratio),
+        _ratio(one.energy_ratio if one else None),
         NOTHING if point.load_imbalance is None else f"{point.load_imbalance:.3f}",
     )
 
@@ -83,7 +82,9 @@ def _mean(values: Sequence[float], form: str) -> str:
     return f"{mean} [{ends[0]:{form}}, {ends[1]:{form}}]" if ends else mean
 
 
-def _ratio(one: Ratio) -> str:
+def _ratio(one: Ratio | None) -> str:
+    if one is None:
+        return NOTHING
     if one.low is None or one.high is None:
         return f"{one.value:.3f}"
     return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from math import floor, log10
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,12 +21,20 @@ def number(value: float | None, form: str = ".4g") -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def interval_text(mean: float, interval: tuple[float, float] | None, form: str, half_form: str) -> str:
-    """Return "0.0530 ± 0.0009", or "0.05 [0, 0.14]" of an interval that ends at 0; the mean alone without one."""
+def interval_text(value: float, interval: tuple[float, float] | None, form: str) -> str:
+    """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
+
+    Args:
+        form: Of the value where no half width says how far it is known.
+    """
     if interval is None:
-        return format(mean, form)
+        return format(value, form)
     low, high = interval
-    return f"{mean:{form}} ± {high - mean:{half_form}}" if low > 0 else f"{mean:{form}} [0, {high:{form}}]"
+    half = (high - low) / 2
+    if low <= 0 or not half:
+        return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    places = max(0, 1 - floor(log10(half)))
+    return f"{value:,.{places}f} ± {half:,.{places}f}"
 
 
 def figure_text(figure: Figure | None, form: str = ".4g") -> str:

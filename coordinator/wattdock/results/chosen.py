@@ -7,6 +7,7 @@ error: one row less would change every figure made of it, and nothing in them wo
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +107,23 @@ def without_superseded(rows: Sequence[Row]) -> list[Row]:
         for row in rows
         if (study := row.result.study) is None or study.attempt == latest[study.study_id, row.result.experiment_id]
     ]
+
+
+def replacement(row: Row) -> Path | None:
+    """Return the folder of the latest later attempt at this row's experiment in its study, where one lies beside it."""
+    attempts = {_attempt(row): row.folder}
+    for folder in row.folder.parent.glob(f"{row.folder.name}-*"):
+        # Another result that is spoiled says nothing of this one.
+        with suppress(StoreError):
+            attempts.setdefault(_attempt(Row(folder, load_result(folder))), folder)
+    study, experiment, own = _attempt(row)
+    later = [key for key in attempts if key[:2] == (study, experiment) and key[2] > own]
+    return attempts[max(later)] if study and later else None
+
+
+def _attempt(row: Row) -> tuple[str, str, int]:
+    study = row.result.study
+    return (study.study_id if study else "", row.result.experiment_id, study.attempt if study else 0)
 
 
 def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Path]:

@@ -104,6 +104,12 @@ READABLE = "parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong I
 
 _PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
 _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind, _)) in enumerate(FIELDS.items(), 1))
+_ODD = {"BOOLEAN": "neither true nor false"}
+_MISFITS = " ".join(
+    f"WHEN f[{at}] IS NOT NULL AND {name} IS NULL THEN '{place} is {_ODD.get(kind, 'no number')}: ' || f[{at}][:40]"
+    for at, (name, (kind, place)) in enumerate(FIELDS.items(), 1)
+    if kind != "VARCHAR"
+)
 _PUBLIC = ", ".join(name for name in FIELDS if not name.startswith("_"))
 _DERIVED = ", ".join(f"{expression} AS {name}" for name, expression in DERIVED.items())
 _PASS = "[{" + json.dumps(PASS_FIELDS) + "}]"
@@ -119,6 +125,7 @@ VIEWS = f"""
         WHEN experiment_id IS NULL OR schema_version IS NULL THEN 'is no result'
         WHEN schema_version > {NEWEST} THEN
             'has schema version ' || schema_version || ', this wattdock reads up to {NEWEST}; use a newer wattdock'
+        {_MISFITS}
         END AS _wrong
     FROM texts;
     CREATE VIEW all_results AS SELECT folder, {_DERIVED}, {_PUBLIC} FROM fields WHERE _wrong IS NULL;
@@ -318,10 +325,14 @@ def _parquet_error(file: Path) -> str | None:
 
 
 def _require_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse what could write over stored results, or fetch code, before any of it is done."""
-    for statement in connection.extract_statements(sql):
+    """Refuse what could write over stored results, or fetch code, before any of it is done, and a second question."""
+    statements = connection.extract_statements(sql)
+    for statement in statements:
         if statement.type.name not in ASKING:
             raise ConfigError(f"{statement.query.strip()!r} is no question; write a SELECT, and see `results export`")
+    # A PIVOT is several statements that ask one thing.
+    if [statement.type.name for statement in statements].count("SELECT") > 1:
+        raise ConfigError(f"{sql!r} asks {len(statements)} questions and one is answered; ask one at a time")
 
 
 def select(

@@ -24,7 +24,8 @@ def phases(points: Sequence[Point]) -> Chart | None:
     series = phase_parts(shown)
     note = (
         "Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: prefill and "
-        "decode where requests ran in rounds, else one part. Waits between spans are not in it."
+        "decode where requests ran in rounds, else one part. Waits between spans are not in it. Results that were "
+        "measured on one loaded model each show its load whole."
     )
     rows = tuple((one.label, *(_phase(one, name) for name in series)) for one in shown)
     columns = ("experiment", *(f"{name}, J (mean W)" for name in series))
