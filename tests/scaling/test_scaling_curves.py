@@ -49,8 +49,11 @@ def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
     assert second.energy_ratio.value == pytest.approx(1.05, rel=1e-4)
 
 
-def test_one_size_alone_has_its_figures_and_no_ratios(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_size_alone_has_its_figures_and_no_ratios(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There is nothing to compare it with, and still something to see: 10,000 tokens/s at 650 W."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     found, left_out = settings({"one": tensor(1)})
     print_scaling(found, left_out, as_json=False)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("one GPU"))
