@@ -249,6 +249,8 @@ def test_a_select_cannot_have_its_profile_written_over_a_stored_file(tmp_path: P
     stored.write_text("loaded\n")
     with pytest.raises(ConfigError, match="locked"):
         query(tmp_path, f"FROM enable_profiling(save_location = '{stored}')")
+    with pytest.raises(ConfigError, match="one at a time"):
+        query(tmp_path, f"FROM enable_profiling(save_location = '{stored}'); SELECT 1")
     assert stored.read_text() == "loaded\n"
 
 

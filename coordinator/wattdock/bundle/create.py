@@ -150,8 +150,7 @@ def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wis
     """Write what describes the files, from the results as they stand in the bundle."""
     results = {one: load_result(folder / RESULTS / one) for one in sources.results}
     title = wishes.title or name
-    manifest = _manifest(name, sources, results, redactor, keep_names=wishes.keep_names)
-    manifest = manifest.model_copy(update={"title": title})
+    manifest = _manifest(name, title, sources, results, redactor, keep_names=wishes.keep_names)
     _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
     _write(folder / README, readme(manifest, title, has_lock=(folder / LOCK).is_file()))
     _write(folder / CITATION, citation(manifest, title, wishes.authors))
@@ -160,13 +159,20 @@ def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wis
 
 
 def _manifest(
-    name: str, sources: Sources, results: dict[str, ExperimentResult], redactor: Redactor, *, keep_names: bool
+    name: str,
+    title: str,
+    sources: Sources,
+    results: dict[str, ExperimentResult],
+    redactor: Redactor,
+    *,
+    keep_names: bool,
 ) -> BundleManifest:
     missing = [redactor.text(line) for line in sources.missing]
     kinds = redactor.kinds
     found = checkout()
     return BundleManifest(
         name=name,
+        title=title,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         code=Code(version=__version__, commit=found.commit if found else None, dirty=found.dirty if found else None),
         results=[bundled(folder, one) for folder, one in results.items()],

@@ -111,19 +111,21 @@ def without_superseded(rows: Sequence[Row]) -> list[Row]:
 
 def replacement(row: Row) -> Path | None:
     """Return the folder of the latest later attempt at this row's experiment in its study, where one lies beside it."""
-    attempts = {_attempt(row): row.folder}
+    same = [row]
     for folder in row.folder.parent.glob(f"{row.folder.name}-*"):
         # Another result that is spoiled says nothing of this one.
         with suppress(StoreError):
-            attempts.setdefault(_attempt(Row(folder, load_result(folder))), folder)
-    study, experiment, own = _attempt(row)
-    later = [key for key in attempts if key[:2] == (study, experiment) and key[2] > own]
-    return attempts[max(later)] if study and later else None
+            other = Row(folder, load_result(folder))
+            if _same_part(other, row):
+                same.append(other)
+    latest = without_superseded(same)
+    return None if row in latest else latest[0].folder
 
 
-def _attempt(row: Row) -> tuple[str, str, int]:
-    study = row.result.study
-    return (study.study_id if study else "", row.result.experiment_id, study.attempt if study else 0)
+def _same_part(one: Row, other: Row) -> bool:
+    """Whether two rows are attempts at one experiment of one study."""
+    parts = [(row.result.study and row.result.study.study_id, row.result.experiment_id) for row in (one, other)]
+    return parts[0] == parts[1]
 
 
 def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Path]:
