@@ -15,6 +15,10 @@ import os
 import platform
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,15 +38,13 @@ from wattdock.host.machine import describe_machine
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from comparison import Arms
     from engines import Block, LiveEngine
-    from paired import Arm
 
     from wattdock.host.gpus import GpuInfo
     from wattdock.records import GeneratedPass
-
-    Arms = Mapping[Arm, Callable[[], GeneratedPass]]
 
 OVERHEADS = {
     "start-up": start_up,
@@ -109,26 +111,33 @@ class Bench:
         if not python.exists():
             raise PreflightError(f"no interpreter at {python}; make bench makes one, --runner-python names another")
         named = self._options.runner_python is not None
-        with live_engine(size, python=python, keep_pythonpath=named, gpu=self._gpu, home=self._scratch) as engine:
+        start = partial(live_engine, size, python=python, keep_pythonpath=named, gpu=self._gpu)
+        with ExitStack() as stack, ThreadPoolExecutor(size.engines) as pool:
+            starting = [start(home=self._scratch / str(number)) for number in range(size.engines)]
+            engines = [*pool.map(stack.enter_context, starting)]
             ways = [Way.RUNNER, *(BARE_WAYS[name][0] for name in wanted if name in BARE_WAYS)]
-            block = engine.warm_up(ways, self._options.block_s)
+            # Side by side as later: that is how fast each will be.
+            blocks = pool.map(lambda engine: engine.warm_up(ways, self._options.block_s), engines)
+            block = max(blocks, key=attrgetter("passes"))
             for name in wanted:
                 quadruples = self._quadruples(name, block)
                 work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
                 say(f"{name}: {quadruples} quadruples, {work} per block")
                 compare = self._compare_meter if name == "meter" else self._compare_runner
-                compare(name, engine, block, quadruples)
+                compare(name, engines, block, quadruples)
 
-    def _compare_runner(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
+    def _compare_runner(self, name: str, engines: Sequence[LiveEngine], block: Block, planned: int) -> None:
         way, loop = BARE_WAYS[name]
         quantities = [Quantity(Claim(f"runner / {loop}", RUNNER_LIMIT, planned), tokens_per_s)]
-        arms: Arms = {
-            "A": lambda: engine.run(Way.RUNNER, block.requests),
-            "B": lambda: engine.run(way, block.requests),
-        }
-        self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
+        arms: list[Arms] = [
+            {"A": partial(engine.run, Way.RUNNER, block.requests), "B": partial(engine.run, way, block.requests)}
+            for engine in engines
+        ]
+        self._compare(name, arms, Comparison(engines[0].description, block.requests, block.passes, quantities))
 
-    def _compare_meter(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
+    def _compare_meter(self, name: str, engines: Sequence[LiveEngine], block: Block, planned: int) -> None:
+        (engine,) = engines
+
         def serve(heard: Callable[[object], None]) -> GeneratedPass:
             return engine.run(Way.RUNNER, block.requests, heartbeat=heard)
 
@@ -143,9 +152,9 @@ class Bench:
             cost = MeterCost()
             self.figures.meter = (what, cost)
             arms: Arms = {"A": lambda: cost.run_metered(serve), "B": lambda: run_unmetered(serve)}
-            self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
+            self._compare(name, [arms], Comparison(engine.description, block.requests, block.passes, quantities))
 
-    def _compare(self, name: str, arms: Arms, comparison: Comparison) -> None:
+    def _compare(self, name: str, arms: Sequence[Arms], comparison: Comparison) -> None:
         self.claims[name] = comparison.claims
         self.figures.comparisons.append(comparison)
 
@@ -201,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quadruples", type=int, default=3, help="of blocks, per comparison (default: 3)")
     made.add_argument("--minutes", type=float, help="per comparison, instead of --quadruples")
     made.add_argument("--block-s", type=float, default=10.0, help="least length of a block (default: 10)")
-    made.add_argument("--gpu", action="store_true", help="llama-3.1-8b's shape on the first GPU")
+    made.add_argument("--gpu", action="store_true", help="on the first GPU, in sizes that fit it")
     made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
     made.add_argument("--require", type=names([*COMPARISONS]), default=(), help="comparisons whose claims must hold")
     made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")

@@ -1,16 +1,18 @@
-"""Two arms on one live engine, block after block, and the claims that their ratio is held against.
+"""Two arms on live engines, block after block, and the claims that their ratio is held against.
 
 Knows no engine: an arm is a call that does one block of work and returns what was generated.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from paired import log_ratio, order
+from paired import log_ratio, order, trimmed_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from wattdock.records import GeneratedPass
 
+    Arms = Mapping[Arm, Callable[[], GeneratedPass]]
     # Four passes in the order they were run in, each with its arm.
     Turn = list[tuple[Arm, GeneratedPass]]
 
@@ -63,24 +66,32 @@ class Comparison:
         return [quantity.claim for quantity in self.quantities]
 
     def rate_of(self, arm: Arm) -> float:
-        """Return an arm's output tokens per second over all its blocks."""
+        """Return an arm's output tokens per second over all its blocks, of one engine."""
         own = [(took_s, count) for which, took_s, count in self.blocks if which == arm]
         return sum(count for _, count in own) / sum(took_s for took_s, _ in own)
 
-    def run(self, arms: Mapping[Arm, Callable[[], GeneratedPass]], after_each: Callable[[], None]) -> None:
-        """Run the planned quadruples of blocks; call `after_each` after every one of them."""
-        for number in range(self.claims[0].planned):
-            turns = [self._turn(order(number * self.passes + turn), arms) for turn in range(self.passes)]
-            for block in zip(*(sorted(turn, key=itemgetter(0)) for turn in turns), strict=True):
-                passes = [one for _, one in block]
-                self.blocks.append((block[0][0], seconds(passes), tokens(passes)))
-            for quantity in self.quantities:
-                quantity.claim.log_ratios.append(mean(quantity.log_ratio(turn) for turn in turns))
-            after_each()
+    def run(self, engines: Sequence[Arms], after_each: Callable[[], None]) -> None:
+        """Run the planned quadruples of blocks on every engine at once; call `after_each` after every one of them."""
+        with ThreadPoolExecutor(len(engines)) as pool:
+            for number in range(self.claims[0].planned):
+                quadruples = [*pool.map(partial(self._quadruple, number), engines)]
+                for turns in quadruples:
+                    self._keep_blocks(turns)
+                for quantity in self.quantities:
+                    ratios = [[quantity.log_ratio(turn) for turn in turns] for turns in quadruples]
+                    quantity.claim.log_ratios.append(mean(map(trimmed_mean, ratios)))
+                    quantity.claim.untrimmed.append(mean(map(mean, ratios)))
+                after_each()
 
-    def _turn(self, places: Sequence[Arm], arms: Mapping[Arm, Callable[[], GeneratedPass]]) -> Turn:
-        """Run one pass of each of a quadruple's four blocks."""
-        return [(arm, arms[arm]()) for arm in places]
+    def _quadruple(self, number: int, arms: Arms) -> list[Turn]:
+        """Run four blocks on one engine: turns of one pass of each."""
+        places = [order(number * self.passes + turn) for turn in range(self.passes)]
+        return [[(arm, arms[arm]()) for arm in turn] for turn in places]
+
+    def _keep_blocks(self, turns: Sequence[Turn]) -> None:
+        for block in zip(*(sorted(turn, key=itemgetter(0)) for turn in turns), strict=True):
+            passes = [one for _, one in block]
+            self.blocks.append((block[0][0], seconds(passes), tokens(passes)))
 
 
 def seconds(block: Sequence[GeneratedPass]) -> float:

@@ -64,6 +64,8 @@ class Size:
 
     Attributes:
         in_flight: Requests at a time; PyTorch serves them as one static batch.
+        engines: Live engines side by side on one device. One request at a time leaves most of a GPU, and of a host,
+            idle, and each engine's host scatters by itself.
     """
 
     backend: Literal["pytorch", "vllm"]
@@ -74,9 +76,11 @@ class Size:
     input_tokens: int
     output_tokens: int
     engine_args: Mapping[str, object] = field(default_factory=dict)
+    engines: int = 1
 
     def __str__(self) -> str:
-        return (
+        together = f"{self.engines} engines side by side, each: " if self.engines > 1 else ""
+        return together + (
             f"{self.shape}, random weights, {self.dtype}, {self.in_flight} in flight ({self.arrival}), "
             f"{self.input_tokens} in, {self.output_tokens} out"
         )
@@ -84,12 +88,14 @@ class Size:
 
 # On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows. PyTorch's passes are
 # short because a host's speed wanders on every time scale: the more often two arms take turns, the less of it is left.
+# On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does,
+# and four engines leave the device idle most of the time.
 CPU_SIZES = {
     "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "llama-3.1-8b", "bfloat16", "batch", 1, 64, 16),
+    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 16, engines=4),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 
@@ -183,6 +189,7 @@ def live_engine(
     Raises:
         WattdockError: It did not start or load.
     """
+    home.mkdir(exist_ok=True)
     model = resolve_shape(size.shape, home=home, progress=lambda _: None)
     backend = f"bare_{size.backend}"
     spec = LaunchSpec(

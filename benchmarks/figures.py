@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from paired import bounds
+
 from wattdock import __version__
 
 if TYPE_CHECKING:
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
 HOW_TO_READ = """\
 Both arms run on one live engine in one process. Every block is the same number of passes and requests, on prompts of
 their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
-(ABBA, BAAB, …): only what changes faster blurs a ratio. From each quadruple of blocks comes one value, the mean over
-its turns of the logarithm of the ratio of rates; the bound is one-sided, 95 %, by Student's t over these values.
-*Margin* is what so many values with such a scatter can resolve: a smaller cost cannot be told from none. `holds`: the
-lower bound reaches the limit, a ratio above 1 counting as 1, since nothing in the first arm makes an engine faster;
-`fails`: the upper bound is below it; `unresolved` is neither, and no pass.
+(ABBA, BAAB, …): only what changes faster blurs a ratio. From each quadruple of blocks comes one value, the trimmed mean
+over its turns (without the lowest and the highest fifth of five or more) of the logarithm of the ratio of rates, and
+over the engines where several run side by side; the bound is one-sided, 95 %, by Student's t over these values. What
+plain means give stands below: a pause too rare for the trimmed mean would show there. *Margin* is what so many values
+with such a scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit, a
+ratio above 1 counting as 1, since nothing in the first arm makes an engine faster; `fails`: the upper bound is below
+it; `unresolved` is neither, and no pass.
 
 *Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
 engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
@@ -102,6 +106,10 @@ def details(one: Comparison) -> Iterator[str]:
     for claim in one.claims:
         values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
         yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"
+        if claim.untrimmed != claim.log_ratios:
+            plain = bounds(claim.untrimmed)
+            lower = "–" if plain.lower is None else f"{plain.lower:.4f}"
+            yield f"{claim.what}, from plain means: {plain.ratio:.4f}, lower bound {lower}"
 
 
 def meter_cost(what: str, cost: MeterCost) -> str:

@@ -17,6 +17,9 @@ Arm = Literal["A", "B"]
 Verdict = Literal["holds", "fails", "unresolved"]
 
 CONFIDENCE = 0.95
+# How much of a quadruple's turns is left out at each end: a host that stalls for a tenth of a second hits few of them,
+# and a mean would be those.
+TRIMMED = 0.2
 # A drift that is linear cancels in each of them, one that is bent in the same way cancels between neighbours.
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 
@@ -32,6 +35,12 @@ def log_ratio(arms: Sequence[Arm], rates: Sequence[float]) -> float:
     for arm, rate in zip(arms, rates, strict=True):
         by_arm[arm].append(log(rate))
     return mean(by_arm["A"]) - mean(by_arm["B"])
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean without the `TRIMMED` lowest and highest shares, each rounded down to whole values."""
+    left_out = int(TRIMMED * len(values))
+    return mean(sorted(values)[left_out : len(values) - left_out])
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,14 @@ class Claim:
         what: What is compared, for people.
         planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
         log_ratios: One per quadruple so far.
+        untrimmed: The same from plain means, to be seen beside them.
     """
 
     what: str
     limit: float
     planned: int
     log_ratios: list[float] = field(default_factory=list)
+    untrimmed: list[float] = field(default_factory=list)
 
     @property
     def seen(self) -> Bounds | None:

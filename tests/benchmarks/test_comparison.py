@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from comparison import Comparison, Quantity
 from engines import tokens_per_s
-from paired import Claim
+from paired import Claim, bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from comparison import Arms
 
 PASSES, QUADRUPLES, COST = 4, 6, 0.004
 
@@ -40,8 +43,20 @@ def compared(passes: int) -> tuple[Machine, Comparison]:
     machine = Machine()
     claim = Claim("with / without", 0.995, QUADRUPLES)
     comparison = Comparison("a machine", 1, passes, [Quantity(claim, tokens_per_s)])
-    comparison.run({"A": machine.arm("A"), "B": machine.arm("B")}, lambda: None)
+    comparison.run([{"A": machine.arm("A"), "B": machine.arm("B")}], lambda: None)
     return machine, comparison
+
+
+def stalling(machine: Machine, name: str, stalls: set[int]) -> Callable[[], Any]:
+    """Serve as the machine's arm does, but take half as long again in the passes of these numbers."""
+    serve, number = machine.arm(name), count()
+
+    def stall() -> Any:
+        one = serve()
+        one.span.duration_s *= 1.5 if next(number) in stalls else 1
+        return one
+
+    return stall
 
 
 def test_blocks_of_several_passes_take_turns_after_every_pass() -> None:
@@ -60,3 +75,33 @@ def test_what_changes_more_slowly_than_four_passes_does_not_blur_a_ratio() -> No
     assert seen.n == QUADRUPLES
     assert seen.ratio == pytest.approx(1 / (1 + COST))
     assert comparison.claims[0].verdict == "holds"
+
+
+def test_engines_side_by_side_give_one_value_for_each_quadruple() -> None:
+    """Each serves its own turns; what one of them costs counts by its share."""
+    machines = [Machine(), Machine()]
+    comparison = Comparison("machines", 1, PASSES, [Quantity(Claim("a / b", 0.9, 2), tokens_per_s)])
+    slow = stalling(machines[1], "A", stalls=set(range(1000)))
+    arms: list[Arms] = [
+        {"A": machines[0].arm("A"), "B": machines[0].arm("B")},
+        {"A": slow, "B": machines[1].arm("B")},
+    ]
+    comparison.run(arms, lambda: None)
+    assert [machine.turns for machine in machines] == ["ABBABAAB" * PASSES] * 2
+    assert len(comparison.blocks) == 4 * 2 * len(machines)
+    expected = -np.log(1 + COST) - np.log(1.5) / 2
+    assert comparison.claims[0].log_ratios == pytest.approx([expected, expected])
+
+
+def test_a_stall_blurs_the_plain_mean_and_not_the_trimmed_one() -> None:
+    """One pass in thirty takes half as long again, in either arm by chance."""
+    machine, passes = Machine(), 15
+    claim = Claim("with / without", 0.995, QUADRUPLES)
+    comparison = Comparison("a machine", 1, passes, [Quantity(claim, tokens_per_s)])
+    rng = np.random.default_rng(8)
+    hit = {name: set(np.flatnonzero(rng.random(2 * passes * QUADRUPLES) < 1 / 30).tolist()) for name in "AB"}
+    comparison.run([{"A": stalling(machine, "A", hit["A"]), "B": stalling(machine, "B", hit["B"])}], lambda: None)
+    trimmed, plain = bounds(claim.log_ratios), bounds(claim.untrimmed)
+    assert trimmed.ratio == pytest.approx(1 / (1 + COST), rel=1e-9)
+    assert plain.margin
+    assert plain.margin > 0.005
