@@ -24,6 +24,8 @@ DATING_TRIES = 5
 # A device event may disagree with the host by its resolution and the host's own jitter, and by clock drift.
 DISAGREEMENT_NS = 2 * NS_PER_MS
 DISAGREEMENT_SHARE = 1e-3
+# Events made before a pass, so that a step only records one; later steps make their own.
+SPARE_EVENTS = 2048
 
 
 class StepClock:
@@ -42,11 +44,14 @@ class StepClock:
         self._on_device = device.type != "cpu"
         self._marks: list[Any] = []
         self._mark: Callable[[], Any] = self._event if self._on_device else now_ns
+        self._stream: Any = None
+        self._spare: list[Any] = []
         self._base: tuple[Any, int] | None = None
 
     def open(self) -> None:
-        """Tie the device's clock to the host's; call it on a drained device."""
+        """Make the events of the first steps, and tie the device's clock to the host's; call it on a drained device."""
         if self._on_device:
+            self._prepare()
             self._base = self._dated_event()
 
     @contextmanager
@@ -89,11 +94,18 @@ class StepClock:
         elapsed_ms = [base.elapsed_time(mark) for mark in self._marks]
         return host_instants(elapsed_ms, closing_ms, base_ns, closing_ns)
 
-    def _event(self) -> Any:
+    def _prepare(self) -> None:
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        self._stream = torch.cuda.current_stream(self._device)
+        self._spare = [_new_event() for _ in range(SPARE_EVENTS)]
+        # torch makes the driver's event where it is first recorded.
+        for event in self._spare:
+            event.record(self._stream)
+
+    def _event(self) -> Any:
+        event = self._spare.pop() if self._spare else _new_event()
+        event.record(self._stream)
         return event
 
     def _dated_event(self) -> tuple[Any, int]:
@@ -108,6 +120,12 @@ class StepClock:
         event = self._event()
         event.synchronize()
         return event, before_ns, now_ns()
+
+
+def _new_event() -> Any:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)
 
 
 def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, closing_ns: int) -> list[int]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from contract.runner_process import FAKE_FOLDER, running
+from contract.runner_process import FAKE_FOLDER, generate_requests, ids_prompt, running, workload
+from contract.subjects import write_config
+
+from wattdock_runner.__main__ import EXIT_STUCK
 
 SYS_TGKILL = 234
 ENDS_WITHIN_S = 15
+# It waits ten seconds for the engine before it gives up.
+STUCK_ENDS_WITHIN_S = 40
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals single threads through Linux's tgkill")
@@ -27,6 +33,19 @@ def test_a_runner_stops_when_another_of_its_threads_takes_the_signal() -> None:
         except subprocess.TimeoutExpired:
             pytest.fail(f"still there after {ENDS_WITHIN_S} s:\n{runner.log.read_text()}")
         assert runner.process.returncode == 0
+
+
+def test_a_runner_whose_engine_hangs_leaves_without_it_and_logs_where_it_hangs(tmp_path: Path) -> None:
+    """Whoever has to find out what an engine waits for finds the stack of every thread in the runner's log."""
+    with running("fake", FAKE_FOLDER) as runner:
+        runner.load(write_config(tmp_path), engine_args={"step_s": 600.0})
+        call = runner.stub.Generate(iter(generate_requests(workload(), [ids_prompt(3)])))
+        next(call)
+        runner.process.terminate()
+        assert runner.process.wait(STUCK_ENDS_WITHIN_S) == EXIT_STUCK
+        log = runner.log.read_text()
+    assert "the engine did not end; leaving without it" in log
+    assert re.search(r'^Thread 0x.*\n(  File .*\n)*?  File ".*fake.*", line', log, re.MULTILINE), log
 
 
 def takes_sigterm(task: Path, pid: int) -> bool:

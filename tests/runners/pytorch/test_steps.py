@@ -106,6 +106,7 @@ class FakeHost:
 def step_instants(steps: Any, monkeypatch: pytest.MonkeyPatch, host: FakeHost) -> tuple[list[int], int]:
     """Return what a step clock makes of one step 100 ms into a pass of 500 ms, and when the step really was."""
     monkeypatch.setattr(steps, "now_ns", host.now_ns)
+    monkeypatch.setattr(steps.StepClock, "_prepare", lambda _: None)
     monkeypatch.setattr(steps.StepClock, "_event", lambda _: host.event())
     clock = steps.StepClock(PassRecorder(), SimpleNamespace(type="cuda"))
     clock.open()
