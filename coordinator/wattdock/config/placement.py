@@ -56,7 +56,9 @@ class EngineMemory:
         share: Of each GPU's memory, what the engine may take.
         step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
         logits_rows: Most requests whose logits are computed together; None: the batch.
-        hidden_copies: Tensors as wide as the hidden state that are alive at once in a step.
+        hidden_copies: Tensors as wide as the hidden state that are alive at once beside a layer's MLP.
+        norm_copies: As many, where what the MLP gave is added up and normed.
+        keeps_head_outputs: Whether what attention's heads gave is alive then, too.
         workspace_bytes: What matrix products keep beside them, where the engine counts it among activations.
         logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
@@ -73,6 +75,8 @@ class EngineMemory:
     step_tokens: int | None = None
     logits_rows: int | None = None
     hidden_copies: int = 4
+    norm_copies: int = 0
+    keeps_head_outputs: bool = False
     workspace_bytes: int = 0
     logit_bytes: int = 8
     kv_cache_bytes: int | None = None

@@ -53,6 +53,7 @@ class Architecture:
     Attributes:
         heads, kv_heads: Of attention; equal for plain multi-head attention, `kv_heads` 1 for multi-query.
         mlp_width: What tensor parallelism has to divide in the MLP.
+        head_values: Values per token that attention's heads give together, over all GPUs of a split.
         mlp_values: Values per token alive at once in an MLP, over all GPUs of a split.
         branches: How many more copies of the hidden state there are, where attention and MLP run side by side.
         expert_values: Of these copies of the hidden state that routing makes, which no split divides.
@@ -70,6 +71,7 @@ class Architecture:
     heads: int
     kv_heads: int
     mlp_width: int
+    head_values: int
     mlp_values: int
     embedding: int
     head: int

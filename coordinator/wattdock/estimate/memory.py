@@ -82,7 +82,7 @@ def activation_bytes(
     prompt_tokens: int,
     bytes_per_value: float,
 ) -> float:
-    """Return the largest transient need of one GPU: a step's MLP beside hidden states, or choosing tokens.
+    """Return the largest transient need of one GPU: a step's MLP beside hidden states, its sum, or choosing tokens.
 
     Choosing tokens needs the whole vocabulary for every request, in single precision, however the model is split.
     """
@@ -91,4 +91,6 @@ def activation_bytes(
     hidden = tokens * model.hidden * bytes_per_value
     inside = tokens * max(model.mlp_values / split.tensor, model.expert_values) * bytes_per_value
     choosing = rows * model.vocab * engine.logit_bytes
-    return max((engine.hidden_copies + model.branches) * hidden + inside, hidden + choosing) + engine.workspace_bytes
+    heads = tokens * model.head_values / split.tensor * bytes_per_value if engine.keeps_head_outputs else 0
+    beside_mlp = (engine.hidden_copies + model.branches) * hidden + heads + inside
+    return max(beside_mlp, engine.norm_copies * hidden + heads, hidden + choosing) + engine.workspace_bytes

@@ -83,8 +83,12 @@ class Section(ReplicableSection):
             share=self.gpu_memory_utilization or SHARE,
             step_tokens=self.max_num_batched_tokens or STEP_TOKENS,
             logits_rows=self.max_num_seqs or SEQUENCES,
-            # The residual stream, what is added to it and its norm, as the peaks of two shapes on an H200 have it.
-            hidden_copies=3,
+            # vLLM compiles what lies between two attentions in one piece, whose inputs its caller holds: the residual
+            # stream and what the heads gave. Inside, there is the new residual stream beside the MLP; later this, the
+            # MLP's sum over GPUs, the next residual stream and its norm.
+            hidden_copies=2,
+            norm_copies=5,
+            keeps_head_outputs=True,
             workspace_bytes=WORKSPACE_BYTES,
             logit_bytes=LOGIT_BYTES,
             kv_cache_bytes=self.kv_cache_memory_bytes,
