@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from wattdock.errors import ConfigError
-from wattdock.results.agreement import Agreement, Answer, agreement_of, answers
+from wattdock.results.agreement import Agreement, Answer, agreement, agreement_of, answers
 from wattdock.results.tables import REQUESTS_SCHEMA
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_equal_tokens_agree_wholly() -> None:
@@ -37,6 +35,44 @@ def test_nothing_in_common_is_no_agreement() -> None:
     """Not even a perfect one."""
     with pytest.raises(ConfigError, match="no request"):
         agreement_of({(0, 0, 0): [1]}, {(1, 0, 0): [1]})
+
+
+def stored(folder: Path, backend: str, tensor: int, weights: str) -> Path:
+    """Return a result folder of one request with its tokens."""
+    row = json.loads((Path(__file__).parent / "samples/v3.json").read_text(encoding="utf-8"))
+    row["config"]["backend"] = backend
+    row["environment"]["model"]["weights"] = weights
+    row["environment"]["parallelism"] = {"kind": "tensor", "tensor_parallel_size": tensor} if tensor > 1 else {}
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps(row), encoding="utf-8")
+    request = dict.fromkeys(REQUESTS_SCHEMA.names) | {"restart": 0, "pass": 1, "index": 0, "output_ids": [5, 7]}
+    pq.write_table(pa.Table.from_pylist([request], schema=REQUESTS_SCHEMA), folder / "requests.parquet")
+    return folder
+
+
+RANDOM, READ = "random(uniform [-0.001, 0.001), seed 0)", "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "weights", "refused"),
+    [
+        (("vllm", 1), ("vllm", 4), RANDOM, "vllm with tensor_parallel_size 1 and of vllm with tensor_parallel_size 4"),
+        (("vllm", 1), ("pytorch", 1), RANDOM, "vllm with tensor_parallel_size 1 and of pytorch are"),
+        (("vllm", 1), ("vllm", 4), READ, None),
+        (("vllm", 2), ("vllm", 2), RANDOM, None),
+        (("pytorch", 1), ("pytorch", 4), RANDOM, None),
+    ],
+)
+def test_two_draws_of_random_weights_are_two_models(
+    tmp_path: Path, one: tuple[str, int], other: tuple[str, int], weights: str, refused: str | None
+) -> None:
+    """vLLM's workers draw their shards each; PyTorch's ranks keep parts of one draw; files are the same for all."""
+    folders = [stored(tmp_path / str(number), *what, weights) for number, what in enumerate((one, other))]
+    if refused is None:
+        assert agreement(*folders).identical == 1
+    else:
+        with pytest.raises(ConfigError, match=refused):
+            agreement(*folders)
 
 
 def test_an_answer_of_no_tokens_is_told_apart_from_one_that_was_not_told(tmp_path: Path) -> None:

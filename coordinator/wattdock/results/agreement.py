@@ -26,6 +26,9 @@ SAME = (
     ("config", "workload", "seed"),
     ("config", "workload", "temperature"),
 )
+# Random weights are one backend's draw; and vLLM's workers each draw their shards, so that a tensor-parallel size has a
+# model of its own. PyTorch's ranks keep their parts of one draw.
+DRAWS_SHARDS = "vllm"
 # Restart, pass, and number of the request.
 Key = tuple[int, int, int]
 
@@ -58,7 +61,8 @@ def agreement(first: Path, second: Path) -> Agreement:
     """Return how far two result folders agree, request by request of the same restart and pass.
 
     Raises:
-        ConfigError: They are not of the same model, weights, prompts, seed and temperature, or hold no tokens.
+        ConfigError: They are not of the same model, weights, prompts, seed and temperature, or hold no tokens; or their
+            weights are random and were not drawn alike.
         StoreError: One cannot be read.
     """
     results = [load_result(folder) for folder in (first, second)]
@@ -66,12 +70,32 @@ def agreement(first: Path, second: Path) -> Agreement:
         one, other = (_at(result, place) for result in results)
         if one != other:
             raise ConfigError(f"{'.'.join(place)} differs: {one} and {other}; their tokens are not comparable")
+    _require_one_draw(*results)
     one, other = ({key: answer for key, answer in answers(folder).items() if answer.ids} for folder in (first, second))
     if longer := [key for key in one if key in other and one[key].prompt_tokens != other[key].prompt_tokens]:
         restart, pass_, request = (at + 1 for at in longer[0])
         where = f"request {request} of restart {restart}, pass {pass_}"
         raise ConfigError(f"the prompts of {where} are not of one length; set prompts.count")
     return agreement_of(*({key: answer.ids or () for key, answer in side.items()} for side in (one, other)))
+
+
+def _require_one_draw(first: ExperimentResult, second: ExperimentResult) -> None:
+    """Refuse two draws of random weights: their tokens differ because the models do."""
+    if not str(_at(first, ("environment", "model", "weights"))).startswith("random"):
+        return
+    one, other = (_draw(result) for result in (first, second))
+    if one != other:
+        raise ConfigError(
+            f"random weights of {one} and of {other} are different ones, so their tokens are not comparable; "
+            "measure a checkpoint"
+        )
+
+
+def _draw(result: ExperimentResult) -> str:
+    """Return by what random weights were drawn, in words."""
+    backend = str(_at(result, ("config", "backend")))
+    size = (_at(result, ("environment", "parallelism")) or {}).get("tensor_parallel_size") or 1
+    return f"{backend} with tensor_parallel_size {size}" if backend == DRAWS_SHARDS else backend
 
 
 def agreement_of(first: Mapping[Key, Sequence[int]], second: Mapping[Key, Sequence[int]]) -> Agreement:
