@@ -98,10 +98,10 @@ class Command:
         return marked and str(WATTDOCK).encode() in words[:2]
 
 
-def on_gpus(wattdock: Command, *gpus: fake_nvml.FakeGpu) -> dict[str, str]:
-    """Return the variable that gives the run these GPUs."""
+def on_gpus(wattdock: Command, *gpus: fake_nvml.FakeGpu, origin_ns: int | None = None) -> dict[str, str]:
+    """Return the variable that gives the run these GPUs, whose course begins at `origin_ns`, or now."""
     folder = fake_nvml.build(wattdock.home)
-    fake_nvml.config(folder, gpus=list(gpus))
+    fake_nvml.config(folder, gpus=list(gpus), origin_ns=origin_ns)
     for file in (folder, *folder.iterdir()):
         give_to_user(file)
     return {"LD_LIBRARY_PATH": str(folder)}

@@ -94,7 +94,8 @@ def load_model(
     report("drawing random weights" if order.random_weights else "reading weights", None)
     model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
-    return model, _describe(model, settings, gpus, parameters, span)
+    described = _describe(model, settings, gpus, parameters, span, random_weights=order.random_weights is not None)
+    return model, described
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -227,7 +228,13 @@ def _tokenizer(order: LoadOrder) -> Any:
 
 
 def _describe(
-    model: VllmModel, settings: dict[str, Any], gpus: tuple[Gpu, ...], parameters: int | None, span: Span
+    model: VllmModel,
+    settings: dict[str, Any],
+    gpus: tuple[Gpu, ...],
+    parameters: int | None,
+    span: Span,
+    *,
+    random_weights: bool,
 ) -> LoadedModel:
     config = model.engine.vllm_config
     places = model.engine.collective_rpc("wattdock_place")
@@ -238,6 +245,8 @@ def _describe(
         # Not an argument, but what came of them: weights, activation peak, graphs and cache as vLLM measured them.
         "memory_by_gpu": memory_by_gpu(model.engine),
     }
+    if random_weights:
+        effective["random_weights_drawn"] = drawn(model.engine)
     is_quantised = config.model_config.quantization is not None
     bytes_each = config.model_config.dtype.itemsize
     return LoadedModel(
@@ -259,6 +268,11 @@ def memory_by_gpu(engine: LLMEngine) -> dict[str, dict[str, int | None]]:
     """Return what each worker found of its GPU's memory, by the GPU's UUID in NVML's form."""
     found = engine.collective_rpc("wattdock_memory")
     return {nvml_uuid(uuid): memory for uuid, memory in found if uuid is not None}
+
+
+def drawn(engine: LLMEngine) -> str:
+    """Return how random weights were drawn: whole, so that every split has one model, or each worker its shards."""
+    return "whole" if all(engine.collective_rpc("wattdock_drew_whole")) else "per shard"
 
 
 def drain(engine: LLMEngine) -> None:

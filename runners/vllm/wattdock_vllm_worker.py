@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import AutoModelForCausalLM
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from wattdock_vllm_faults import report_to_parent
 from wattdock_vllm_memory import memory_found, pool_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
 
@@ -40,6 +44,10 @@ class WorkerExtension:
             return None, layers
         return str(torch.cuda.get_device_properties(self.device).uuid), layers
 
+    def wattdock_drew_whole(self) -> bool:
+        """Whether random weights were drawn as whole tensors, of which this worker took its shards."""
+        return UniformLoader.drew_whole
+
     def wattdock_memory(self) -> tuple[str | None, dict[str, int | None]]:
         """Return the UUID of this worker's GPU, and what vLLM found there at its start, in bytes; nothing on a CPU."""
         if self.device.type != "cuda":
@@ -52,20 +60,61 @@ class WorkerExtension:
 class UniformLoader(BaseModelLoader):  # type: ignore[misc]
     """`load_format: dummy`, with the range and the seed that were asked for.
 
-    vLLM's own draws U[-0.001, 0.001) from a seed of its own; up to 0.32 all tensors of one size are equal. Here each
-    parameter has a generator of its own, seeded by its name. Shards of one tensor are equal on all ranks, as vLLM's.
+    vLLM's own draws U[-0.001, 0.001) with its own seed, the same in every shard; up to 0.32 all tensors of one size
+    are equal. Here each tensor that a checkpoint would have is drawn whole, with a generator of its own, seeded by its
+    name, and every worker takes its shards of it: all splits have one model, which is the PyTorch runner's on the same
+    kind of device. Where vLLM does not take tensors by transformers' names (experts), each parameter is drawn as it
+    lies, and shards of one tensor are equal on all ranks.
     """
+
+    # What the last load in this process did.
+    drew_whole = False
 
     def download_model(self, model_config: Any) -> None:
         """Nothing is read."""
 
-    def load_weights(self, model: Any, model_config: Any) -> None:  # noqa: ARG002
+    def load_weights(self, model: Any, model_config: Any) -> None:
         """Draw every parameter in place."""
         drawing = self.load_config.model_loader_extra_config
         for name, parameter in model.named_parameters():
             if parameter.device.type == "meta":
                 raise ValueError(f"random weights cannot be quantised while loading: {name} has no storage yet")
-            draw(parameter.data, name, **drawing)
+        UniformLoader.drew_whole = takes_whole_tensors(model, model_config, drawing)
+        if not UniformLoader.drew_whole:
+            for name, parameter in model.named_parameters():
+                draw(parameter.data, name, **drawing)
+
+
+def takes_whole_tensors(model: Any, model_config: Any, drawing: Mapping[str, Any]) -> bool:
+    """Give `model` the tensors that a checkpoint would have; False if that does not fill all of its parameters."""
+    device = next(model.parameters()).device
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, shape in checkpoint_shapes(model_config).items():
+            values = torch.empty(shape, dtype=model_config.dtype, device=device)
+            draw(values, name, **drawing)
+            yield name, values
+
+    try:
+        filled = model.load_weights(tensors())
+    # What vLLM raises for a name or a shape that a model of its does not know.
+    except (AssertionError, AttributeError, KeyError, ValueError):
+        return False
+    return filled is not None and {name for name, _ in model.named_parameters()} <= set(filled)
+
+
+def checkpoint_shapes(model_config: Any) -> dict[str, torch.Size]:
+    """Return the shape of every tensor of a checkpoint, tied ones once, as transformers names them.
+
+    Raises:
+        ValueError: transformers has no such class.
+    """
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(
+            model_config.hf_text_config, trust_remote_code=model_config.trust_remote_code
+        )
+    empty.tie_weights()
+    return {name: parameter.shape for name, parameter in empty.named_parameters()}
 
 
 def draw(values: torch.Tensor, name: str, *, low: float, high: float, seed: int) -> None:

@@ -71,6 +71,19 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
     assert agree["status"] == "pass", agree
 
 
+def test_a_counter_of_nonsense_is_a_counter_that_cannot_be_read(wattdock: Command) -> None:
+    """All ones, as from a driver that has none to give: told, and no figure made of it."""
+    env = on_gpus(wattdock, FakeGpu(counter_offset_mj=1.8e19))
+    done = wattdock("run", *SMALL, *TWO_SECONDS, env=env)
+    assert "Traceback" not in done.stderr
+    assert "a bug" not in done.stderr + done.stdout
+    [row] = wattdock.results()
+    assert row["energy"]["total_j"] is None
+    assert "not measured" in done.stdout
+    [measured] = [one for one in row["audit"]["checks"] if one["name"] == "energy measured"]
+    assert measured["status"] != "pass"
+
+
 @pytest.mark.parametrize("meter", ["zeus", "rapl"])
 def test_a_meter_that_cannot_be_had_is_refused_before_anything_starts(wattdock: Command, meter: str) -> None:
     """One line with the next step, exit code 3, no row; the driver, where there is one, shows no GPU."""

@@ -59,8 +59,8 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
         pytest.skip("another clock needs root and a kernel with time namespaces")
     env = on_gpus(wattdock, FakeGpu())
     file = killed_in_its_second_pass(wattdock, env)
-    # It also takes back what somebody had set.
-    env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0))
+    # It also takes back what somebody had set. The GPU's course begins with the new clock.
+    env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0), origin_ns=0)
     resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
     _, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err

@@ -37,12 +37,13 @@ def test_nothing_in_common_is_no_agreement() -> None:
         agreement_of({(0, 0, 0): [1]}, {(1, 0, 0): [1]})
 
 
-def stored(folder: Path, backend: str, tensor: int, weights: str) -> Path:
+def stored(folder: Path, backend: str, tensor: int, drawn: str | None, weights: str) -> Path:
     """Return a result folder of one request with its tokens."""
     row = json.loads((Path(__file__).parent / "samples/v3.json").read_text(encoding="utf-8"))
     row["config"]["backend"] = backend
     row["environment"]["model"]["weights"] = weights
     row["environment"]["parallelism"] = {"kind": "tensor", "tensor_parallel_size": tensor} if tensor > 1 else {}
+    row["environment"]["engine_args"] = {"random_weights_drawn": drawn} if drawn else {}
     folder.mkdir()
     (folder / "result.json").write_text(json.dumps(row), encoding="utf-8")
     request = dict.fromkeys(REQUESTS_SCHEMA.names) | {"restart": 0, "pass": 1, "index": 0, "output_ids": [5, 7]}
@@ -51,22 +52,37 @@ def stored(folder: Path, backend: str, tensor: int, weights: str) -> Path:
 
 
 RANDOM, READ = "random(uniform [-0.001, 0.001), seed 0)", "checkpoint"
+ONE, FOUR = ("vllm", 1, None), ("vllm", 4, None)
+ALONE, SPLIT, SHARDS = ("vllm", 1, "whole"), ("vllm", 4, "whole"), ("vllm", 4, "per shard")
+TORCH, RANKS = ("pytorch", 1, None), ("pytorch", 4, None)
 
 
 @pytest.mark.parametrize(
     ("one", "other", "weights", "refused"),
     [
-        (("vllm", 1), ("vllm", 4), RANDOM, "vllm with tensor_parallel_size 1 and of vllm with tensor_parallel_size 4"),
-        (("vllm", 1), ("pytorch", 1), RANDOM, "vllm with tensor_parallel_size 1 and of pytorch are"),
-        (("vllm", 1), ("vllm", 4), READ, None),
-        (("vllm", 2), ("vllm", 2), RANDOM, None),
-        (("pytorch", 1), ("pytorch", 4), RANDOM, None),
+        (
+            ONE,
+            FOUR,
+            RANDOM,
+            "vllm's shards on a GPU, tensor_parallel_size 1 and of vllm's shards on a GPU, tensor_para",
+        ),
+        (ALONE, SHARDS, RANDOM, "whole tensors on a GPU and of vllm's shards on a GPU, tensor_parallel_size 4"),
+        (ONE, TORCH, RANDOM, "vllm's shards on a GPU, tensor_parallel_size 1 and of whole tensors on a GPU"),
+        (ONE, FOUR, READ, None),
+        (FOUR, FOUR, RANDOM, None),
+        (ALONE, SPLIT, RANDOM, None),
+        (ALONE, TORCH, RANDOM, None),
+        (TORCH, RANKS, RANDOM, None),
     ],
 )
 def test_two_draws_of_random_weights_are_two_models(
-    tmp_path: Path, one: tuple[str, int], other: tuple[str, int], weights: str, refused: str | None
+    tmp_path: Path,
+    one: tuple[str, int, str | None],
+    other: tuple[str, int, str | None],
+    weights: str,
+    refused: str | None,
 ) -> None:
-    """vLLM's workers draw their shards each; PyTorch's ranks keep parts of one draw; files are the same for all."""
+    """One draw is shared out or seen whole; files are the same for all."""
     folders = [stored(tmp_path / str(number), *what, weights) for number, what in enumerate((one, other))]
     if refused is None:
         assert agreement(*folders).identical == 1

@@ -40,6 +40,8 @@ VIOLATIONS = {
     "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
 }
 MW_PER_W = 1_000
+# Arrays of readings are of signed 64 bits; a board of 1 kW would take 292,000 years to get there.
+LARGEST_MJ = 2**63 - 1
 NvmlError: type[Exception] = pynvml.NVMLError
 _UNION_MEMBER = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
@@ -131,8 +133,14 @@ def counter_mj(gpu: Device) -> int:
     """Return energy since the driver was loaded, in millijoules.
 
     Source: NVML API, nvmlDeviceGetTotalEnergyConsumption.
+
+    Raises:
+        NvmlError: It cannot be read, or holds what no counter of millijoules reaches, as all ones do.
     """
-    return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+    value = int(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+    if value > LARGEST_MJ:
+        raise NvmlError(pynvml.NVML_ERROR_UNKNOWN)
+    return value
 
 
 def field(gpu: Device, field_id: int) -> float:

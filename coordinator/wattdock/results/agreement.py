@@ -26,9 +26,8 @@ SAME = (
     ("config", "workload", "seed"),
     ("config", "workload", "temperature"),
 )
-# Random weights are one backend's draw; and vLLM's workers each draw their shards, so that a tensor-parallel size has a
-# model of its own. PyTorch's ranks keep their parts of one draw.
-DRAWS_SHARDS = "vllm"
+# Draws a checkpoint's tensors by their names, and gives each rank its parts, as vLLM's runner does where it says so.
+DRAWS_WHOLE = "pytorch"
 # Restart, pass, and number of the request.
 Key = tuple[int, int, int]
 
@@ -92,10 +91,14 @@ def _require_one_draw(first: ExperimentResult, second: ExperimentResult) -> None
 
 
 def _draw(result: ExperimentResult) -> str:
-    """Return by what random weights were drawn, in words."""
+    """Return by what random weights were drawn, in words; each kind of device has a generator of its own."""
     backend = str(_at(result, ("config", "backend")))
+    device = "a GPU" if _at(result, ("environment", "gpu_uuids")) else "a CPU"
+    told = (_at(result, ("environment", "engine_args")) or {}).get("random_weights_drawn")
+    if backend == DRAWS_WHOLE or told == "whole":
+        return f"whole tensors on {device}"
     size = (_at(result, ("environment", "parallelism")) or {}).get("tensor_parallel_size") or 1
-    return f"{backend} with tensor_parallel_size {size}" if backend == DRAWS_SHARDS else backend
+    return f"{backend}'s shards on {device}, tensor_parallel_size {size}"
 
 
 def agreement_of(first: Mapping[Key, Sequence[int]], second: Mapping[Key, Sequence[int]]) -> Agreement:

@@ -365,6 +365,18 @@ def test_random_weights_follow_their_seed(bare: tuple[Runner, Path]) -> None:
     assert answers[0] == answers[1] != answers[2]
 
 
+def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path]) -> None:
+    """Drawn by a checkpoint's names: fused matrices and a vocabulary that vLLM pads hold the same values."""
+    runner, folder = bare
+    weights = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
+    loaded, _ = runner.load(folder, random_weights=weights, dtype="float32")
+    assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
+    ours = output_ids(run(runner))
+    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as pytorch:
+        pytorch.load(folder, random_weights=weights, dtype="float32")
+        assert ours == output_ids(run(pytorch))
+
+
 def test_drawn_values_have_the_stated_distribution() -> None:
     """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12, also in bfloat16; a name is a draw of its own."""
     facts = json.loads(reference(VLLM_PYTHON, VLLM_FOLDER, Path(__file__).with_name("drawn.py")))
