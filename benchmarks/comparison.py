@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from operator import itemgetter
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -74,7 +75,7 @@ class Comparison:
         """Run the planned quadruples of blocks on every engine at once; call `after_each` after every one of them."""
         with ThreadPoolExecutor(len(engines)) as pool:
             for number in range(self.claims[0].planned):
-                quadruples = [*pool.map(partial(self._quadruple, number), engines)]
+                quadruples = [*pool.map(partial(self._quadruple, number), count(), engines)]
                 for turns in quadruples:
                     self._keep_blocks(turns)
                 for quantity in self.quantities:
@@ -83,9 +84,9 @@ class Comparison:
                     quantity.claim.untrimmed.append(mean(map(mean, ratios)))
                 after_each()
 
-    def _quadruple(self, number: int, arms: Arms) -> list[Turn]:
-        """Run four blocks on one engine: turns of one pass of each."""
-        places = [order(number * self.passes + turn) for turn in range(self.passes)]
+    def _quadruple(self, number: int, engine: int, arms: Arms) -> list[Turn]:
+        """Run four blocks on one engine: turns of one pass of each. Neighbouring engines begin with different arms."""
+        places = [order(number * self.passes + engine + turn) for turn in range(self.passes)]
         return [[(arm, arms[arm]()) for arm in turn] for turn in places]
 
     def _keep_blocks(self, turns: Sequence[Turn]) -> None:

@@ -110,9 +110,13 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Unresolved until all planned quadruples are there."""
+        """Unresolved until all planned quadruples are there, and where plain means lie below what is to hold."""
         seen = self.seen
-        return "unresolved" if seen is None or seen.n < self.planned else judge(seen, self.limit)
+        if seen is None or seen.n < self.planned:
+            return "unresolved"
+        verdict = judge(seen, self.limit)
+        paused = bool(self.untrimmed) and bounds(self.untrimmed).ratio < self.limit
+        return "unresolved" if verdict == "holds" and paused else verdict
 
 
 def t_quantile(probability: float, freedom: int) -> float:

@@ -67,14 +67,21 @@ def test_a_longer_span_never_holds_less(drawn: list[tuple[int, int]], a: float, 
 @given(st.integers(0, 700), st.lists(st.integers(72, 140), min_size=12, max_size=40), parts, parts)
 @example(1, [72] * 5 + [140] * 7, 0.0, 1.0)
 def test_constant_power_is_exact(power_w: int, lengths_ms: list[int], a: float, b: float) -> None:
-    """Where nothing changes there is nothing to guess.
-
-    No interval is shorter than half the period, which is what instants are estimated by: a bracket that begins sooner
-    after the change before it is cut there.
-    """
+    """Where nothing changes there is nothing to guess, as long as no interval is shorter than half the period."""
     gpu = timeline([(length_ms, length_ms * power_w) for length_ms in lengths_ms])
     first, last = sorted(inside(gpu, part) for part in (a, b))
     assert joules(gpu, first, last) == pytest.approx(power_w * (last - first) / 1e9, abs=1e-6)
+
+
+@given(st.integers(0, 700), st.lists(st.integers(60, 140), min_size=12, max_size=40), parts, parts)
+@example(1, [60] * 5 + [117] + [120] * 6, 0.0, 1.0)
+def test_an_interval_below_half_the_period_costs_no_more_than_a_bracket(
+    power_w: int, lengths_ms: list[int], a: float, b: float
+) -> None:
+    """A change that seems to come too soon is moved inside its bracket, here of 2 ms, at either end of a span."""
+    gpu = timeline([(length_ms, length_ms * power_w) for length_ms in lengths_ms])
+    first, last = sorted(inside(gpu, part) for part in (a, b))
+    assert joules(gpu, first, last) == pytest.approx(power_w * (last - first) / 1e9, abs=2 * power_w * 0.002 + 1e-6)
 
 
 @given(intervals, parts, parts, st.integers(-9_000_000, 9_000_000))

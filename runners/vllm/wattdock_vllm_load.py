@@ -271,8 +271,9 @@ def memory_by_gpu(engine: LLMEngine) -> dict[str, dict[str, int | None]]:
 
 
 def drawn(engine: LLMEngine) -> str:
-    """Return how random weights were drawn: whole, so that every split has one model, or each worker its shards."""
-    return "whole" if all(engine.collective_rpc("wattdock_drew_whole")) else "per shard"
+    """Return how random weights were drawn: whole, so that every split has one model, or by each worker its shards."""
+    whole = set(engine.collective_rpc("wattdock_drew_whole"))
+    return "mixed" if len(whole) > 1 else "whole" if whole == {True} else "per shard"
 
 
 def drain(engine: LLMEngine) -> None:

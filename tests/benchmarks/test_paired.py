@@ -74,6 +74,14 @@ def test_a_run_cut_short_is_unresolved_however_good_it_looks() -> None:
     assert (short.verdict, whole.verdict) == ("unresolved", "holds")
 
 
+def test_a_pause_that_trimming_hides_is_no_cost_that_is_shown_to_be_small() -> None:
+    """Trimmed values hold; plain ones of the same turns lie below the limit."""
+    trimmed = [0.0, 0.0001, -0.0001, 0.0]
+    paused = Claim("a / b", 0.995, planned=4, log_ratios=trimmed, untrimmed=[value - 0.006 for value in trimmed])
+    assert paused.verdict == "unresolved"
+    assert Claim("a / b", 0.995, planned=4, log_ratios=trimmed, untrimmed=trimmed).verdict == "holds"
+
+
 def test_the_margin_is_what_the_scatter_hides() -> None:
     """A claim whose limit lies nearer to 1 than the margin cannot be shown where there is no cost at all."""
     seen = bounds([0.01, -0.01, 0.01, -0.01])

@@ -71,10 +71,11 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
     assert agree["status"] == "pass", agree
 
 
-def test_a_counter_of_nonsense_is_a_counter_that_cannot_be_read(wattdock: Command) -> None:
+@pytest.mark.parametrize("meter", ["nvml", "zeus"])
+def test_a_counter_of_nonsense_is_a_counter_that_cannot_be_read(wattdock: Command, meter: str) -> None:
     """All ones, as from a driver that has none to give: told, and no figure made of it."""
     env = on_gpus(wattdock, FakeGpu(counter_offset_mj=1.8e19))
-    done = wattdock("run", *SMALL, *TWO_SECONDS, env=env)
+    done = wattdock("run", *SMALL, *TWO_SECONDS, "--meter", meter, env=env)
     assert "Traceback" not in done.stderr
     assert "a bug" not in done.stderr + done.stdout
     [row] = wattdock.results()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,13 +38,27 @@ def test_nothing_in_common_is_no_agreement() -> None:
         agreement_of({(0, 0, 0): [1]}, {(1, 0, 0): [1]})
 
 
-def stored(folder: Path, backend: str, tensor: int, drawn: str | None, weights: str) -> Path:
+@dataclass(frozen=True)
+class Drawn:
+    """By whom, and where, random weights were drawn."""
+
+    backend: str = "vllm"
+    tensor: int = 1
+    told: str | None = None
+    gpu: str | None = "NVIDIA H200"
+    experts: bool = False
+
+
+def stored(folder: Path, drawn: Drawn, weights: str) -> Path:
     """Return a result folder of one request with its tokens."""
     row = json.loads((Path(__file__).parent / "samples/v3.json").read_text(encoding="utf-8"))
-    row["config"]["backend"] = backend
-    row["environment"]["model"]["weights"] = weights
-    row["environment"]["parallelism"] = {"kind": "tensor", "tensor_parallel_size": tensor} if tensor > 1 else {}
-    row["environment"]["engine_args"] = {"random_weights_drawn": drawn} if drawn else {}
+    row["config"]["backend"] = drawn.backend
+    seen = row["environment"]
+    seen["model"]["weights"] = weights
+    seen["gpu_names"] = [drawn.gpu] * drawn.tensor if drawn.gpu else []
+    seen["parallelism"] = {"kind": "tensor", "tensor_parallel_size": drawn.tensor} if drawn.tensor > 1 else {}
+    told = {"random_weights_drawn": drawn.told} if drawn.told else {}
+    seen["engine_args"] = told | {"enable_expert_parallel": drawn.experts}
     folder.mkdir()
     (folder / "result.json").write_text(json.dumps(row), encoding="utf-8")
     request = dict.fromkeys(REQUESTS_SCHEMA.names) | {"restart": 0, "pass": 1, "index": 0, "output_ids": [5, 7]}
@@ -52,43 +67,42 @@ def stored(folder: Path, backend: str, tensor: int, drawn: str | None, weights: 
 
 
 RANDOM, READ = "random(uniform [-0.001, 0.001), seed 0)", "checkpoint"
-ONE, FOUR = ("vllm", 1, None), ("vllm", 4, None)
-ALONE, SPLIT, SHARDS = ("vllm", 1, "whole"), ("vllm", 4, "whole"), ("vllm", 4, "per shard")
-TORCH, RANKS = ("pytorch", 1, None), ("pytorch", 4, None)
+WHOLE, TORCH = Drawn(told="whole"), Drawn("pytorch")
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "weights", "refused"),
+    ("one", "other", "refused"),
     [
-        (
-            ONE,
-            FOUR,
-            RANDOM,
-            "vllm's shards on a GPU, tensor_parallel_size 1 and of vllm's shards on a GPU, tensor_para",
-        ),
-        (ALONE, SHARDS, RANDOM, "whole tensors on a GPU and of vllm's shards on a GPU, tensor_parallel_size 4"),
-        (ONE, TORCH, RANDOM, "vllm's shards on a GPU, tensor_parallel_size 1 and of whole tensors on a GPU"),
-        (ONE, FOUR, READ, None),
-        (FOUR, FOUR, RANDOM, None),
-        (ALONE, SPLIT, RANDOM, None),
-        (ALONE, TORCH, RANDOM, None),
-        (TORCH, RANKS, RANDOM, None),
+        (Drawn(), Drawn(tensor=4), "vllm's shards on NVIDIA H200, tensor_parallel_size 1 and of vllm's shards on NV"),
+        (WHOLE, Drawn(tensor=4, told="per shard"), "whole tensors on NVIDIA H200 and of vllm's shards on NVIDIA H200"),
+        (Drawn(), TORCH, "vllm's shards on NVIDIA H200, tensor_parallel_size 1 and of whole tensors on NVIDIA H200"),
+        (TORCH, Drawn("pytorch", gpu="NVIDIA L4"), "whole tensors on NVIDIA H200 and of whole tensors on NVIDIA L4"),
+        (TORCH, Drawn("pytorch", gpu=None), "whole tensors on NVIDIA H200 and of whole tensors on a CPU"),
+        (Drawn(tensor=2), Drawn(tensor=2, experts=True), "tensor_parallel_size 2, experts apart are different"),
+        (Drawn(told="mixed"), Drawn(told="mixed"), "vllm's shards .mixed with whole tensors. on NVIDIA H200"),
+        (Drawn(tensor=4), Drawn(tensor=4), None),
+        (WHOLE, Drawn(tensor=4, told="whole"), None),
+        (WHOLE, TORCH, None),
+        (TORCH, Drawn("pytorch", tensor=4), None),
+        (Drawn("tensorrt"), Drawn("tensorrt", tensor=4, gpu="NVIDIA L4"), None),
     ],
 )
 def test_two_draws_of_random_weights_are_two_models(
-    tmp_path: Path,
-    one: tuple[str, int, str | None],
-    other: tuple[str, int, str | None],
-    weights: str,
-    refused: str | None,
+    tmp_path: Path, one: Drawn, other: Drawn, refused: str | None
 ) -> None:
-    """One draw is shared out or seen whole; files are the same for all."""
-    folders = [stored(tmp_path / str(number), *what, weights) for number, what in enumerate((one, other))]
+    """One draw is shared out or seen whole; each model of GPU has a generator of its own, but for a host's."""
+    folders = [stored(tmp_path / str(number), drawn, RANDOM) for number, drawn in enumerate((one, other))]
     if refused is None:
         assert agreement(*folders).identical == 1
     else:
         with pytest.raises(ConfigError, match=refused):
             agreement(*folders)
+
+
+def test_weights_that_were_read_are_the_same_for_all(tmp_path: Path) -> None:
+    """However a model is split."""
+    folders = [stored(tmp_path / str(tensor), Drawn(tensor=tensor), READ) for tensor in (1, 4)]
+    assert agreement(*folders).identical == 1
 
 
 def test_an_answer_of_no_tokens_is_told_apart_from_one_that_was_not_told(tmp_path: Path) -> None:

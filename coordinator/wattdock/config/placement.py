@@ -57,7 +57,7 @@ class EngineMemory:
         step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
         logits_rows: Most requests whose logits are computed together; None: the batch.
         hidden_copies: Tensors as wide as the hidden state that are alive at once beside a layer's MLP.
-        norm_copies: As many, where what the MLP gave is added up and normed.
+        norm_copies: As many, where what the MLPs of several GPUs gave is added up and normed.
         keeps_head_outputs: Whether what attention's heads gave is alive then, too.
         workspace_bytes: What matrix products keep beside them, where the engine counts it among activations.
         logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.

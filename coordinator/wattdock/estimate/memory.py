@@ -93,4 +93,5 @@ def activation_bytes(
     choosing = rows * model.vocab * engine.logit_bytes
     heads = tokens * model.head_values / split.tensor * bytes_per_value if engine.keeps_head_outputs else 0
     beside_mlp = (engine.hidden_copies + model.branches) * hidden + heads + inside
-    return max(beside_mlp, engine.norm_copies * hidden + heads, hidden + choosing) + engine.workspace_bytes
+    summed = engine.norm_copies * hidden + heads if split.tensor > 1 else 0
+    return max(beside_mlp, summed, hidden + choosing) + engine.workspace_bytes

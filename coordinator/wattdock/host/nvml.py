@@ -137,10 +137,18 @@ def counter_mj(gpu: Device) -> int:
     Raises:
         NvmlError: It cannot be read, or holds what no counter of millijoules reaches, as all ones do.
     """
-    value = int(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+    return plausible_mj(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+
+
+def plausible_mj(value: int) -> int:
+    """Return a counter's reading, in millijoules.
+
+    Raises:
+        NvmlError: No counter of millijoules gets there.
+    """
     if value > LARGEST_MJ:
         raise NvmlError(pynvml.NVML_ERROR_UNKNOWN)
-    return value
+    return int(value)
 
 
 def field(gpu: Device, field_id: int) -> float:

@@ -124,7 +124,7 @@ class ZeusHost(NvmlHost):
         own = nvml_source(gpu.handle)
         return replace(
             own,
-            counter_mj=gpu.get_total_energy_consumption,
+            counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
             power=(
                 PowerRead("power_w", "get_instant_power_usage", lambda: gpu.get_instant_power_usage() / nvml.MW_PER_W),
                 PowerRead(

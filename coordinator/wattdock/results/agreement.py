@@ -26,8 +26,11 @@ SAME = (
     ("config", "workload", "seed"),
     ("config", "workload", "temperature"),
 )
-# Draws a checkpoint's tensors by their names, and gives each rank its parts, as vLLM's runner does where it says so.
-DRAWS_WHOLE = "pytorch"
+# Draw a checkpoint's tensors whole, by their names, as vLLM's runner does where it says so.
+DRAW_WHOLE = ("pytorch", "tensorrt")
+# Draws on the host, whatever it runs on; others with the generator of the device that they run on.
+DRAWS_ON_HOST = "tensorrt"
+MIXED = "mixed"
 # Restart, pass, and number of the request.
 Key = tuple[int, int, int]
 
@@ -83,7 +86,7 @@ def _require_one_draw(first: ExperimentResult, second: ExperimentResult) -> None
     if not str(_at(first, ("environment", "model", "weights"))).startswith("random"):
         return
     one, other = (_draw(result) for result in (first, second))
-    if one != other:
+    if one != other or MIXED in one:
         raise ConfigError(
             f"random weights of {one} and of {other} are different ones, so their tokens are not comparable; "
             "measure a checkpoint"
@@ -91,14 +94,18 @@ def _require_one_draw(first: ExperimentResult, second: ExperimentResult) -> None
 
 
 def _draw(result: ExperimentResult) -> str:
-    """Return by what random weights were drawn, in words; each kind of device has a generator of its own."""
+    """Return by what random weights were drawn, in words; each model of GPU draws other values from one seed."""
     backend = str(_at(result, ("config", "backend")))
-    device = "a GPU" if _at(result, ("environment", "gpu_uuids")) else "a CPU"
-    told = (_at(result, ("environment", "engine_args")) or {}).get("random_weights_drawn")
-    if backend == DRAWS_WHOLE or told == "whole":
+    names = () if backend == DRAWS_ON_HOST else _at(result, ("environment", "gpu_names"))
+    device = "+".join(sorted(set(names or ()))) or "a CPU"
+    arguments = _at(result, ("environment", "engine_args")) or {}
+    told = arguments.get("random_weights_drawn")
+    if backend in DRAW_WHOLE or told == "whole":
         return f"whole tensors on {device}"
     size = (_at(result, ("environment", "parallelism")) or {}).get("tensor_parallel_size") or 1
-    return f"{backend}'s shards on {device}, tensor_parallel_size {size}"
+    experts = ", experts apart" if arguments.get("enable_expert_parallel") else ""
+    mixed = f" ({MIXED} with whole tensors)" if told == MIXED else ""
+    return f"{backend}'s shards{mixed} on {device}, tensor_parallel_size {size}{experts}"
 
 
 def agreement_of(first: Mapping[Key, Sequence[int]], second: Mapping[Key, Sequence[int]]) -> Agreement:

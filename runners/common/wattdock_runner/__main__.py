@@ -6,6 +6,7 @@ Ends on SIGTERM or SIGINT; outside a container it also dies with the process tha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import logging
 import os
@@ -82,8 +83,9 @@ def serve(backend: Backend, socket_path: str) -> int:
     log.info("stopped" if ended else "the engine did not end; leaving without it")
     logging.shutdown()
     if not ended:
-        # Where it hangs, in the log, for whoever has to find out.
-        faulthandler.dump_traceback(all_threads=True)
+        # Where it hangs, in the log, for whoever has to find out; a log that is gone must not keep this process.
+        with contextlib.suppress(Exception):
+            faulthandler.dump_traceback(all_threads=True)
         # A normal exit would join the engine's thread.
         os._exit(EXIT_STUCK)
     return 0

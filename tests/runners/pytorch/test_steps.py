@@ -136,3 +136,41 @@ def test_a_disagreement_that_stays_is_a_warning_and_the_pass_is_kept(
     assert warning.levelname == "WARNING"
     assert "ms by the GPU's" in warning.getMessage()
     assert instant_ns == pytest.approx(step_ns, abs=4_500_000)
+
+
+def test_events_are_made_before_a_pass_and_by_a_step_only_when_they_are_used_up(
+    steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven made ahead: five tries date the clock, two steps take the rest, the third step makes its own."""
+    recorded: list[tuple[object, object]] = []
+
+    class Event:
+        """Stands for torch's; its number is that of its making."""
+
+        made = 0
+
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            Event.made += 1
+
+        def record(self, stream: object) -> None:
+            recorded.append((self, stream))
+
+        def synchronize(self) -> None:
+            """It is over at once."""
+
+    cuda = SimpleNamespace(Event=Event, current_stream=lambda device: f"stream of {device.type}")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(steps, "SPARE_EVENTS", 7)
+    clock = steps.StepClock(PassRecorder(), SimpleNamespace(type="cuda"))
+    clock.open()
+    made = []
+    for _ in range(3):
+        clock.step(None, (), SimpleNamespace(logits=[[0.0]]))
+        made.append(Event.made)
+    assert made == [7, 7, 8]
+    assert len(clock) == 3
+    assert {stream for _, stream in recorded} == {"stream of cuda"}
+    # Each mark is an event of its own, recorded at its step and not again.
+    marks = [event for event, _ in recorded[-3:]]
+    assert len(set(map(id, marks))) == 3
