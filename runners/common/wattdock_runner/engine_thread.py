@@ -6,6 +6,7 @@ Knows no backend and no gRPC.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CANCELLED_JOB_GRACE_S = 60.0
+# A client that cancels a call and makes the next one at once may be heard in the other order.
+CANCEL_ARRIVAL_S = 2.0
+POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class EngineThread:
         self._job: _Job | None = None
 
     def require_idle(self) -> None:
-        """Return when nothing runs; a job that was cancelled is waited for.
+        """Return when nothing runs; a job that was cancelled, or is within two seconds, is waited for.
 
         Raises:
             WrongState: A job runs that nobody cancelled, or a cancelled one does not end.
@@ -44,6 +48,9 @@ class EngineThread:
         job = self._job
         if job is None or job.future.done():
             return
+        deadline_s = time.monotonic() + CANCEL_ARRIVAL_S
+        while not (job.cancelled.is_set() or job.future.done()) and time.monotonic() < deadline_s:
+            wait([job.future], timeout=POLL_S)
         if job.cancelled.is_set():
             wait([job.future], timeout=CANCELLED_JOB_GRACE_S)
         if not job.future.done():

@@ -1,0 +1,53 @@
+"""The engine's thread takes one job at a time, and waits for one that is cancelled."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from wattdock_runner import engine_thread
+from wattdock_runner.engine_thread import EngineThread
+from wattdock_runner.errors import WrongState
+
+
+def test_a_job_waits_for_one_whose_cancelling_is_heard_after_it() -> None:
+    """The client cancelled first; gRPC told the runner second."""
+    engine, cancelled = EngineThread(), threading.Event()
+    engine.submit("Generate", lambda: cancelled.wait(60), cancelled)
+    threading.Timer(0.3, cancelled.set).start()
+    assert engine.submit("Unload", lambda: "freed", threading.Event()).result(timeout=60) == "freed"
+
+
+def test_a_job_that_ends_by_itself_is_waited_for_too() -> None:
+    """No event is set, and no two seconds are lost."""
+    engine, over = EngineThread(), threading.Event()
+    first = engine.submit("Generate", lambda: over.wait(60), threading.Event())
+    threading.Timer(0.2, over.set).start()
+    assert engine.submit("Unload", lambda: "freed", threading.Event()).result(timeout=60) == "freed"
+    assert first.result() is True
+
+
+def test_a_job_beside_one_that_nobody_cancels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names what runs."""
+    monkeypatch.setattr(engine_thread, "CANCEL_ARRIVAL_S", 0.1)
+    engine, over = EngineThread(), threading.Event()
+    engine.submit("Generate", lambda: over.wait(60), threading.Event())
+    try:
+        with pytest.raises(WrongState, match="Generate is still running"):
+            engine.require_idle()
+    finally:
+        over.set()
+
+
+def test_a_cancelled_job_that_does_not_end_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine in the middle of a step may take its time, but not for ever."""
+    monkeypatch.setattr(engine_thread, "CANCELLED_JOB_GRACE_S", 0.1)
+    engine, over, cancelled = EngineThread(), threading.Event(), threading.Event()
+    engine.submit("Load", lambda: over.wait(60), cancelled)
+    cancelled.set()
+    try:
+        with pytest.raises(WrongState, match="Load is still being cancelled"):
+            engine.require_idle()
+    finally:
+        over.set()
