@@ -29,7 +29,7 @@ NO_OUTPUT = {
     "plan.py",
     "preflight.py",
     "prompts.py",
-    "results/query.py",
+    "results/views.py",
     "scaling/points.py",
     "study/record_file.py",
     "wire.py",

@@ -77,10 +77,10 @@ class VllmBackend:
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
-        if self._model is not None:
-            self._model.engine.engine_core.shutdown()
+        # A runner that never loaded must not import vLLM only to stop.
+        if (load := sys.modules.get("wattdock_vllm_load")) is None:
+            return
+        load.end_engine(self._model and self._model.engine)
         # Memory is given back only once nothing here holds the engine.
         self._model = None
-        # A runner that never loaded must not import vLLM only to stop.
-        if "wattdock_vllm_load" in sys.modules:
-            sys.modules["wattdock_vllm_load"].free_memory()
+        load.free_memory()

@@ -28,6 +28,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
 from wattdock_vllm_faults import ChildFaults, fault_of
+from wattdock_vllm_sockets import close_sockets, open_sockets
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
@@ -52,6 +53,7 @@ class VllmModel:
 
     Attributes:
         faults: What the engine's own processes report.
+        sockets: What it speaks to them through, held so that the death of one does not have the others collected.
         context_tokens: Positions that prompt and answer share.
         max_num_seqs: Most requests that the engine serves at a time.
         cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
@@ -60,6 +62,7 @@ class VllmModel:
 
     engine: LLMEngine
     faults: ChildFaults
+    sockets: tuple[Any, ...]
     tokenizer: Any
     vocab_size: int
     context_tokens: int
@@ -200,6 +203,7 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
     return VllmModel(
         engine,
         faults,
+        open_sockets(),
         _tokenizer(order),
         vocab_size=config.model_config.get_vocab_size(),
         context_tokens=config.model_config.max_model_len,
@@ -279,6 +283,14 @@ def drawn(engine: LLMEngine) -> str:
 def drain(engine: LLMEngine) -> None:
     """Return when every worker's device has done all its work."""
     engine.collective_rpc("wattdock_drain")
+
+
+def end_engine(engine: LLMEngine | None) -> None:
+    """Stop the engine and its processes; None where one may have begun to load and did not start."""
+    sockets = open_sockets()
+    if engine is not None:
+        engine.engine_core.shutdown()
+    close_sockets(sockets)
 
 
 def free_memory() -> None:
