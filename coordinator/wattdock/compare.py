@@ -119,8 +119,7 @@ def _test(pair: Match, quantity: str) -> Test:
     test = Test(quantity, first, second, (len(sides[0]), len(sides[1])))
     if not first or not second:
         return replace(test, reason=_why_no_ratio(*sides))
-    if min(test.restarts) < 2:
-        why = f"no test from {len(sides[0])} and {len(sides[1])} restart(s); two of each are the least"
+    if why := _unfinished(pair) or _too_few(test.restarts):
         return replace(test, relative=second / first - 1, reason=why)
     found = difference(*sides)
     return replace(test, relative=found.relative, difference=found)
@@ -133,6 +132,17 @@ def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
         "0 or less, so without a ratio,": [name for name, values in sides.items() if values and min(values) <= 0],
     }
     return "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
+
+
+def _unfinished(pair: Match) -> str | None:
+    """Return which sides hold only a part of what was asked for; their last restart may be a part too."""
+    sides = {"A": pair.first.result.status, "B": pair.second.result.status}
+    return "; ".join(f"{status} in {name}" for name, status in sides.items() if status != "ok") or None
+
+
+def _too_few(restarts: tuple[int, int]) -> str | None:
+    first, second = restarts
+    return None if min(restarts) > 1 else f"no test from {first} and {second} restart(s); two of each are the least"
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

@@ -130,6 +130,16 @@ def test_one_restart_gives_a_difference_and_no_test() -> None:
     assert judge(found, 0.03).outcome is Outcome.UNDECIDED
 
 
+def test_a_run_that_was_not_finished_is_shown_and_not_tested() -> None:
+    """Its last restart may be a part of one; equal figures of it rule nothing out."""
+    found = compare([row("one", restarts=[1.0] * 5)], [row("one", {"status": "interrupted"}, restarts=[1.0, 1.0])])
+    test = found.pairs[0].tests[PRIMARY]
+    assert (test.relative, test.difference, test.reason) == (pytest.approx(0), None, "interrupted in B")
+    gate = judge(found, 0.05)
+    assert gate.outcome is Outcome.UNDECIDED
+    assert "one: interrupted in B" in gate.lines
+
+
 def test_a_value_that_is_not_above_0_is_told_apart_from_one_that_was_not_measured() -> None:
     """A counter that stood still was read."""
     none = {f"energy.passes.{at}.total_j": None for at in range(2)}

@@ -38,6 +38,7 @@ class EngineThread:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._lock = threading.Lock()
         self._job: _Job | None = None
+        self._is_ending = False
 
     def require_idle(self) -> None:
         """Return when nothing runs; a job that was cancelled, or is within two seconds, is waited for.
@@ -45,34 +46,44 @@ class EngineThread:
         Raises:
             WrongState: A job runs that nobody cancelled, or a cancelled one does not end.
         """
-        job = self._job
-        if job is None or job.future.done():
+        if (job := self._job) is None:
             return
         deadline_s = time.monotonic() + CANCEL_ARRIVAL_S
         while not (job.cancelled.is_set() or job.future.done()) and time.monotonic() < deadline_s:
             wait([job.future], timeout=POLL_S)
         if job.cancelled.is_set():
             wait([job.future], timeout=CANCELLED_JOB_GRACE_S)
-        if not job.future.done():
-            state = "being cancelled" if job.cancelled.is_set() else "running"
-            raise WrongState(f"this runner does one thing at a time, and {job.name} is still {state}")
+        _require_done(job)
 
     def submit(self, name: str, work: Callable[[], T], cancelled: threading.Event) -> Future[T]:
         """Start `work`; `cancelled` is the event that asks it to end early.
 
         Raises:
-            WrongState: Another job is running.
+            WrongState: Another job is running, or the runner ends.
         """
+        self.require_idle()
         with self._lock:
-            self.require_idle()
+            if self._is_ending:
+                raise WrongState("this runner was asked to stop")
+            # Two may have waited for the same job.
+            if self._job is not None:
+                _require_done(self._job)
             future = self._executor.submit(work)
             self._job = _Job(name, future, cancelled)
         return future
 
-    def cancel(self, timeout_s: float) -> bool:
-        """Ask a running job to end and return whether the thread is idle within `timeout_s`."""
-        job = self._job
-        if job is None:
-            return True
-        job.cancelled.set()
-        return not wait([job.future], timeout=timeout_s).not_done
+    def end(self, last: Callable[[], None], timeout_s: float) -> bool:
+        """Take no job any more, ask a running one to end, do `last`; return whether each ended within `timeout_s`."""
+        with self._lock:
+            self._is_ending = True
+        if self._job is not None:
+            self._job.cancelled.set()
+            if wait([self._job.future], timeout=timeout_s).not_done:
+                return False
+        return not wait([self._executor.submit(last)], timeout=timeout_s).not_done
+
+
+def _require_done(job: _Job) -> None:
+    if not job.future.done():
+        state = "being cancelled" if job.cancelled.is_set() else "running"
+        raise WrongState(f"this runner does one thing at a time, and {job.name} is still {state}")

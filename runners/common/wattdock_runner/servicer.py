@@ -145,10 +145,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
 
     def shut_down(self, timeout_s: float) -> bool:
         """End a running job and free the model; return False if the engine did not end within `timeout_s`."""
-        if not self._engine.cancel(timeout_s):
-            return False
-        job = self._engine.submit("shutdown", self._unload, threading.Event())
-        return not wait([job], timeout=timeout_s).not_done
+        return self._engine.end(self._unload, timeout_s)
 
 
 def _cancel_with(context: Any, cancelled: threading.Event) -> None:

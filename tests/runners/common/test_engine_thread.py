@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -51,3 +52,31 @@ def test_a_cancelled_job_that_does_not_end_is_named_so(monkeypatch: pytest.Monke
             engine.require_idle()
     finally:
         over.set()
+
+
+def test_an_end_is_not_kept_by_a_job_that_waits_for_the_running_one() -> None:
+    """Unload waits for a pass that the end cancels; it comes too late, and the end does the unloading."""
+    engine, cancelled, done = EngineThread(), threading.Event(), list[str]()
+    engine.submit("Generate", lambda: cancelled.wait(60), cancelled)
+    refused = list[str]()
+
+    def unload() -> None:
+        try:
+            engine.submit("Unload", lambda: done.append("unloaded"), threading.Event())
+        except WrongState as error:
+            refused.append(str(error))
+
+    waiting = threading.Thread(target=unload)
+    waiting.start()
+    assert engine.end(lambda: done.append("ended"), 60)
+    waiting.join(60)
+    assert (done, refused) == (["ended"], ["this runner was asked to stop"])
+
+
+def test_an_end_says_what_did_not_end() -> None:
+    """Neither a job that hears nothing, nor what comes last."""
+    engine, over = EngineThread(), threading.Event()
+    engine.submit("Generate", lambda: over.wait(60), threading.Event())
+    assert not engine.end(lambda: None, 0.1)
+    over.set()
+    assert not EngineThread().end(lambda: time.sleep(1), 0.1)

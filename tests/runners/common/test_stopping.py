@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from contract.runner_process import FAKE_FOLDER, generate_requests, ids_prompt, running, workload
+from contract.runner_process import FAKE_FOLDER, load_request, running
 from contract.subjects import write_config
 
 from wattdock_runner.__main__ import EXIT_STUCK
@@ -38,9 +38,8 @@ def test_a_runner_stops_when_another_of_its_threads_takes_the_signal() -> None:
 def test_a_runner_whose_engine_hangs_leaves_without_it_and_logs_where_it_hangs(tmp_path: Path) -> None:
     """Whoever has to find out what an engine waits for finds the stack of every thread in the runner's log."""
     with running("fake", FAKE_FOLDER) as runner:
-        runner.load(write_config(tmp_path), engine_args={"step_s": 600.0})
-        call = runner.stub.Generate(iter(generate_requests(workload(), [ids_prompt(3)])))
-        next(call)
+        # A load hears no cancelling: it hangs however early the signal comes.
+        next(runner.stub.Load(load_request(write_config(tmp_path), engine_args={"load_s": 600.0})))
         runner.process.terminate()
         assert runner.process.wait(STUCK_ENDS_WITHIN_S) == EXIT_STUCK
         log = runner.log.read_text()
