@@ -6,14 +6,20 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from wattdock.results.chosen import Row
 from wattdock.results.result import ExperimentResult
+from wattdock.results.store import TIMELINE
+from wattdock.results.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SAMPLE = Path(__file__).parent / "results/samples/v3.json"
 TOKENS = 1000
+STEP_NS = 100_000_000
 
 
 def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> dict[str, Any]:
@@ -46,3 +52,16 @@ def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float]
     """Return a stored result without files, its experiment's id made of `name`."""
     own = {"experiment_id": name * 8, "study": None, "config.name": name, **changes}
     return Row(Path(f"20260101T000000-fake-{name}"), ExperimentResult.model_validate(document(own, restarts=restarts)))
+
+
+def with_timeline(one: Row, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]) -> Row:
+    """Return a result in a folder with a stored timeline: series by GPU (None: the host's), a value every 0.1 s."""
+    begin_ns = min(span.start_ns for span in one.result.spans)
+    samples = [
+        {"restart": 0, "pass": None, CLOCK: 0, "gpu_uuid": uuid, "series": series, "at_ns": at_ns, "value": value}
+        | dict.fromkeys(BRACKETS, at_ns)
+        for (uuid, series), course in values.items()
+        for at_ns, value in zip(range(begin_ns, begin_ns + len(course) * STEP_NS, STEP_NS), course, strict=True)
+    ]
+    pq.write_table(pa.Table.from_pylist(samples, schema=TIMELINE_SCHEMA), folder / TIMELINE)
+    return Row(folder, one.result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,12 +14,12 @@ from stored_results import SAMPLE, bundled, stored
 
 from wattdock.bundle.redaction import Private, Redactor, private_in
 from wattdock.bundle.verify import opened, verify
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.results.store import load_result
 from wattdock.results.tables import REQUESTS_SCHEMA
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 USER, COLLEAGUE, MACHINE = "quentina", "bartholomew", "gpu-server-7"
 TOKEN, LEAKED = "a-token-of-no-known-shape", "hf_" + "q" * 30
@@ -73,6 +74,14 @@ def full_result(tmp_path: Path) -> Path:
     table = pa.Table.from_pylist([row], schema=REQUESTS_SCHEMA).replace_schema_metadata({"by": USER})
     pq.write_table(table, folder / "requests.parquet")
     return folder
+
+
+def study_of(folder: Path, journal: str) -> Path:
+    """Put the journal of study "s" beside a result."""
+    path = folder.parent / "studies/s/journal.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(journal)
+    return path
 
 
 def test_planted_names_and_secrets_are_nowhere_in_the_bundle(tmp_path: Path) -> None:
@@ -141,12 +150,13 @@ def test_a_user_named_like_a_word_of_the_result_breaks_nothing(
     assert log != f"started by {name}\n"
 
 
-def test_prompts_that_hold_a_name_are_refused_not_changed(tmp_path: Path) -> None:
-    """Their hash is part of every result."""
+@pytest.mark.parametrize("before", ["Write to ", "Dear\n", "Dear \u00fc\n"])
+def test_prompts_that_hold_a_name_are_refused_not_changed(tmp_path: Path, before: str) -> None:
+    """Their hash is part of every result; a name may begin a line of a prompt."""
     import hashlib
 
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"prompt": f"Write to {USER}."}))
+    prompts.write_text(json.dumps({"prompt": f"{before}{USER}."}))
     document = json.loads(SAMPLE.read_text())
     seen = {"dataset": str(prompts), "dataset_sha256": hashlib.sha256(prompts.read_bytes()).hexdigest()}
     folder = stored(tmp_path / "results", environment=document["environment"] | seen)
@@ -168,6 +178,128 @@ def test_a_lock_of_images_goes_in_as_it_is_and_with_a_secret_not_at_all(tmp_path
     lock.write_text("base: https://quentina:s3cr3t@registry.example/x\n")
     with pytest.raises(ConfigError, match="a secret"):
         bundled(folder, tmp_path / "c.tar", lock=lock)
+
+
+@pytest.mark.parametrize(
+    ("message", "secret"),
+    [
+        (f"401 for token\n{LEAKED}", LEAKED),
+        ("api_key=Zx9abcdef123456\nTraceback", "Zx9abcdef123456"),
+        ('password="hunter2222"', "hunter2222"),
+        ('answered {"auth_token": "sesame-9-open"}', "sesame-9-open"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEvQ\n-----END PRIVATE KEY-----\n", "MIIEvQ"),
+        (f"by\n{USER}", USER),
+    ],
+)
+def test_what_json_has_to_escape_is_found_as_it_reads(tmp_path: Path, message: str, secret: str) -> None:
+    """A line's end or a quotation mark before it hides nothing, in a result, a journal, or a log that quotes it."""
+    failure = {"kind": "RunnerError", "message": message, "stage": "load", "exit_code": 5}
+    folder = stored(tmp_path / "results", study={"study_id": "s", "attempt": 1}, error=failure)
+    journal = study_of(folder, json.dumps({"event": "failed", "message": message}) + "\n")
+    assert secret not in everything(bundled(folder, tmp_path / "b.tar").path)
+    (folder / "runner.log").write_text(f"{json.dumps(message)}\n{message!r}\n")
+    for named in (folder / "result.json", journal):
+        named.write_text(named.read_text().replace(json.dumps(message), '"none"'))
+    assert secret not in everything(bundled(folder, tmp_path / "c.tar").path)
+
+
+def test_a_secret_that_a_setting_of_its_name_holds_goes(tmp_path: Path) -> None:
+    """Its key says what it is, whatever its shape."""
+    config = json.loads(SAMPLE.read_text())["config"] | {"fake": {"api_key": "p\u00e4ssw\u00f6rter"}}
+    created = bundled(stored(tmp_path / "results", config=config), tmp_path / "b.tar")
+    assert [one.kind for one in created.manifest.replaced] == ["secret"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "host"),
+    [
+        ("VLLM_HOST_IP=10.20.30.40", "10.20.30.40"),
+        ("VLLM_DP_MASTER_IP=fe80::12", "fe80::12"),
+        ("RAY_ADDRESS=head-7:6379", "head-7"),
+        ("RAY_ADDRESS=ray://head-7.cluster.example:10001", "head-7.cluster.example"),
+        ("NCCL_COMM_ID=[fe80::12]:5555", "fe80::12"),
+        ("NCCL_HOSTID=frigg", "frigg"),
+    ],
+)
+def test_a_machine_that_a_recorded_variable_names_is_nowhere_in_the_bundle(
+    tmp_path: Path, variable: str, host: str
+) -> None:
+    """Without its port, also where a log names it again or lists variables."""
+    name, _, value = variable.partition("=")
+    seen = json.loads(SAMPLE.read_text())["environment"] | {"variables": {name: value}}
+    folder = stored(tmp_path / "results", environment=seen)
+    (folder / "runner.log").write_text(f"joined {host}.\n")
+    assert host not in everything(bundled(folder, tmp_path / "b.tar").path)
+    assert Private("host", host) in private_in(f"RAY_ADDRESS=\n{variable}\nHOME=/root")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["127.0.0.1", "127.0.1.1:80", "0.0.0.0", "localhost:6379", "::1", "auto", "local", "set", "1", "0.5", "False"],
+)
+def test_a_variable_that_names_no_machine_is_left_as_it_is(value: str) -> None:
+    """The machine itself, a choice, a switch."""
+    text = f"RAY_ADDRESS={value}\nVLLM_HOST_IP="
+    assert Redactor(private_in(text)).text(text) == text
+
+
+def test_a_journal_that_a_killed_study_left_is_bundled_without_its_unfinished_line(tmp_path: Path) -> None:
+    """As resuming reads it; a line within it that is none is told of."""
+    folder = stored(tmp_path / "results", study={"study_id": "s", "attempt": 1})
+    journal = study_of(folder, '{"event": "begun"}\n{"event": "pas')
+    with opened(bundled(folder, tmp_path / "b.tar").path) as (bundle, _):
+        assert (bundle / "results/studies/s/journal.jsonl").read_text() == '{"event": "begun"}\n'
+    journal.write_text('{"event": "beg\n{"event": "pass"}\n')
+    with pytest.raises(StoreError, match=r"journal\.jsonl:1: is no journal line"):
+        bundled(folder, tmp_path / "c.tar")
+
+
+def _without_footer(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _without_pages(content: bytes) -> bytes:
+    return content[:4] + bytes(200) + content[204:]
+
+
+def _without_schema(content: bytes) -> bytes:
+    end = len(content) - 8
+    return content[: end - 400] + bytes(400) + content[end:]
+
+
+def _no_utf8(content: bytes) -> bytes:
+    return content.replace(b"prompt\xc3\xa9", b"prompt\xff\xff")
+
+
+@pytest.mark.parametrize("damage", [_without_footer, _without_pages, _without_schema, _no_utf8])
+def test_a_damaged_table_is_named_in_one_line(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """Whatever it is that cannot be read of it."""
+    folder = stored(tmp_path / "results")
+    file = folder / "requests.parquet"
+    row = dict.fromkeys(REQUESTS_SCHEMA.names) | {"restart": 0, "pass": 1, "index": 0, "text": "prompt\u00e9"}
+    pq.write_table(pa.Table.from_pylist([row], schema=REQUESTS_SCHEMA), file, compression="none")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert file.read_bytes() != whole
+    with pytest.raises(StoreError, match=r"requests\.parquet: .*whole results only") as caught:
+        bundled(folder, tmp_path / "b.tar")
+    assert "\n" not in str(caught.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["results"]
+
+
+def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    """Prompts that cannot be are missing, as those are that lie elsewhere."""
+    unreadable = "/proc/self/mem"
+    seen = json.loads(SAMPLE.read_text())["environment"] | {"dataset": unreadable, "dataset_sha256": "0" * 64}
+    folder = stored(tmp_path / "results", environment=seen)
+    missing = bundled(folder, tmp_path / "b.tar").manifest.missing
+    assert any("cannot be read (Input/output error)" in line for line in missing)
+    with pytest.raises(StoreError, match=f"{unreadable}: Input/output error"):
+        bundled(folder, tmp_path / "c.tar", lock=Path(unreadable))
+    (folder / "runner.log").unlink()
+    (folder / "runner.log").symlink_to(unreadable)
+    with pytest.raises(StoreError, match=r"runner\.log: Input/output error"):
+        bundled(folder, tmp_path / "c.tar")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import io
 import json
 import shutil
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -19,11 +20,11 @@ from wattdock.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from wattdock.bundle.create import Created
 
 GOOD = "b/good.txt"
+OLD = Path(__file__).parents[1] / "data/h200-study.tar"
 
 
 @pytest.fixture
@@ -192,6 +193,78 @@ def test_a_manifest_that_names_other_results_is_refused(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text(sums_text(hashes(folder)))
     with pytest.raises(StoreError, match=r"bundle\.json and the files disagree"):
         verify(folder)
+
+
+def sealed(folder: Path) -> Path:
+    """Make the list of hashes fit whatever was changed, as whoever changes a bundle can."""
+    (folder / "SHA256SUMS").write_text(sums_text(hashes(folder)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [("publishable", True), ("status", "failed"), ("energy_per_output_token_j", 0.001), ("label", "another")],
+)
+def test_a_table_that_says_other_than_the_results_is_refused(folder: Path, field: str, said: Any) -> None:
+    """With what it says, where the list of hashes was made to fit."""
+    manifest = json.loads((folder / "bundle.json").read_text())
+    manifest["results"][0][field] = said
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=rf"bundle\.json says {field} .* believe neither"):
+        verify(sealed(folder))
+
+
+@pytest.mark.parametrize("study", ["batch_size: 4", "batch_size: 4\n    batch_size: 2", "a: [", "- 1", ""])
+def test_a_study_that_is_not_the_results_is_refused(folder: Path, study: str) -> None:
+    """It is what a reader looks at before anything is run, and results are what `reproduce` measures again."""
+    text = (folder / "study.yaml").read_text()
+    (folder / "study.yaml").write_text(text.replace("batch_size: 2", study) if "batch" in study else study)
+    with pytest.raises(StoreError, match=r"study\.yaml is not what|study\.yaml:\d+: .*no bundle of ours"):
+        verify(sealed(folder))
+
+
+def test_a_study_that_is_only_written_otherwise_is_the_same(folder: Path) -> None:
+    """Its settings are compared, not how some version put them down."""
+    settings = yaml.safe_load((folder / "study.yaml").read_text())
+    (folder / "study.yaml").write_text(json.dumps(settings))
+    assert verify(sealed(folder)).files
+
+
+def test_what_would_be_run_again_under_one_id_is_all_in_the_study(tmp_path: Path) -> None:
+    """An id is only what a result says of itself."""
+    config = json.loads(SAMPLE.read_text())["config"]
+    other = config | {"workload": config["workload"] | {"batch_size": 77}}
+    results = stored(tmp_path / "results", config=other).parent
+    stored(results, name="20260101T000001-pytorch-0123abcd", config=config | {"name": "again"})
+    stored(results, name="20260101T000002-pytorch-0123abcd")
+    bundled(results, tmp_path / "b")
+    experiments = yaml.safe_load((tmp_path / "b/study.yaml").read_text())["experiments"]
+    assert [one["workload"]["batch_size"] for one in experiments] == [77, 2]
+
+
+def test_a_bundle_from_before_some_facts_were_stored_is_whole() -> None:
+    """What its table does not say is not held against its results."""
+    found = verify(OLD)
+    assert found.manifest.results[0].wattdock_dirty is None
+    assert len(found.manifest.results) == 4
+
+
+@pytest.mark.parametrize("place", ["../outside.jsonl", "/etc/hostname", "prompts/none.jsonl", "README.md"])
+def test_prompts_anywhere_but_in_the_bundle_or_with_another_hash_are_refused(folder: Path, place: str) -> None:
+    """A manifest must not lead to files of whoever reads it."""
+    manifest = json.loads((folder / "bundle.json").read_text()) | {"prompt_files": {"0" * 64: place}}
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=rf"disagree about '{place}'"):
+        verify(sealed(folder))
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 99}, {"results": []}])
+def test_a_manifest_of_another_schema_is_refused(folder: Path, change: dict[str, Any]) -> None:
+    """What it would mean is not known here."""
+    manifest = json.loads((folder / "bundle.json").read_text()) | change
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=rf"not of bundle schema 1 \({next(iter(change))}"):
+        verify(sealed(folder))
 
 
 def test_a_bundle_is_never_overwritten(bundle: Created, tmp_path: Path) -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from report_rows import row, with_timeline
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
+
+from wattdock.report.html.page import write_page
+from wattdock.results.tables import COUNTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +37,12 @@ return [...document.querySelectorAll(".chart")].map((place) => Object.entries(pl
     .map(([, axis]) => axis.title?.text))
 """
 LINES = 'return document.getElementById("timeline-chart").data.map((line) => line.name)'
+STYLES = 'return document.getElementById("timeline-chart").data.map((line) => [line.line.color, line.line.dash])'
+# What plotly.js made of them.
+STROKES = """
+return [...document.querySelectorAll("#timeline-chart .scatterlayer .trace path.js-line")]
+    .map((line) => [line.style.stroke, line.style.strokeDasharray])
+"""
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
 
@@ -115,6 +125,52 @@ def test_gpus_are_shown_each_or_summed_and_runs_are_chosen_with_the_keyboard(
     assert sorted(power)[len(power) // 2] == pytest.approx(500, rel=0.02)
     assert len(browser.find_elements(By.CSS_SELECTOR, "#spans tr")) >= 3
     assert_quiet(browser, file)
+
+
+@pytest.mark.slow
+def test_paper_names_the_run_that_its_power_is_of(browser: Chrome, gpu_study: Command) -> None:
+    """Lists and buttons are not printed; what they chose stands above the chart, and follows them."""
+    opened(browser, gpu_study)
+    caption, place = (browser.find_element(By.ID, name) for name in ("timeline-shown", "run"))
+    run = Select(place)
+    two = next(one.text for one in run.options if "used_gpus=2" in one.text)
+    run.select_by_visible_text(two)
+    assert caption.text == f"{two}, restart 1, GPUs each, warm-up and passes"
+    Select(browser.find_element(By.ID, "restart")).select_by_visible_text("2")
+    for choice in ("gpus][value=sum", "part][value=whole"):
+        browser.find_element(By.CSS_SELECTOR, f"input[name={choice}]").click()
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert not place.is_displayed()
+        assert caption.is_displayed()
+        assert caption.text == f"{two}, restart 2, GPUs summed, the whole restart"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    one = next(one.text for one in run.options if "used_gpus=1" in one.text)
+    run.select_by_visible_text(one)
+    assert caption.text == f"{one}, restart 1, the whole restart"
+
+
+def test_no_two_lines_over_time_look_alike_whether_used_or_not(browser: Chrome, tmp_path: Path) -> None:
+    """One GPU used of eight and four of the host's counters; then all eight used."""
+    uuids = [f"GPU-{at:08}-0000-0000-0000-000000000000" for at in range(8)]
+    [host] = row("one").result.model_dump(mode="json")["environment"]["host_gpus"]
+    gpus = [host | {"index": at, "uuid": uuid} for at, uuid in enumerate(uuids)]
+    domains = [f"host_package-{at}{part}_j" for at in range(2) for part in ("", "-dram")]
+    series = [*((uuid, COUNTER) for uuid in uuids), *((None, name) for name in domains)]
+    values = {one: [at * 30_000.0 for at in range(20)] for one in series}
+    (tmp_path / "stored").mkdir()
+    for used in (1, 8):
+        changes = {"environment.host_gpus": gpus, "environment.gpu_uuids": uuids[:used]}
+        file = tmp_path / f"{used}.html"
+        write_page([with_timeline(row("one", changes), tmp_path / "stored", values)], file, title="a title")
+        visit(browser, file)
+        browser.find_element(By.CSS_SELECTOR, "input[name=part][value=whole]").click()
+        styles = browser.execute_script(STYLES)
+        assert len({tuple(one) for one in styles}) == len(styles) == 12
+        strokes = browser.execute_script(STROKES)
+        assert len({tuple(one) for one in strokes}) == len(strokes) == 12
+        assert_quiet(browser, file)
 
 
 @pytest.mark.slow

@@ -80,6 +80,15 @@ def test_intervals_stand_beside_figures_and_say_what_they_cover() -> None:
     assert "timing only" in text
 
 
+def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:
+    """Also where it may be published: it is an answer, but not to what was asked."""
+    own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
+    good = {"audit.publishable": True, "audit.reasons": [], "audit.checks": []}
+    said = "fallback: workload.batch_size: 4; abcdef01 was asked for and failed, this does not stand for it"
+    assert said in shown(row("one", good | {"fallback": own}))
+    assert "fallback" not in shown(row("one", good)).partition("<body>")[2]
+
+
 def test_the_front_is_what_nothing_else_beats() -> None:
     """More tokens per second for fewer joules each; a slow and dear one is not on it."""
 

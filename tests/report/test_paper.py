@@ -12,7 +12,7 @@ from report_rows import row
 
 from wattdock.commands.plot import KINDS, WIDTHS
 from wattdock.report import figures
-from wattdock.report.paper_table import latex, markdown
+from wattdock.report.paper_table import comma_separated, latex, markdown
 from wattdock.report.points import points
 
 if TYPE_CHECKING:
@@ -86,6 +86,19 @@ def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> Non
     made = points([row("one", {"config.name": "a|b_$c \\input{d}\nnext"}, restarts=[1.0, 1.1])])
     assert "| a\\|b_$c \\input{d} next |" in markdown(made)
     assert "a|b\\_\\$c \\textbackslash{}input\\{d\\} next &" in latex(made)
+
+
+def test_tables_name_a_fallback_beside_its_verdict() -> None:
+    """A row that may be published does not stand for what was asked for; a table without one says nothing of it."""
+    own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
+    good = {"audit.publishable": True, "audit.reasons": []}
+    made = points([row("one", good | {"fallback": own}), row("two", good)])
+    assert "| yes (fallback: workload.batch_size: 4) |" in markdown(made)
+    assert "yes (fallback: workload.batch\\_size: 4)" in latex(made)
+    assert all("does not stand for it" in form(made) for form in (markdown, latex))
+    assert "fallback" not in markdown(made[1:]) + latex(made[1:])
+    rows = csv.DictReader(io.StringIO(comma_separated(made)))
+    assert [one["fallback"] for one in rows] == ["workload.batch_size: 4", ""]
 
 
 def test_the_command_offers_every_kind_that_can_be_drawn() -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from stored_results import stored
+import pytest
+from stored_results import bundled, stored
+
+from wattdock.errors import StoreError
+from wattdock.results.chosen import chosen_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +35,23 @@ def test_a_whole_name_is_found_without_a_question_to_every_result(tmp_path: Path
         choose = [sys.executable, "-c", CHOOSE, written]
         said = subprocess.run(choose, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         assert said == f"20260101T000002-fake-2 {asked}\n"
+
+
+def chosen(*named: Path) -> list[str]:
+    with ExitStack() as unpacked:
+        return [row.folder.name for row in chosen_rows([str(one) for one in named], named[0], unpacked)]
+
+
+def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:
+    """Named itself, or by the folder that it alone lies in; one that was measured in it since is named by its own."""
+    result = stored(tmp_path / "results")
+    around = tmp_path / "around"
+    around.mkdir()
+    bundle = bundled(result, around / "b").path
+    for named in (bundle, around):
+        assert chosen(named) == [result.name]
+    (bundle / "results" / result.name / "runner.log").write_text("other")
+    for named in (bundle, around):
+        with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*runner\.log"):
+            chosen(named)
+    assert chosen(bundle / "results" / result.name) == [result.name]

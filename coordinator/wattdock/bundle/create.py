@@ -9,9 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.bundle.archive import write_tar
@@ -25,16 +23,16 @@ from wattdock.bundle.manifest import (
     SAFE_PART,
     STUDY,
     SUMS,
-    BundledResult,
     BundleManifest,
     Code,
     Replaced,
+    bundled,
     sums_text,
 )
 from wattdock.bundle.redaction import Private
 from wattdock.bundle.sources import gather
 from wattdock.bundle.staging import copy_lock, redactor_for, stage
-from wattdock.bundle.study_file import study_document
+from wattdock.bundle.study_file import study_document, study_text
 from wattdock.bundle.texts import citation, readme
 from wattdock.errors import ConfigError, StoreError
 from wattdock.host.code import checkout
@@ -136,9 +134,10 @@ def _stage_lock(given: Path | None, sources: Sources, folder: Path) -> None:
     path = given or lock_path()
     if given and not path.is_file():
         raise ConfigError(f"--lock {given}: is not there")
-    found = lock_sha256(path) if path.is_file() else None
-    if found:
+    found = None
+    if path.is_file():
         copy_lock(path, folder / LOCK)
+        found = lock_sha256(folder / LOCK)
     else:
         sources.missing.append("no lock file of images was there")
     inside = [one.environment.container for one in sources.results.values() if one.environment]
@@ -151,7 +150,7 @@ def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wis
     results = {one: load_result(folder / RESULTS / one) for one in sources.results}
     title = wishes.title or name
     manifest = _manifest(name, title, sources, results, redactor, keep_names=wishes.keep_names)
-    _write(folder / STUDY, yaml.safe_dump(study_document(name, results, sources.prompt_files), sort_keys=False))
+    _write(folder / STUDY, study_text(study_document(name, results, sources.prompt_files)))
     _write(folder / README, readme(manifest, title, has_lock=(folder / LOCK).is_file()))
     _write(folder / CITATION, citation(manifest, title, wishes.authors))
     _write(folder / MANIFEST, json_text(manifest, indent=2, ascii_only=False) + "\n")
@@ -182,40 +181,6 @@ def _manifest(
         names_kept=keep_names,
         replaced=[Replaced(kind=kinds[one], stand_in=one, times=redactor.times[one]) for one in kinds],
     )
-
-
-def bundled(folder: str, result: ExperimentResult) -> BundledResult:
-    """Return what the manifest says of a result."""
-    seen, config = result.environment, result.config
-    given = config["model"]
-    model = seen.model.name if seen else given.get("id") or given.get("shape") or str(given.get("path"))
-    return BundledResult(
-        folder=folder,
-        experiment_id=result.experiment_id,
-        label=label_of(config),
-        status=result.status,
-        publishable=bool(result.audit and result.audit.publishable),
-        reasons=result.audit.reasons if result.audit else ["no audit"],
-        backend=config["backend"],
-        framework_version=seen.framework_version if seen else None,
-        gpu_names=seen.gpu_names if seen else [],
-        energy_per_output_token_j=result.energy.energy_per_output_token_j if result.energy else None,
-        output_tokens_per_s=result.performance.output_tokens_per_s if result.performance else None,
-        model=model,
-        model_revision=seen.model.revision if seen else given.get("revision"),
-        weights=seen.model.weights if seen else None,
-        dataset=seen.dataset if seen else None,
-        dataset_sha256=seen.dataset_sha256 if seen else None,
-        image_digest=seen.image_digest if seen else None,
-        wattdock_version=seen.wattdock_version if seen else None,
-        wattdock_commit=seen.wattdock_commit if seen else None,
-        wattdock_dirty=seen.wattdock_dirty if seen else None,
-    )
-
-
-def label_of(config: dict[str, Any]) -> str:
-    """Return how people call an experiment."""
-    return str(config.get("name") or f"{config['backend']} batch {config['workload']['batch_size']}")
 
 
 @contextmanager

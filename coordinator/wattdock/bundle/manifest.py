@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,7 +12,9 @@ from wattdock.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-BUNDLE_SCHEMA = 1
+    from wattdock.results.result import ExperimentResult
+
+BUNDLE_SCHEMA: Final = 1
 MANIFEST, SUMS, README, CITATION = "bundle.json", "SHA256SUMS", "README.md", "CITATION.cff"
 STUDY, LOCK, RESULTS, PROMPTS, CARDS = "study.yaml", "images.lock", "results", "prompts", "meter-cards"
 SHOWN = 3
@@ -113,17 +115,51 @@ class BundleManifest(_Stored):
         names_kept: Whether names were left as they were, as asked for.
     """
 
-    schema_version: int = BUNDLE_SCHEMA
+    schema_version: Literal[1] = BUNDLE_SCHEMA
     name: str
     title: str | None = None
     created_utc: str
     code: Code
-    results: list[BundledResult]
+    results: list[BundledResult] = Field(min_length=1)
     studies: list[str] = Field(default_factory=list)
     prompt_files: dict[str, str] = Field(default_factory=dict)
     missing: list[str] = Field(default_factory=list)
     names_kept: bool = False
     replaced: list[Replaced] = Field(default_factory=list)
+
+
+def bundled(folder: str, result: ExperimentResult) -> BundledResult:
+    """Return what the manifest says of a result."""
+    seen, config = result.environment, result.config
+    given = config["model"]
+    model = seen.model.name if seen else given.get("id") or given.get("shape") or str(given.get("path"))
+    return BundledResult(
+        folder=folder,
+        experiment_id=result.experiment_id,
+        label=label_of(config),
+        status=result.status,
+        publishable=bool(result.audit and result.audit.publishable),
+        reasons=result.audit.reasons if result.audit else ["no audit"],
+        backend=config["backend"],
+        framework_version=seen.framework_version if seen else None,
+        gpu_names=seen.gpu_names if seen else [],
+        energy_per_output_token_j=result.energy.energy_per_output_token_j if result.energy else None,
+        output_tokens_per_s=result.performance.output_tokens_per_s if result.performance else None,
+        model=model,
+        model_revision=seen.model.revision if seen else given.get("revision"),
+        weights=seen.model.weights if seen else None,
+        dataset=seen.dataset if seen else None,
+        dataset_sha256=seen.dataset_sha256 if seen else None,
+        image_digest=seen.image_digest if seen else None,
+        wattdock_version=seen.wattdock_version if seen else None,
+        wattdock_commit=seen.wattdock_commit if seen else None,
+        wattdock_dirty=seen.wattdock_dirty if seen else None,
+    )
+
+
+def label_of(config: dict[str, Any]) -> str:
+    """Return how people call an experiment."""
+    return str(config.get("name") or f"{config['backend']} batch {config['workload']['batch_size']}")
 
 
 def is_safe(name: str) -> bool:

@@ -11,37 +11,43 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
 Kind = Literal["home", "user", "host", "secret"]
 # Accounts and hosts of every machine: they say nothing about anybody.
-EVERYBODYS = {"root", "nobody", "daemon", "nogroup", "localhost", "uid", "127.0.0.1", "0.0.0.0"}
-# A name inside a longer word is another word.
-NOT_BEFORE, NOT_AFTER = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
+EVERYBODYS = {"root", "nobody", "daemon", "nogroup", "localhost", "uid", "127.0.0.1", "0.0.0.0", "::", "::1"}
+# A name inside a longer word is another word; the "n" of a line's end that a program wrote as "\n" is no part of one.
+NOT_BEFORE, NOT_AFTER = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))", r"(?![A-Za-z0-9])"
 HOME_OF = re.compile(r"/(?:home|Users)/([A-Za-z_][A-Za-z0-9_.-]*)")
-# Where engines write the machine's own name or address into their logs: torch's and vLLM's rendezvous, NCCL's lines.
+# Where engines have a machine's name or address: torch's and vLLM's rendezvous, NCCL's lines, and variables, whose
+# value may as well be a choice, a switch or any machine's word for itself.
 HOST_IN = re.compile(
     r"""\btcp://(?P<rendezvous>[A-Za-z0-9][A-Za-z0-9.-]*):\d
     |://(?P<address>\d+\.\d+\.\d+\.\d+)(?=[:/])
     |\[(?P<socket>[A-Za-z0-9][A-Za-z0-9.-]*)\]:\d
     |^(?P<nccl>[A-Za-z0-9][A-Za-z0-9.-]*):\d+:\d+\ \[\d+\]\ NCCL
+    |(?<=[A-Z0-9])_(?:IP|ADDR|ADDRESS|HOST|HOSTNAME|HOSTID|COMM_ID)["']?\s*(?:=[ ]*|:\s*)["']?(?:[a-z]+://)?\[?
+     (?!127\.|\d+(?:\.\d+)?(?![A-Za-z0-9.:-])|(?i:auto|local|set|true|false|none|yes|no|on|off)(?![A-Za-z0-9.-]))
+     (?P<variable>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)
     """,
     re.VERBOSE | re.MULTILINE,
 )
 # Shapes of what services give out as keys; a group, where there is one, is the part that is secret.
 SECRET_SHAPES = re.compile(
-    r"""\bhf_[A-Za-z0-9]{20,}
-    |\bsk-[A-Za-z0-9_-]{20,}
-    |\bgh[pousr]_[A-Za-z0-9]{30,} |\bgithub_pat_[A-Za-z0-9_]{30,} |\bglpat-[A-Za-z0-9_-]{16,}
-    |\bAKIA[0-9A-Z]{16}\b |\bnvapi-[A-Za-z0-9_-]{20,} |\bxox[abprs]-[A-Za-z0-9-]{10,}
-    |\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}
+    r"""(?:\b|(?<=\\[nrt]))(?:
+        hf_[A-Za-z0-9]{20,}
+        |sk-[A-Za-z0-9_-]{20,}
+        |gh[pousr]_[A-Za-z0-9]{30,} |github_pat_[A-Za-z0-9_]{30,} |glpat-[A-Za-z0-9_-]{16,}
+        |AKIA[0-9A-Z]{16}\b |nvapi-[A-Za-z0-9_-]{20,} |xox[abprs]-[A-Za-z0-9-]{10,}
+        |eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}
+    )
     |-----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z)
     |(?<=://)[^/\s:@]+:[^/\s@]+(?=@)
     |(?i:\bbearer\s+)(?P<bearer>[A-Za-z0-9._~+/-]{16,}=*)
-    |(?i:\b[a-z_]*(?:password|passwd|secret|api_?key|access_token|auth_token|hf_token)\b["']?\s*[=:]\s*["']?)
-     (?P<assigned>[^\s"',;}]{6,})
+    |(?i:\b[a-z_]*(?:password|passwd|secret|api_?key|access_token|auth_token|hf_token)\b\\*["']?\s*[=:]\s*\\*["']?)
+     (?P<assigned>(?:(?!\\[nrt"'])[^\s"',;}]){6,})
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -62,6 +68,22 @@ def private_in(text: str) -> set[Private]:
     for match in SECRET_SHAPES.finditer(text):
         found.add(Private("secret", next((one for one in match.groups() if one), match[0])))
     return found
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text of a JSON value; a key that names a text stands on the line above it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts_in(one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            if isinstance(one, str):
+                yield f"{key}:\n{one}"
+            else:
+                yield key
+                yield from texts_in(one)
 
 
 @dataclass

@@ -6,7 +6,6 @@ this machine's user says so.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections import Counter
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.bundle.create import label_of
-from wattdock.bundle.manifest import LOCK, RESULTS
+from wattdock.bundle.manifest import LOCK, RESULTS, label_of
 from wattdock.bundle.reproduction import Comparison, compared, settings_here, token_comparison
 from wattdock.bundle.study_file import pinned_settings
 from wattdock.config.expand import Study, without_duplicates
@@ -42,7 +40,9 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
     from wattdock.run import Stored
 
-INSTEAD = "to see how another machine does, run study.yaml of the unpacked bundle and use `wattdock compare`"
+INSTEAD = (
+    "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def prepare(
         raise StoreError(f"{verified.manifest.name} holds no experiment that was measured whole; nothing to reproduce")
     _require_gpus([before for _, before in pairs])
     prompt_files = {
-        digest: str(_kept_prompts(folder / name, digest, home))
+        digest: str(_kept(folder / name, home / "prompts" / f"{digest}.jsonl"))
         for digest, name in verified.manifest.prompt_files.items()
     }
     lock = _kept_lock(folder / LOCK, home)
@@ -224,19 +224,12 @@ def _require_prompts(settings: dict[str, Any], before: ExperimentResult, prompt_
     )
 
 
-def _kept_prompts(path: Path, digest: str, home: Path) -> Path:
-    """Put a file of prompts where it outlives the unpacked bundle, named by its content."""
-    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-        raise StoreError(f"{path.name} is not the file of prompts that results name; the bundle was made wrongly")
-    return _kept(path, home / "prompts" / f"{digest}.jsonl")
-
-
 def _kept_lock(path: Path, home: Path) -> Path | None:
     return _kept(path, home / "locks" / f"{lock_sha256(path)}.lock") if path.is_file() else None
 
 
 def _kept(path: Path, target: Path) -> Path:
-    """Copy a file of the bundle to where it stays when the bundle goes."""
+    """Copy a file of the bundle to where it outlives an unpacked one, named by its content."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)

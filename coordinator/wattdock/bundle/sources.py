@@ -116,10 +116,19 @@ def _gather_prompts(sources: Sources, *, with_prompts: bool) -> None:
             wanted[seen.dataset_sha256] = seen.dataset
     for digest, source in sorted(wanted.items()):
         path = Path(source).expanduser()
-        there = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
-        if not with_prompts or not there:
-            why = "was left out" if not with_prompts else "has changed" if path.is_file() else "is not here"
+        if why := _missing(path, digest) if with_prompts else "was left out":
             sources.missing.append(f"the file of prompts with SHA-256 {digest} {why}; it cannot be run again without")
             continue
         sources.prompt_files[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
         sources.prompts[sources.prompt_files[digest]] = path
+
+
+def _missing(path: Path, digest: str) -> str | None:
+    """Return why a file with this SHA-256 cannot be had; None where it can."""
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return "is not here"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if found == digest else "has changed"

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.bundle.redaction import Private, Redactor, private_in
+from wattdock.bundle.redaction import Private, Redactor, private_in, texts_in
 from wattdock.bundle.vocabulary import needed_values, schema_keys, schema_values
 from wattdock.errors import ConfigError, StoreError
 from wattdock.json_text import json_text
 from wattdock.results.result import ExperimentResult
 from wattdock.results.upgrade import upgraded
+from wattdock.study.journal import read_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from wattdock.bundle.sources import Sources
 
 # Columns that name a series or a GPU.
 STRUCTURAL = ("series", "gpu_uuid")
+WHOLE = "a bundle holds whole results only"
 KEEP = "leave the names in with --keep-names"
 
 
@@ -75,8 +77,7 @@ def copy_lock(path: Path, target: Path) -> None:
         StoreError: It cannot be read.
     """
     try:
-        text = _read(path)
-        if found := sorted({one.kind for one in private_in(text) if one.kind in ("secret", "user")}):
+        if found := sorted({one.kind for one in private_in(_read(path)) if one.kind in ("secret", "user")}):
             what = "a home folder" if "user" in found else "a secret"
             raise ConfigError(f"{path} holds {what}; write it anew, or name another with --lock")
         shutil.copyfile(path, target)
@@ -91,12 +92,30 @@ def _users(sources: Sources) -> set[Private]:
 
 
 def _private_in_file(path: Path) -> set[Private]:
+    return {one for text in _texts(path) for one in private_in(text)}
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Yield a file's texts as a reader of it has them: in JSON, what stands before a name may be half an escape."""
     if path.suffix == ".parquet":
-        return {one for text in _texts(path) for one in private_in(text)}
-    return private_in(_read(path))
+        yield from _texts_of_table(path)
+    elif path.suffix == ".json":
+        yield from _decoded([_content(path)])
+    elif path.suffix == ".jsonl":
+        yield from _decoded(_content(path).split(b"\n"))
+    else:
+        yield _read(path)
 
 
-def _texts(path: Path) -> Iterable[str]:
+def _decoded(documents: Iterable[bytes]) -> Iterator[str]:
+    for one in documents:
+        try:
+            yield from texts_in(json.loads(one))
+        except ValueError:
+            yield one.decode("utf-8", errors="replace")
+
+
+def _texts_of_table(path: Path) -> Iterator[str]:
     import pyarrow as pa
 
     table = _table(path)
@@ -111,7 +130,7 @@ def _kind_of(path: Path) -> Callable[[Path, Path, Redactor], None]:
 
 
 def _stage_json(path: Path, target: Path, redactor: Redactor) -> None:
-    document = json.loads(_read(path))
+    document = _document(path)
     changed = redactor.value(document)
     if changed == document:
         shutil.copyfile(path, target)
@@ -130,7 +149,7 @@ def _require_readable(document: dict[str, Any], path: Path) -> None:
 
 
 def _stage_lines(path: Path, target: Path, redactor: Redactor) -> None:
-    lines = [json_text(redactor.value(json.loads(line))) + "\n" for line in _read(path).splitlines() if line]
+    lines = [json_text(redactor.value(line)) + "\n" for line in read_journal(path)]
     target.write_text("".join(lines), encoding="utf-8")
 
 
@@ -151,8 +170,7 @@ def _stage_text(path: Path, target: Path, redactor: Redactor) -> None:
 
 
 def _copy_prompts(path: Path, target: Path, redactor: Redactor) -> None:
-    text = _read(path)
-    if redactor.text(text) != text or any(one.kind == "secret" for one in private_in(text)):
+    if any(_is_private(text, redactor) for text in _decoded(_content(path).split(b"\n"))):
         raise ConfigError(
             f"{path} holds a name or secret, and its hash is part of results, so that it cannot be changed; "
             f"leave prompts out with --no-prompts, or {KEEP}"
@@ -161,9 +179,27 @@ def _copy_prompts(path: Path, target: Path, redactor: Redactor) -> None:
     shutil.copyfile(path, target)
 
 
+def _is_private(text: str, redactor: Redactor) -> bool:
+    return redactor.text(text) != text or any(one.kind == "secret" for one in private_in(text))
+
+
 def _read(path: Path) -> str:
     # What a runner printed need not be UTF-8.
-    return path.read_text(encoding="utf-8", errors="replace")
+    return _content(path).decode("utf-8", errors="replace")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; see that it can be read") from error
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(_content(path))
+    except ValueError as error:
+        raise StoreError(f"{path}: is no JSON ({error}); {WHOLE}") from error
 
 
 def _table(path: Path) -> Any:
@@ -171,6 +207,9 @@ def _table(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise StoreError(f"{path}: {error}; a bundle holds whole results only") from error
+        table = pq.read_table(path)
+        # Also that its texts are UTF-8.
+        table.validate(full=True)
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"{path}: {str(error).splitlines()[0]}; {WHOLE}") from error
+    return table

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from wattdock.config.experiment import NOT_IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,14 +20,23 @@ Settings = dict[str, Any]
 def study_document(
     name: str, results: Mapping[str, ExperimentResult], prompt_files: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the study, each different experiment once.
+    """Return the study, each different experiment once; of one that was measured with two commits, both are.
 
     Args:
         results: By folder.
         prompt_files: Hash of a prompt file → its place in the bundle.
     """
-    experiments = {one.experiment_id: pinned_settings(one, prompt_files) for one in results.values()}
+    experiments = {}
+    for one in results.values():
+        settings = pinned_settings(one, prompt_files)
+        identity = {key: value for key, value in settings.items() if key not in NOT_IDENTITY}
+        experiments[one.experiment_id, json.dumps(identity, sort_keys=True)] = settings
     return {"name": name, "experiments": list(experiments.values())}
+
+
+def study_text(document: Settings) -> str:
+    """Return study.yaml."""
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def pinned_settings(result: ExperimentResult, prompt_files: Mapping[str, str]) -> Settings:

@@ -104,7 +104,7 @@ def _reasons(results: Sequence[BundledResult]) -> list[str]:
 def _contents(manifest: BundleManifest, *, has_lock: bool) -> list[str]:
     lines = [
         f"- `{MANIFEST}`: this table for programs, the code's version, what was replaced and what is missing",
-        f"- `{STUDY}`: every experiment with all its settings; `wattdock run {STUDY}` in this folder measures them",
+        f"- `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them",
         f"- `{RESULTS}/<folder>/`: `result.json` (figures, audit, environment), timeline and requests, `runner.log`",
     ]
     if manifest.studies:

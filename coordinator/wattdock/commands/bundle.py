@@ -57,7 +57,7 @@ def create(
 
 @app.command()
 def verify(bundle: Bundle, as_json: Json = False) -> None:
-    """See that a bundle is what was bundled; exit code 7 where one byte is not."""
+    """See that a bundle is what was bundled, and says what its results say; exit code 7 where one byte is not."""
     from wattdock.bundle.verify import verify as check
     from wattdock.report.bundle import print_verified
 

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.report.paper import bars, curve, drawn_into, over_counts
-from wattdock.report.points import gpu_shares, pareto_front, phase_parts, spans_decades
-from wattdock.report.style import ASPECT, COLUMN_IN, PHASES, TWO_COLUMNS_IN, colours, gpus_in_words, looks
+from wattdock.report.points import by_batch, by_gpus, gpu_shares, grouped, pareto_front, phase_parts, spans_decades
+from wattdock.report.style import (
+    ASPECT,
+    COLUMN_IN,
+    PHASES,
+    TWO_COLUMNS_IN,
+    colours,
+    dot_styles,
+    front_looks,
+    line_styles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
     from wattdock.report.points import Figure, Point
+    from wattdock.report.style import Style
 
 WIDTHS = {"column": COLUMN_IN, "page": TWO_COLUMNS_IN}
 J_PER_TOKEN, TOKENS_PER_S = "J/output token (GPU boards)", "output tokens/s"
@@ -45,10 +55,9 @@ def _intervals(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [(one, found) for one in points if (found := one.j_per_token if with_energy else one.tokens_per_s)]
     _require(shown, "no result has a figure")
     axes = _rows(drawing, [one.label for one, _ in shown])
-    shade, shape = colours(one.backend for one, _ in shown), looks(one.gpu_count for one, _ in shown)
+    styles = dot_styles(one.series for one, _ in shown)
     for at, (one, found) in enumerate(shown):
-        style = _style(one, shade[one.backend], shape[one.gpu_count].paper_marker)
-        axes.errorbar(found.value, at, xerr=bars([found]), **style)
+        axes.errorbar(found.value, at, xerr=bars([found]), **_style(one, styles[one.series]))
     axes.set_xlabel(J_PER_TOKEN if with_energy else TOKENS_PER_S)
     axes.set_xlim(left=0)
 
@@ -57,20 +66,17 @@ def _pareto(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if one.j_per_token and one.tokens_per_s]
     _require(shown, f"no result has joules ({_why(points)})")
     axes = drawing.subplots()
-    shade, shape = colours(one.backend for one in shown), looks(one.gpu_count for one in shown)
-    for model in sorted({one.model for one in shown}):
+    styles = dot_styles(one.series for one in shown)
+    for model, look in front_looks(one.model for one in shown).items():
         front = pareto_front([one for one in shown if one.model == model])
         xs, ys = _values(front, lambda one: one.tokens_per_s), _values(front, lambda one: one.j_per_token)
-        axes.plot(xs, ys, color="0.5", linestyle=":", linewidth=0.8, zorder=1)
-    named: set[str] = set()
-    for one in shown:
-        name = f"{one.backend}, {gpus_in_words(one.gpu_count)}"
-        style = _style(one, shade[one.backend], shape[one.gpu_count].paper_marker)
-        label = None if name in named else name
-        named.add(name)
-        if one.tokens_per_s and one.j_per_token:
-            ends: dict[str, Any] = {"xerr": bars([one.tokens_per_s]), "yerr": bars([one.j_per_token])}
-            axes.errorbar(one.tokens_per_s.value, one.j_per_token.value, **ends, **style, label=label)
+        axes.plot(xs, ys, color="0.5", linestyle=look.paper_dash, linewidth=0.8, zorder=1)
+    for name, own in grouped(shown, by_gpus).items():
+        for at, one in enumerate(own):
+            if one.tokens_per_s and one.j_per_token:
+                style = _style(one, styles[one.series]) | {"label": None if at else name}
+                ends: dict[str, Any] = {"xerr": bars([one.tokens_per_s]), "yerr": bars([one.j_per_token])}
+                axes.errorbar(one.tokens_per_s.value, one.j_per_token.value, **ends, **style)
     axes.set(xlabel=TOKENS_PER_S, ylabel=J_PER_TOKEN)
     if spans_decades(_values(shown, lambda one: one.j_per_token)):
         axes.loglog()
@@ -94,14 +100,13 @@ def _gpus(drawing: Drawing, points: Sequence[Point]) -> None:
 def _scaling(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if one.tokens_per_s]
     _require({one.gpu_count for one in shown}, "all results used the same number of GPUs", at_least=2)
-    _over(drawing, shown, "GPUs used", lambda one: one.gpu_count, lambda one: f"{one.backend}, batch {one.batch_size}")
+    _over(drawing, shown, "GPUs used", lambda one: one.gpu_count, by_batch)
 
 
 def _batch(drawing: Drawing, points: Sequence[Point]) -> None:
     shown = [one for one in points if one.tokens_per_s]
     _require({one.batch_size for one in shown}, "all results have the same batch size", at_least=2)
-    words = lambda one: f"{one.backend}, {gpus_in_words(one.gpu_count)}"  # noqa: E731
-    _over(drawing, shown, "requests in flight", lambda one: one.batch_size, words)
+    _over(drawing, shown, "requests in flight", lambda one: one.batch_size, by_gpus)
 
 
 def _timeline(drawing: Drawing, points: Sequence[Point]) -> None:
@@ -135,14 +140,13 @@ def _over(
         panels.insert(0, (J_PER_TOKEN, lambda one: one.j_per_token))
         drawing.set_figheight(drawing.get_figheight() * 1.8)
     every = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    groups = list(dict.fromkeys(map(group_of, shown)))
-    shade, shape = colours(groups), looks(range(len(groups)))
+    groups = grouped(shown, group_of)
+    styles = line_styles(groups)
     for axes, (title, of) in zip(every, panels, strict=True):
-        for at, name in enumerate(groups):
-            own = sorted((one for one in shown if group_of(one) == name), key=x_of)
-            if known := [(x_of(one), found) for one in own if (found := of(one))]:
+        for name, own in groups.items():
+            if known := [(x_of(one), found) for one in sorted(own, key=x_of) if (found := of(one))]:
                 hollow = {x_of(one) for one in own if not one.publishable}
-                curve(axes, known, name, look=shape[at], colour=shade[name], hollow=hollow)
+                curve(axes, known, name, styles[name], hollow=hollow)
         axes.set_ylabel(title)
         if spans_decades(_values(shown, panels[0][1])):
             axes.set_yscale("log")
@@ -178,9 +182,10 @@ def _rows(drawing: Drawing, names: Sequence[str]) -> Axes:
     return axes
 
 
-def _style(one: Point, colour: str, marker: str) -> dict[str, Any]:
-    face = colour if one.publishable else "none"
-    return {"marker": marker, "color": colour, "markerfacecolor": face, "linestyle": "none", "elinewidth": 0.8}
+def _style(one: Point, drawn_in: Style) -> dict[str, Any]:
+    colour, look = drawn_in
+    marker = {"marker": look.paper_marker, "markerfacecolor": colour if one.publishable else "none"}
+    return {**marker, "color": colour, "linestyle": "none", "elinewidth": 0.8}
 
 
 def _values(shown: Sequence[Point], of: Callable[[Point], Figure | None]) -> list[float]:

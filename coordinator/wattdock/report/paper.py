@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
     from wattdock.report.points import Figure
-    from wattdock.report.style import Look
+    from wattdock.report.style import Style
 
 FORMATS = (".pdf", ".svg", ".png")
 # Without an instant of writing, equal figures are equal files.
@@ -61,13 +61,13 @@ def curve(
     axes: Axes,
     known: Sequence[tuple[int, Figure]],
     name: str,
+    drawn_in: Style,
     *,
-    look: Look,
-    colour: str,
     hollow: Collection[int] = (),
 ) -> None:
     """Draw figures over a count as one line with their intervals; markers at the counts in `hollow` are not filled."""
     counts, figures = [count for count, _ in known], [one for _, one in known]
+    colour, look = drawn_in
     style: dict[str, Any] = {"marker": look.paper_marker, "linestyle": look.paper_dash, "color": colour}
     values = [one.value for one in figures]
     axes.errorbar(counts, values, yerr=bars(figures), label=name, markerfacecolor="none", **style)

@@ -21,8 +21,10 @@ COLUMNS = (
     *("experiment", "backend", "model", "gpu_count", "batch_size", "energy_per_output_token_j"),
     *("energy_per_output_token_j_low", "energy_per_output_token_j_high", "interval_covers"),
     *("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high", "publishable", "reason", "folder"),
+    "fallback",
 )
 NOTE = "± is half of the 95 % interval: over restarts, or (marked *) of timing alone. Energy of GPU boards."
+FALLBACK_NOTE = "A fallback was measured because what was asked for failed, and does not stand for it."
 # What LaTeX would take for a command of its own.
 ESCAPED = {
     "\\": r"\textbackslash{}",
@@ -54,7 +56,7 @@ def markdown(points: Sequence[Point]) -> str:
     """Return a pipe table."""
     rule = ["---:" if name in NUMBERS else "---" for name in HEADINGS]
     rows = [HEADINGS, rule, *([_one_line(cell).replace("|", r"\|") for cell in _cells(one)] for one in points)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{NOTE}\n"
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{_note(points)}\n"
 
 
 def latex(points: Sequence[Point]) -> str:
@@ -62,8 +64,8 @@ def latex(points: Sequence[Point]) -> str:
     kinds = "".join("r" if name in NUMBERS else "l" for name in HEADINGS)
     rows = [" & ".join(_tex(cell) for cell in _cells(one)) + r" \\" for one in points]
     head = " & ".join(_tex(name) for name in HEADINGS) + r" \\"
-    lines = [f"% {NOTE}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule"]
-    return "\n".join([*lines, r"\end{tabular}", ""])
+    begin = [f"% {_note(points)}", rf"\begin{{tabular}}{{{kinds}}}"]
+    return "\n".join([*begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def comma_separated(points: Sequence[Point]) -> str:
@@ -76,7 +78,8 @@ def comma_separated(points: Sequence[Point]) -> str:
         own = (one.label, one.backend, one.model, one.gpu_count, one.batch_size)
         figures = (*_ends(cost), cost.covers if cost else None, *_ends(speed))
         judged = one.result.audit.reasons if one.result.audit else []
-        writer.writerow([*own, *figures, one.publishable, one.reason or "; ".join(judged), one.row.folder.name])
+        about = (one.publishable, one.reason or "; ".join(judged), one.row.folder.name)
+        writer.writerow([*own, *figures, *about, one.result.fallback.change if one.result.fallback else None])
     return out.getvalue()
 
 
@@ -85,8 +88,13 @@ FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".csv"
 
 def _cells(one: Point) -> list[str]:
     verdict = NOTHING if one.publishable is None else "yes" if one.publishable else "no"
+    verdict += f" (fallback: {one.result.fallback.change})" if one.result.fallback else ""
     own = [one.label, one.backend, one.model, str(one.gpu_count), str(one.batch_size)]
     return [*own, _plus_minus(one.j_per_token, ".4g"), _plus_minus(one.tokens_per_s, ",.1f"), verdict]
+
+
+def _note(points: Sequence[Point]) -> str:
+    return f"{NOTE} {FALLBACK_NOTE}" if any(one.result.fallback for one in points) else NOTE
 
 
 def _plus_minus(figure: Figure | None, form: str) -> str:

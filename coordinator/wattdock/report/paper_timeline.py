@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
-from wattdock.report.style import LOOKS, PALETTE
+from wattdock.report.style import PALETTE, line_styles
 from wattdock.report.timelines import SUM, timelines
 
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ def draw_timeline(drawing: Drawing, points: Sequence[Point]) -> None:
 def _power(axes: Axes, power: Sequence[Trace], point: Point) -> None:
     seen = point.result.environment
     names = {gpu.uuid: f"GPU {gpu.index}" for gpu in seen.host_gpus} if seen else {}
-    for at, trace in enumerate(power):
-        where: dict[str, Any] = {"color": PALETTE[at % len(PALETTE)], "linestyle": LOOKS[at % len(LOOKS)].paper_dash}
+    styles = line_styles(trace.name for trace in power)
+    for trace in power:
+        colour, look = styles[trace.name]
+        where: dict[str, Any] = {"color": colour, "linestyle": look.paper_dash}
         name = names.get(trace.name, trace.name)
         if trace.source == "counter":
             axes.step(trace.at_s, trace.value, where="post", linewidth=0.6, label=name, **where)

@@ -8,14 +8,15 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from wattdock.merge.statistics import mean_interval
-from wattdock.report.style import PHASES
+from wattdock.report.style import PHASES, gpus_in_words
 from wattdock.report.table import TIMING_COVERAGE
 from wattdock.results.facts import labels
 from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from wattdock.report.style import Series
     from wattdock.results.chosen import Row
     from wattdock.results.result import ExperimentResult
 
@@ -72,12 +73,36 @@ class Point:
         """The stored result."""
         return self.row.result
 
+    @property
+    def series(self) -> Series:
+        """What its dot shares colour and shape with."""
+        return self.backend, self.gpu_count, self.model
+
 
 def points(rows: Sequence[Row]) -> list[Point]:
     """Return one point per row, by backend, model, GPUs and batch size."""
     named = labels([row.result for row in rows])
     made = [_point(row, label) for row, label in zip(rows, named, strict=True)]
     return sorted(made, key=lambda one: (one.backend, one.model, one.gpu_count, one.batch_size, one.result.started_utc))
+
+
+def grouped(shown: Sequence[Point], of: Callable[[Point], str]) -> dict[str, list[Point]]:
+    """Return results of one backend, one model and one `of`, under a name of these; of the model where it varies."""
+    several = len({one.model for one in shown}) > 1
+    groups: defaultdict[str, list[Point]] = defaultdict(list)
+    for one in shown:
+        groups[", ".join([one.backend, *([one.model] if several else []), of(one)])].append(one)
+    return dict(groups)
+
+
+def by_gpus(one: Point) -> str:
+    """Return how many GPUs a result used, in words."""
+    return gpus_in_words(one.gpu_count)
+
+
+def by_batch(one: Point) -> str:
+    """Return a result's batch size, in words."""
+    return f"batch {one.batch_size}"
 
 
 def pareto_front(measured: Sequence[Point]) -> list[Point]:

@@ -8,7 +8,7 @@ from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.errors import ConfigError
 from wattdock.report.paper import curve, drawn_into, over_counts
 from wattdock.report.points import Figure
-from wattdock.report.style import LOOKS, TWO_COLUMNS_IN, colours
+from wattdock.report.style import TWO_COLUMNS_IN, line_styles
 from wattdock.scaling.curves import curves
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from wattdock.report.style import Style
     from wattdock.scaling.curves import Curve, Scaled
     from wattdock.scaling.points import Setting
 
@@ -36,22 +37,22 @@ def draw_scaling(found: Sequence[Setting], file: Path) -> None:
     if not shown:
         raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
     with drawn_into(file, TWO_COLUMNS_IN, ROW_IN * len(shown) + LEGEND_IN, flag="--plot") as figure:
-        shades = colours(one.kind for _, drawn in shown for one in drawn)
+        styles = line_styles(sorted({one.kind for _, drawn in shown for one in drawn}))
         parts = figure.subfigures(len(shown), squeeze=False)
         for (part,), (setting, drawn) in zip(parts, shown, strict=True):
             part.suptitle(setting.name, fontsize="small")
             for axes, (label, value) in zip(part.subplots(1, len(PANELS)), PANELS, strict=True):
-                _panel(axes, label, drawn, value, shades)
+                _panel(axes, label, drawn, value, styles)
         handles = {name: handle for part in parts.flat for name, handle in _legend(part.axes[0])}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
 
 
-def _panel(axes: Axes, label: str, drawn: Sequence[Curve], value: Value, shades: dict[str, str]) -> None:
+def _panel(axes: Axes, label: str, drawn: Sequence[Curve], value: Value, styles: dict[str, Style]) -> None:
     counts: set[int] = set()
-    for at, one in enumerate(drawn):
+    for one in drawn:
         known = [(scaled.point.gpus, found) for scaled in one.points if (found := value(scaled))]
         counts |= {gpus for gpus, _ in known}
-        curve(axes, known, one.kind, look=LOOKS[at % len(LOOKS)], colour=shades[one.kind])
+        curve(axes, known, one.kind, styles[one.kind])
     over_counts(axes, "GPUs", counts)
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)

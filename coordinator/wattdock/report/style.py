@@ -1,4 +1,4 @@
-"""How charts look, on a page and on paper: a colour per backend, a marker and a dash per number of GPUs.
+"""How charts look, on a page and on paper: no two series of a chart alike in both colour and shape.
 
 Draws nothing and imports no plotting library, so that both of them take the same looks from here.
 """
@@ -6,17 +6,26 @@ Draws nothing and imports no plotting library, so that both of them take the sam
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+Name = TypeVar("Name")
 
 # Told apart with every common colour-vision deficiency; without its black and its yellow, which vanish on a dark or a
 # light page. Source: Okabe and Ito, Color Universal Design, 2008.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 # The same hues on a dark ground, where some of them would be dim.
-ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#777777": "#A0A0A0", "#888888": "#A0A0A0"}
+ON_DARK = {
+    "#0072B2": "#4FA8E0",
+    "#D55E00": "#FF8A3D",
+    "#009E73": "#2BC49A",
+    "#555555": "#D0D0D0",
+    "#777777": "#A0A0A0",
+    "#888888": "#A0A0A0",
+}
 
 # What a run does, in its order; greys for what is neither loading nor measured.
 PHASES = {
@@ -65,7 +74,7 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """One series' shape, as plotly and as matplotlib name it; told apart without any colour."""
+    """One series' marker and dash, as plotly and as matplotlib name them."""
 
     marker: str
     paper_marker: str
@@ -83,14 +92,44 @@ LOOKS = (
 )
 
 
-def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each name, in their alphabetical order; past the palette's end they repeat."""
-    return {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(sorted(set(names)))}
+# What a series is drawn in: its colour, its marker and dash.
+Style = tuple[str, Look]
+# Of dots: backend, number of GPUs used, model.
+Series = tuple[str, int, str]
 
 
-def looks(counts: Iterable[int]) -> dict[int, Look]:
-    """Return a marker and a dash for each number of GPUs, in rising order; past the last they repeat."""
-    return {count: LOOKS[at % len(LOOKS)] for at, count in enumerate(sorted(set(counts)))}
+def colours(names: Iterable[Name]) -> dict[Name, str]:
+    """Return a colour for each name, in their order; past the palette's end they repeat."""
+    return {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(dict.fromkeys(names))}
+
+
+def line_styles(names: Iterable[str]) -> dict[str, Style]:
+    """Return a style for each name, in their order; where colours repeat, looks move on, so that 36 lines differ."""
+    ordered = list(dict.fromkeys(names))
+    shade = colours(ordered)
+    return {name: (shade[name], LOOKS[(at + at // len(PALETTE)) % len(LOOKS)]) for at, name in enumerate(ordered)}
+
+
+def dot_styles(series: Iterable[Series]) -> dict[Series, Style]:
+    """Return a style for each series: a colour per backend, a look per number of GPUs and model.
+
+    Where looks repeat, the backend takes another colour.
+    """
+    known = set(series)
+    shapes = sorted({(count, model) for _, count, model in known})
+    turns = {shape: divmod(at, len(LOOKS)) for at, shape in enumerate(shapes)}
+    shade = colours(sorted((turns[count, model][0], backend) for backend, count, model in known))
+
+    def style(backend: str, count: int, model: str) -> Style:
+        turn, at = turns[count, model]
+        return shade[turn, backend], LOOKS[at]
+
+    return {one: style(*one) for one in known}
+
+
+def front_looks(models: Iterable[str]) -> dict[str, Look]:
+    """Return the look of each model's Pareto front, in alphabetical order; the first is dotted."""
+    return {model: LOOKS[(at + 2) % len(LOOKS)] for at, model in enumerate(sorted(set(models)))}
 
 
 def gpus_in_words(count: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.report.terminal import Sheet, console, pairs
-from wattdock.report.words import NOTHING, number, seconds_text
+from wattdock.report.words import NOTHING, fallback_text, number, seconds_text
 from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def _title(result: ExperimentResult) -> Text:
 
 def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if result.fallback:
-        asked = result.fallback.fallback_of[:8]
-        yield "fallback", f"{result.fallback.change}; {asked} was asked for and failed, this does not stand for it"
+        yield "fallback", fallback_text(result.fallback)
     if result.error:
         yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
         if result.error.cause:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.report.points import Figure
+    from wattdock.results.result import Fallback
 
 NOTHING = "–"
 # An engine's settings can be thousands of characters that differ in a folder's name.
@@ -45,6 +46,11 @@ def figure_text(figure: Figure | None, form: str = ".4g") -> str:
         return format(figure.value, form)
     only = " timing only" if figure.covers == "timing" else ""
     return f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]{only}"
+
+
+def fallback_text(found: Fallback) -> str:
+    """Return what a fallback changed, and that it answers no other question than its own."""
+    return f"{found.change}; {found.fallback_of[:8]} was asked for and failed, this does not stand for it"
 
 
 def seconds_text(value_s: float | None) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattdock.results.query import LeftOut
     from wattdock.results.result import ExperimentResult
 
-STUDIES, JOURNAL, BUNDLED, TAR = "studies", "journal.jsonl", "results", ".tar"
+STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results", "bundle.json", ".tar"
 # Of several names that could be meant.
 SHOWN = 4
 
@@ -137,23 +137,29 @@ def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Pa
     if path.is_file() and path.suffix != TAR:
         raise StoreError(f"{what}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
     if path.is_file():
-        return _in_folder(_unpack(path, unpacked), what)
+        return _held(_opened(path, unpacked) / BUNDLED)
     if (path / JOURNAL).exists():
         study = path.resolve()
         return _names(study.parent.parent).of_study(study.name)
-    return _in_folder(path, what)
+    return _in_folder(path, what, unpacked)
 
 
-def _in_folder(folder: Path, what: str) -> list[Path]:
-    """Return a result folder itself, a bundle's results, or the results that a folder holds."""
+def _in_folder(folder: Path, what: str, unpacked: ExitStack) -> list[Path]:
+    """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
     if (folder / RESULT).exists():
         return [folder]
     # A bundle's files may stand in one folder of its name.
     inside = [one for one in folder.iterdir() if (one / BUNDLED).is_dir()]
     for place in (folder / BUNDLED, folder, *(one / BUNDLED for one in inside if len(inside) == 1)):
-        if found := sorted(file.parent for file in place.glob(f"[!.]*/{RESULT}")):
+        if found := _held(place):
+            if place != folder and (place.parent / MANIFEST).exists():
+                _opened(place.parent, unpacked)
             return found
     raise StoreError(f"{what}: holds no results; name a result folder, a study, a bundle, or a folder of results")
+
+
+def _held(place: Path) -> list[Path]:
+    return sorted(file.parent for file in place.glob(f"[!.]*/{RESULT}"))
 
 
 def _of_name(what: str, output_dir: Path) -> list[Path]:
@@ -197,10 +203,10 @@ def _names(output_dir: Path) -> _Names:
     return _Names(found, {name: sorted(of_it) for name, of_it in studies.items()}, unread)
 
 
-def _unpack(file: Path, unpacked: ExitStack) -> Path:
-    """Unpack a bundle into a temporary folder, once every byte of it was checked."""
+def _opened(bundle: Path, unpacked: ExitStack) -> Path:
+    """Return the folder of a bundle, a temporary one for a tar file, once every byte of it was checked."""
     # It stands to the right of stored results, which it is made of.
     from wattdock.bundle.verify import opened
 
-    folder, _ = unpacked.enter_context(opened(file))
+    folder, _ = unpacked.enter_context(opened(bundle))
     return folder

@@ -16,7 +16,7 @@ from wattdock.results.windows import WindowSummary
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
 BOUNDARY_STATEMENT = (
-    "GPU boards as their energy counters see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
+    "GPU boards as their own sensors see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
     "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
     "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
 )

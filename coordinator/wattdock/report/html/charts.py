@@ -22,14 +22,15 @@ from wattdock.report.html.chart import (
 )
 from wattdock.report.html.lines import scaling
 from wattdock.report.html.marks import dots, on_axis
-from wattdock.report.points import pareto_front, spans_decades
-from wattdock.report.style import colours, gpus_in_words, looks
+from wattdock.report.points import by_gpus, grouped, pareto_front, spans_decades
+from wattdock.report.style import dot_styles, front_looks
 from wattdock.report.words import figure_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wattdock.report.points import Point
+    from wattdock.report.style import Look
 
 
 def charts(points: Sequence[Point]) -> list[Chart]:
@@ -51,11 +52,11 @@ def intervals(points: Sequence[Point]) -> Chart | None:
             "intervals", title, f"{len(shown)} results are too many for one chart; the summary has them.", None
         )
     place = {id(one): at for at, one in enumerate(shown)}
-    data = []
-    for name, own, style in _groups(shown):
+    data, styles = [], dot_styles(one.series for one in shown)
+    for name, own in grouped(shown, by_gpus).items():
         figures = [(one.j_per_token if with_energy else one.tokens_per_s) for one in own]
         places = [place[id(one)] for one in own]
-        data.append({**dots(name, own, style), **on_axis("x", figures), "y": places})
+        data.append({**dots(name, own, styles[own[0].series]), **on_axis("x", figures), "y": places})
     layout = {
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         "yaxis": names([one.label for one in shown]),
@@ -73,58 +74,48 @@ def pareto(points: Sequence[Point]) -> Chart | None:
     shown = [one for one in points if one.j_per_token and one.tokens_per_s]
     if not shown:
         return None
-    data = []
-    for name, own, style in _groups(shown):
+    fronts = front_looks(one.model for one in shown)
+    data, styles = list(_fronts(shown, fronts)), dot_styles(one.series for one in shown)
+    for name, own in grouped(shown, by_gpus).items():
         speeds, costs = [one.tokens_per_s for one in own], [one.j_per_token for one in own]
-        data.append({**dots(name, own, style), **on_axis("x", speeds), **on_axis("y", costs)})
-    fronts = list(_fronts(shown))
+        data.append({**dots(name, own, styles[own[0].series]), **on_axis("x", speeds), **on_axis("y", costs)})
     layout = {
         "xaxis": {"title": {"text": TOKENS_PER_S}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": J_PER_TOKEN}, "rangemode": "tozero"},
         "height": 480,
     }
     note = (
-        "Lower right is better. Colour tells backends apart, the marker's shape the number of GPUs. Hollow: may not be "
-        f"published. {_front_note(shown)}"
+        "Lower right is better. Colour tells backends apart, the marker's shape the number of GPUs"
+        f"{' and the model' if len(fronts) > 1 else ''}. Hollow: may not be published. {_front_note(shown)}"
     )
     rows = tuple(
         (
             one.label,
             one.backend,
+            one.model,
             str(one.gpu_count),
             figure_text(one.tokens_per_s, ",.1f"),
             figure_text(one.j_per_token),
         )
         for one in shown
     )
-    columns = ("experiment", "backend", "GPUs", TOKENS_PER_S, J_PER_TOKEN)
-    spec: Spec = {"data": fronts + data, "layout": layout}
+    columns = ("experiment", "backend", "model", "GPUs", TOKENS_PER_S, J_PER_TOKEN)
+    spec: Spec = {"data": data, "layout": layout}
     wide = spans_decades([one.j_per_token.value for one in shown if one.j_per_token])
     return Chart("pareto", "Energy against throughput", note, spec, columns, rows, logarithmic=wide)
 
 
-def _groups(shown: Sequence[Point]) -> Iterator[tuple[str, list[Point], tuple[str, str]]]:
-    """Yield the results of each backend, number of GPUs and model, with their colour and marker."""
-    shade, shape = colours(one.backend for one in shown), looks(one.gpu_count for one in shown)
-    models = {one.model for one in shown}
-    for backend, count, model in dict.fromkeys((one.backend, one.gpu_count, one.model) for one in shown):
-        own = [one for one in shown if (one.backend, one.gpu_count, one.model) == (backend, count, model)]
-        name = ", ".join([backend, gpus_in_words(count), *([model] if len(models) > 1 else [])])
-        yield name, own, (shade[backend], shape[count].marker)
-
-
-def _fronts(shown: Sequence[Point]) -> Iterator[Spec]:
-    models = sorted({one.model for one in shown})
-    for model in models:
+def _fronts(shown: Sequence[Point], fronts: Mapping[str, Look]) -> Iterator[Spec]:
+    for model, look in fronts.items():
         front = pareto_front([one for one in shown if one.model == model])
         if len(front) > 1:
             yield {
                 "type": "scatter",
                 "mode": "lines",
-                "name": "Pareto front" if len(models) == 1 else plain(f"Pareto front, {model}"),
+                "name": "Pareto front" if len(fronts) == 1 else plain(f"Pareto front, {model}"),
                 "x": [short(one.tokens_per_s.value) for one in front if one.tokens_per_s],
                 "y": [short(one.j_per_token.value) for one in front if one.j_per_token],
-                "line": {"dash": "dot", "width": 1.5, "color": "#888888"},
+                "line": {"dash": look.dash, "width": 1.5, "color": "#888888"},
                 "hoverinfo": "skip",
             }
 
@@ -138,5 +129,5 @@ def _front_note(shown: Sequence[Point]) -> str:
         if len(front) == 1 and len(own) > 1:
             said.append(f"Of {model}, {front[0].label} beats every other in both.")
     if len(said) < len({one.model for one in shown}) and len(shown) > 1:
-        said.insert(0, "The dotted line joins what nothing else of its model beats in both.")
+        said.insert(0, "A grey line joins what nothing else of its model beats in both.")
     return " ".join(said)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.report.html.chart import J_PER_TOKEN, TOKENS_PER_S, Chart, Spec
 from wattdock.report.html.marks import dots, on_axis
-from wattdock.report.points import spans_decades
-from wattdock.report.style import colours, gpus_in_words, looks
+from wattdock.report.points import by_batch, by_gpus, grouped, spans_decades
+from wattdock.report.style import line_styles
 from wattdock.report.words import figure_text
 
 if TYPE_CHECKING:
@@ -21,39 +21,39 @@ def scaling(points: Sequence[Point]) -> Iterator[Chart]:
     """Yield how cost and speed change with the number of GPUs and with the batch size, each where it was varied."""
     shown = [one for one in points if one.tokens_per_s]
     if len({one.gpu_count for one in shown}) > 1:
-        over = _Quantity("GPUs used", lambda one: one.gpu_count, _by_batch)
+        over = _Quantity("GPUs used", lambda one: one.gpu_count, by_batch)
         yield _over(shown, "scaling", "Scaling over GPUs", over)
     if len({one.batch_size for one in shown}) > 1:
-        over = _Quantity("requests in flight", lambda one: one.batch_size, _by_gpus)
+        over = _Quantity("requests in flight", lambda one: one.batch_size, by_gpus)
         yield _over(shown, "batch", "Scaling over the batch size", over)
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """What is on the horizontal axis: its unit, a result's value, and the line that the result is on."""
+    """What is on the horizontal axis: its unit, a result's value, and what its line's results share."""
 
     unit: str
     of: Callable[[Point], int]
-    line_of: Callable[[Point], str]
+    shared: Callable[[Point], str]
 
 
 def _over(shown: Sequence[Point], key: str, title: str, over: _Quantity) -> Chart:
     """Return two panels over one quantity: joules per token above, tokens per second below."""
-    groups = list(dict.fromkeys(over.line_of(one) for one in shown))
-    shade, shape = colours(groups), looks(range(len(groups)))
+    groups = grouped(shown, over.shared)
+    styles = line_styles(groups)
     with_energy = any(one.j_per_token for one in shown)
     data = []
     panels: list[tuple[str, Callable[[Point], Figure | None]]] = [("y", lambda one: one.tokens_per_s)]
     if with_energy:
         panels.append(("y2", lambda one: one.j_per_token))
-    for at, name in enumerate(groups):
-        own = sorted((one for one in shown if over.line_of(one) == name), key=over.of)
-        line = {"dash": shape[at].dash, "color": shade[name], "width": 1.5}
+    for name, own in groups.items():
+        colour, look = styles[name]
+        line = {"dash": look.dash, "color": colour, "width": 1.5}
         for axis, of in panels:
-            known = [(one, found) for one in own if (found := of(one))]
+            known = [(one, found) for one in sorted(own, key=over.of) if (found := of(one))]
             data.append(
                 {
-                    **dots(name, [one for one, _ in known], (shade[name], shape[at].marker)),
+                    **dots(name, [one for one, _ in known], styles[name]),
                     "mode": "lines+markers",
                     "line": line,
                     "x": [over.of(one) for one, _ in known],
@@ -64,8 +64,9 @@ def _over(shown: Sequence[Point], key: str, title: str, over: _Quantity) -> Char
                 }
             )
     rows = tuple(
-        (over.line_of(one), str(over.of(one)), figure_text(one.tokens_per_s, ",.1f"), figure_text(one.j_per_token))
-        for one in shown
+        (name, str(over.of(one)), figure_text(one.tokens_per_s, ",.1f"), figure_text(one.j_per_token))
+        for name, own in groups.items()
+        for one in own
     )
     note = (
         "Lines join results of one model and backend that differ in this; other settings may differ too, which the "
@@ -89,11 +90,3 @@ def _panels(shown: Sequence[Point], over: _Quantity, *, with_energy: bool) -> Sp
         layout["yaxis"]["domain"] = [0, 0.46]
         layout["yaxis2"] = {"title": {"text": J_PER_TOKEN}, "domain": [0.54, 1], "rangemode": "tozero", "anchor": "x"}
     return layout
-
-
-def _by_batch(one: Point) -> str:
-    return f"{one.backend}, {one.model}, batch {one.batch_size}"
-
-
-def _by_gpus(one: Point) -> str:
-    return f"{one.backend}, {one.model}, {gpus_in_words(one.gpu_count)}"

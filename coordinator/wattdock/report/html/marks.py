@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.report.points import Figure, Point
+    from wattdock.report.style import Style
 
 
-def dots(name: str, own: Sequence[Point], style: tuple[str, str]) -> Spec:
-    """Return a series of markers in a colour and a shape; hollow is what may not be published."""
-    colour, marker = style
-    symbols = [marker if one.publishable else f"{marker}-open" for one in own]
+def dots(name: str, own: Sequence[Point], style: Style) -> Spec:
+    """Return a series of markers; hollow is what may not be published."""
+    colour, look = style
+    symbols = [look.marker if one.publishable else f"{look.marker}-open" for one in own]
     return {
         "type": "scatter",
         "mode": "markers",

@@ -105,20 +105,26 @@
     }));
   }
 
+  const dashes = [
+    "dot", "dash", "dashdot", "longdash", "longdashdot", "3px,9px", "9px,3px,3px,3px,3px,3px", "15px,3px,3px,3px,3px,3px",
+  ];
+
+  // What was not used is grey, and of each grey has a dash of its own.
   function powerLines(restart, summed) {
     const hasSum = restart.power.some((line) => line.sum);
-    const shown = restart.power.filter((line) => (summed && hasSum ? line.sum || !line.used : !line.sum));
-    const dashes = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
-    return [...shown, ...restart.host].map((line, at) => ({
-      type: "scatter", mode: "lines", x: line.x, y: line.y,
-      name: line.name + (line.used || line.sum ? "" : restart.host.includes(line) ? " (host, RAPL)" : ", not used"),
+    const kinds = [
+      [restart.power.filter((line) => (summed && hasSum ? line.sum : line.used)), "", figures.palette, ["solid", ...dashes]],
+      [restart.power.filter((line) => !line.sum && !line.used), ", not used", ["#888888"], dashes],
+      [restart.host, " (host, RAPL)", ["#555555"], dashes],
+    ];
+    return kinds.flatMap(([lines, said, colours, shapes]) => lines.map((line, at) => ({
+      type: "scatter", mode: "lines", x: line.x, y: line.y, name: line.name + said,
       line: {
         shape: line.source === "counter" ? "hv" : "linear", width: 1.4,
-        color: line.used || line.sum ? figures.palette[at % figures.palette.length] : "#888888",
-        dash: line.used || line.sum ? dashes[Math.floor(at / figures.palette.length) % dashes.length] : "dot",
+        color: colours[at % colours.length], dash: shapes[Math.floor(at / colours.length) % shapes.length],
       },
       hovertemplate: "%{y:.1f} W at %{x:.2f} s<extra>%{fullData.name}</extra>",
-    }));
+    })));
   }
 
   // A restart may serve other experiments between its load and its passes: by default that is not shown.
@@ -203,10 +209,16 @@
     const restart = document.getElementById("restart");
     const place = document.getElementById("timeline-chart");
     const current = () => figures.runs[run.value].restarts[restart.value];
+    const chosen = (name) => form.querySelector(`input[name=${name}]:checked`);
+    const saidBy = (input) => input.labels[0].textContent.trim();
     const show = () => {
-      const summed = form.querySelector("input[name=gpus]:checked").value === "sum";
-      const whole = form.querySelector("input[name=part]:checked").value === "whole";
-      document.getElementById("gpus-shown").hidden = !current().power.some((line) => line.sum);
+      const summed = chosen("gpus").value === "sum";
+      const whole = chosen("part").value === "whole";
+      const hasSum = current().power.some((line) => line.sum);
+      document.getElementById("gpus-shown").hidden = !hasSum;
+      const named = [run.selectedOptions[0].text, `restart ${restart.selectedOptions[0].text}`];
+      document.getElementById("timeline-shown").textContent =
+        [...named, ...(hasSum ? [`GPUs ${saidBy(chosen("gpus"))}`] : []), saidBy(chosen("part"))].join(", ");
       listSpans(current());
       listKinds(current());
       draw(place, () => timelineFigure(current(), summed, whole));

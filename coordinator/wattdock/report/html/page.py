@@ -14,6 +14,7 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.json_text import COMPACT, json_text
 from wattdock.report.html.chart import plain
 from wattdock.report.html.charts import charts
+from wattdock.report.html.sources import energy_method, power_method
 from wattdock.report.html.tables import COLUMNS, checks, commonest_reasons, measured_with, missing, summary, verdict
 from wattdock.report.points import points
 from wattdock.report.style import ON_DARK, PALETTE
@@ -63,7 +64,7 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
     from plotly.offline import get_plotlyjs
 
     found = points(rows)
-    drawn = charts(found)
+    drawn, runs = charts(found), _runs(found)
     agreed, differ = measured_with(found)
     scripts = [get_plotlyjs(), _asset("page.js")]
     loader = PackageLoader("wattdock.report", "html")
@@ -77,7 +78,7 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         policy=_policy(scripts),
         style=_asset("page.css"),
         scripts=scripts,
-        data=_embedded(_data(found, [one for one in drawn if one.spec])),
+        data=_embedded(_data(runs, [one for one in drawn if one.spec])),
         most_timelines=MOST_TIMELINES,
         verdict=verdict(found),
         good=sum(one.publishable is True for one in found),
@@ -92,6 +93,8 @@ def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
         differ_within=[one for one in differ if one.name.startswith(WITHIN)],
         checks=checks(found),
         boundary=BOUNDARY_STATEMENT,
+        energy_method=energy_method(found),
+        power_method=power_method(part for _, parts in runs for part in parts),
         net_meaning=NET_MEANING,
         covers=next((said for one in found if (said := _covers(one))), None),
         lags=_lags(found),
@@ -115,18 +118,20 @@ def _lags(found: Iterable[Point]) -> list[str]:
     return sorted(said)
 
 
-def _data(found: Sequence[Point], drawn: Sequence[Any]) -> dict[str, Any]:
+def _runs(found: Sequence[Point]) -> list[tuple[Point, list[RestartTimeline]]]:
+    """Return the results whose timelines are stored and drawn, with these."""
+    chosen = found[:MOST_TIMELINES]
+    each = min(MOST_POINTS_PER_RUN, TIMELINE_POINTS // len(chosen))
+    return [(one, parts) for one in chosen if (parts := timelines(one.row, points=each))]
+
+
+def _data(runs: Iterable[tuple[Point, Sequence[RestartTimeline]]], drawn: Sequence[Any]) -> dict[str, Any]:
     """Return what the page's script draws."""
-    drawn_runs = found[:MOST_TIMELINES]
-    each = min(MOST_POINTS_PER_RUN, TIMELINE_POINTS // len(drawn_runs))
-    runs = [(one, timelines(one.row, points=each)) for one in drawn_runs]
     return {
         "palette": PALETTE,
         "on_dark": ON_DARK,
         "charts": {one.key: one.spec for one in drawn},
-        "runs": [
-            {"label": one.label, "restarts": [_restart(one, part) for part in parts]} for one, parts in runs if parts
-        ],
+        "runs": [{"label": one.label, "restarts": [_restart(one, part) for part in parts]} for one, parts in runs],
     }
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.report.words import NOTHING, figure_text, number, seconds_text, where_apart
+from wattdock.report.words import NOTHING, fallback_text, figure_text, number, seconds_text, where_apart
 from wattdock.results.facts import ABSENT, differing, everything, shared
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class SummaryRow:
     Attributes:
         verdict: "yes" or "no" to publishing, "failed" or "interrupted".
         reasons: Why not, all of them.
+        fallback: Whose place it took, without standing for it; None of what was asked for itself.
         cells: In the order of `COLUMNS`.
     """
 
@@ -48,6 +49,7 @@ class SummaryRow:
     folder: str
     verdict: str
     reasons: tuple[str, ...]
+    fallback: str | None
     cells: tuple[str, ...]
 
 
@@ -182,6 +184,7 @@ def _summary_row(one: Point) -> SummaryRow:
         folder=one.row.folder.name,
         verdict=said if result.status == "ok" else result.status,
         reasons=tuple(reasons),
+        fallback=f"fallback: {fallback_text(result.fallback)}" if result.fallback else None,
         cells=_cells(one),
     )
 
