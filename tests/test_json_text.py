@@ -20,6 +20,7 @@ from wattdock.results.store import load_result, store
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
 NO_OUTPUT = {
+    "bundle/study_file.py",
     "config/expand.py",
     "config/experiment.py",
     "images/labels.py",

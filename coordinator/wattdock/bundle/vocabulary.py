@@ -28,10 +28,14 @@ def schema_values() -> frozenset[str]:
 
 
 def needed_values(result: ExperimentResult) -> set[str]:
-    """Return what names the model, image, GPUs and packages of a result: without it nothing could be run again."""
+    """Return what names the model, image, GPUs and packages of a result: without it nothing could be run again.
+
+    And the statement of the boundary, which an older wattdock worded otherwise.
+    """
     config, seen = result.config, result.environment
     values: list[str | None] = [config["backend"], config["model"].get("id"), config["model"].get("shape")]
     values += [config["model"].get("revision"), (config.get("container") or {}).get("image")]
+    values += [one.boundary_statement for one in (result.energy, result.multi_gpu) if one]
     if seen:
         values += [seen.framework, seen.framework_version, seen.model.revision, seen.image_digest, seen.dataset_sha256]
         values += [*seen.gpu_names, *seen.gpu_uuids, *(gpu.uuid for gpu in seen.host_gpus)]
