@@ -19,7 +19,7 @@ if os.access(".", os.W_OK):
     os.environ.setdefault("VLLM_RPC_BASE_PATH", ".")
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
@@ -29,7 +29,7 @@ from wattdock_vllm_arguments import defaults_for
 from wattdock_vllm_describe import effective_engine_args, parallelism
 from wattdock_vllm_faults import ChildFaults, fault_of
 from wattdock_vllm_sockets import close_sockets, open_sockets
-from wattdock_vllm_worker import EXTENSION
+from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
 from wattdock_runner.backend import Gpu, LoadedModel, Span
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
@@ -164,15 +164,13 @@ def _dtype(order: LoadOrder, config: Any, *, on_gpu: bool) -> str:
 def parameter_count(config: Any, order: LoadOrder) -> int | None:
     """Return how many parameters the model has, each tied one counted once; None where transformers has no such class.
 
-    Counted on the meta device, since vLLM's workers pack, split and repeat parameters.
+    Counted without vLLM's workers, which pack, split and repeat parameters.
     """
     try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=order.trust_remote_code)
+        shapes = checkpoint_shapes(config, trust_remote_code=order.trust_remote_code)
     except (ValueError, ImportError):
         return None
-    model.tie_weights()
-    return sum(int(parameter.numel()) for parameter in model.parameters())
+    return sum(int(shape.numel()) for shape in shapes.values())
 
 
 def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:

@@ -94,7 +94,8 @@ def takes_whole_tensors(model: Any, model_config: Any, drawing: Mapping[str, Any
     device = next(model.parameters()).device
 
     def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        for name, shape in checkpoint_shapes(model_config).items():
+        shapes = checkpoint_shapes(model_config.hf_text_config, trust_remote_code=model_config.trust_remote_code)
+        for name, shape in shapes.items():
             values = torch.empty(shape, dtype=model_config.dtype, device=device)
             draw(values, name, **drawing)
             yield name, values
@@ -107,16 +108,14 @@ def takes_whole_tensors(model: Any, model_config: Any, drawing: Mapping[str, Any
     return filled is not None and {name for name, _ in model.named_parameters()} <= set(filled)
 
 
-def checkpoint_shapes(model_config: Any) -> dict[str, torch.Size]:
+def checkpoint_shapes(config: Any, *, trust_remote_code: bool) -> dict[str, torch.Size]:
     """Return the shape of every tensor of a checkpoint, tied ones once, as transformers names them.
 
     Raises:
-        ValueError: transformers has no such class.
+        ValueError, ImportError: transformers has no such class.
     """
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(
-            model_config.hf_text_config, trust_remote_code=model_config.trust_remote_code
-        )
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     empty.tie_weights()
     return {name: parameter.shape for name, parameter in empty.named_parameters()}
 

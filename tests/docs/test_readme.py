@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 from command import WATTDOCK
+from docs.blocks import FENCE
 
 from wattdock.cli import UsageError, app
 from wattdock.errors import ExitCode
@@ -20,17 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SIGPIPE = 141
 
 
 def commands() -> Iterator[str]:
     """Yield every `wattdock …` of the blocks and of the text, and what `make run` makes of its variables."""
-    for _, block in BLOCKS.findall(README):
+    for _, _, block in FENCE.findall(README):
         yield from re.findall(r"^\.venv/bin/wattdock (.*?)(?: +#.*)?$", block, re.MULTILINE)
         for backend, arguments in re.findall(r"^make run BACKEND=(\w+) ARGS='(.*?)'", block, re.MULTILINE):
             yield f"run --backend {backend} {arguments}"
-    yield from re.findall(r"`wattdock ([a-z][^`…]*)`", BLOCKS.sub("", README))
+    yield from re.findall(r"`wattdock ([a-z][^`…]*)`", FENCE.sub("", README))
 
 
 def parse(words: list[str]) -> None:
@@ -66,7 +66,7 @@ def test_what_no_command_takes_is_found() -> None:
 
 def test_the_study_can_be_planned(tmp_path: Path) -> None:
     """All of its keys, sweeps and exclusions."""
-    (study,) = [text for language, text in BLOCKS.findall(README) if language == "yaml"]
+    (study,) = [text for language, _, text in FENCE.findall(README) if language == "yaml"]
     (tmp_path / "study.yaml").write_text(study)
     words: list[str | Path] = [WATTDOCK, "plan", "study.yaml", "--accelerator", "cpu"]
     env = os.environ | {"WATTDOCK_HOME": str(tmp_path / "home")}
