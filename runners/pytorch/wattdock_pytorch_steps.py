@@ -73,7 +73,7 @@ class StepClock:
         recorder.check_cancelled()
         self._marks.append(self._mark())
         recorder.progress(
-            output_tokens=recorder.tokens_so_far + len(output.logits), requests_finished=recorder.requests_finished
+            output_tokens=recorder.tokens_so_far + output.logits.shape[0], requests_finished=recorder.requests_finished
         )
 
     def __len__(self) -> int:
