@@ -111,25 +111,30 @@ def _run_batch(
 ) -> _Batch:
     """Generate for one batch; `settings` holds those for each limit that a request may have."""
     submitted_ns, first_step = now_ns(), len(clock)
-    ids, mask = left_pad([request.ids for _, request in chosen], loaded.pad_id)
-    limits = [request.limit for _, request in chosen]
+    clock.sequences = len(chosen)
     device = loaded.devices[0]
+    ids, mask = left_pad([request.ids for _, request in chosen], loaded.pad_id, device)
+    limits = [request.limit for _, request in chosen]
     width = ids.shape[1]
     criteria = None if len(set(limits)) == 1 else [_OwnLimits(torch.tensor(limits, device=device), width)]
     output = loaded.model.generate(
-        input_ids=ids.to(device),
-        attention_mask=mask.to(device),
+        input_ids=ids,
+        attention_mask=mask,
         generation_config=settings[max(limits)],
         stopping_criteria=criteria,
     )
     return _Batch(chosen, submitted_ns, first_step, output[:, width:])
 
 
-def left_pad(prompts: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and attention mask, both int64 of shape (prompts, longest prompt), padded on the left."""
+def left_pad(prompts: list[torch.Tensor], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and attention mask on `device`, both int64 of shape (prompts, longest prompt), padded on the left."""
+    if len({len(prompt) for prompt in prompts}) == 1:
+        # Nothing to pad: the mask need not be made here and copied.
+        ids = torch.stack(prompts).to(device)
+        return ids, torch.ones_like(ids)
     ids = pad_sequence(prompts, batch_first=True, padding_value=pad_id, padding_side="left")
     mask = pad_sequence([torch.ones_like(prompt) for prompt in prompts], batch_first=True, padding_side="left")
-    return ids, mask
+    return ids.to(device), mask.to(device)
 
 
 def generation_config(loaded: PyTorchModel, workload: Workload, max_new_tokens: int) -> GenerationConfig:

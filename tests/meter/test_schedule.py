@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from wattdock.meter.schedule import TickSchedule
 
@@ -69,3 +70,13 @@ def test_a_period_shorter_than_a_few_reads_does_not_lead_to_flat_out_polling() -
     reads_ns, _, _ = watch([n * 8_000_000 for n in range(1, 2000)])
     learned = [at_ns for at_ns in reads_ns if at_ns > 1_000_000_000]
     assert len(learned) * COST_NS / (learned[-1] - learned[0]) < 0.3
+
+
+@pytest.mark.parametrize("cost_ms", [3.2, 8.0, 12.0, 16.0, 17.7, 17.9, 17.99, 18.01, 25.0, 60.0])
+def test_however_slow_reads_become_the_counter_is_read_often_enough(cost_ms: float) -> None:
+    """Four coordinators that read the same GPUs made reads of 3 ms take 18, and pauses of 17 s came of it."""
+    cost_ns = round(cost_ms * 1e6)
+    reads_ns, _, _ = watch(jittered(600, 4_000_000), cost_ns)
+    learned = np.array([at_ns for at_ns in reads_ns if at_ns > 2_000_000_000])
+    assert np.diff(learned).max() <= max(100_000_000, 5 * cost_ns)
+    assert len(learned) * cost_ns / (learned[-1] - learned[0]) < 0.3

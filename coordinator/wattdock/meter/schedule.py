@@ -120,5 +120,7 @@ class TickSchedule:
         return BUSY_TARGET * (self._period_ns or 0) / self._cost_ns() - 1
 
     def _spacing_ns(self) -> float:
-        """Pause between reads inside the guard."""
-        return max(MIN_SPACING_NS, self.guard_ns / self._reads_allowed() - self._cost_ns())
+        """Pause between reads inside the guard; never longer than where reads cannot follow at all."""
+        cost_ns = self._cost_ns()
+        pause_ns = self.guard_ns / self._reads_allowed() - cost_ns
+        return max(MIN_SPACING_NS, min(pause_ns, FOLLOW_SPACING_COSTS * cost_ns))

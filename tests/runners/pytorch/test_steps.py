@@ -16,9 +16,6 @@ from wattdock_runner.recorder import PassRecorder
 if TYPE_CHECKING:
     from types import ModuleType
 
-# What a forward pass of one sequence returns, as far as a step reads it.
-OUTPUT = SimpleNamespace(logits=SimpleNamespace(shape=(1, 1, 8)))
-
 
 @pytest.fixture(scope="module")
 def steps() -> ModuleType:
@@ -115,7 +112,7 @@ def step_instants(steps: Any, monkeypatch: pytest.MonkeyPatch, host: FakeHost) -
     clock.open()
     host.at_ns += 100_000_000
     step_ns = host.at_ns
-    clock.step(None, (), OUTPUT)
+    clock.step()
     host.at_ns += 400_000_000
     return clock.instants(), step_ns
 
@@ -169,7 +166,7 @@ def test_events_are_made_before_a_pass_and_by_a_step_only_when_they_are_used_up(
     clock.open()
     made = []
     for _ in range(3):
-        clock.step(None, (), OUTPUT)
+        clock.step()
         made.append(Event.made)
     assert made == [7, 7, 8]
     assert len(clock) == 3
