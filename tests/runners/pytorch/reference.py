@@ -108,7 +108,7 @@ def order(folder: Path) -> dict[str, Any]:
     assert isinstance(loaded, PyTorchModel)
     recorder = PassRecorder()
     listen(passes, "generation_config", "settings")
-    listen(StepClock, "watching", "hook")
+    listen(StepClock, "watching", "wrapper")
     listen(loaded.model, "generate", "generate")
     listen(recorder, "open", "open")
     listen(recorder, "close", "close")

@@ -315,6 +315,6 @@ def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(tm
 
 
 def test_a_pass_is_prepared_before_its_span_and_compiles_nothing(tmp_path: Path) -> None:
-    """Settings and hook cost time that is not inference; in a compiled model the hook would date nothing."""
+    """Settings and wrapper cost time that is not inference; in a compiled model the wrapper would date nothing."""
     seen = json.loads(reference("order", str(write_config(tmp_path, dtype="float32"))))
-    assert seen == {"order": ["settings", "hook", "open", "generate", "close"], "compiles": [False]}
+    assert seen == {"order": ["settings", "wrapper", "open", "generate", "close"], "compiles": [False]}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -174,3 +176,29 @@ def test_events_are_made_before_a_pass_and_by_a_step_only_when_they_are_used_up(
     # Each mark is an event of its own, recorded at its step and not again.
     marks = [event for event, _ in recorded[-3:]]
     assert len(set(map(id, marks))) == 3
+
+
+@pytest.mark.parametrize("is_spread", [False, True], ids=["plain", "accelerate's wrapper"])
+def test_each_forward_pass_is_a_step_and_the_model_is_left_as_it_was(steps: Any, *, is_spread: bool) -> None:
+    """Also where a pass fails; accelerate puts a `forward` of its own on a model that it spreads over devices."""
+
+    class Model:
+        def forward(self, ids: int, *, use_cache: bool) -> tuple[int, bool]:
+            return ids, use_cache
+
+    model = Model()
+    if is_spread:
+        model.forward = lambda ids, *, use_cache: (ids + 1, use_cache)  # type: ignore[method-assign]
+    before = dict(vars(model))
+    recorder = PassRecorder()
+    clock = steps.StepClock(recorder, SimpleNamespace(type="cpu"))
+    clock.sequences = 3
+    with suppress(MemoryError), clock.watching(model):
+        assert list(inspect.signature(model.forward).parameters) == ["ids", "use_cache"]
+        assert model.forward(7, use_cache=True) == (8 if is_spread else 7, True)
+        assert model.forward(7, use_cache=False) == (8 if is_spread else 7, False)
+        raise MemoryError
+    assert vars(model) == before
+    assert model.forward(1, use_cache=True) == (2 if is_spread else 1, True)
+    assert len(clock.instants()) == len(clock) == 2
+    assert recorder.tokens_so_far == 6
