@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from wattdock_proto.v1 import runner_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from contract.runner_process import Runner
+    from contract.runner_process import Pass, Runner
 
 pytestmark = [
     pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
@@ -29,19 +30,33 @@ pytestmark = [
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
 PROMPTS = [ids_prompt(length) for length in (5, 40, 17, 9, 30, 12)]
+ASKED = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2, max_output_tokens=24, return_token_ids=True)
+
+
+@dataclass(frozen=True)
+class Engines:
+    """A runner with two engines, what it says of them, and the ids that one engine gave in their place."""
+
+    runner: Runner
+    loaded: pb.Loaded
+    alone: list[list[int]]
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[Runner]:
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """Load one engine, then two; the last test kills one of them."""
+    shape = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
     with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
-        yield runner
+        runner.load(shape, engine_args=SMALL, random_weights=SMALL_UNIFORM)
+        alone = output_ids(runner.generate(ASKED, PROMPTS))
+        runner.stub.Unload(pb.UnloadRequest())
+        two = {**SMALL, "data_parallel_size": 2}
+        yield Engines(runner, runner.load(shape, engine_args=two, random_weights=SMALL_UNIFORM)[0], alone)
+        runner.stub.Unload(pb.UnloadRequest())
 
 
-@pytest.fixture
-def runner(process: Runner) -> Iterator[Runner]:
-    """Return a runner that has loaded nothing."""
-    yield process
-    process.stub.Unload(pb.UnloadRequest())
+def output_ids(done: Pass) -> list[list[int]]:
+    return [list(request.output_ids.ids) for request in done.requests]
 
 
 def workers(runner: Runner) -> list[int]:
@@ -49,32 +64,21 @@ def workers(runner: Runner) -> list[int]:
     return sorted(found)
 
 
-def test_two_engines_that_take_from_one_queue_give_one_engine_s_greedy_tokens(runner: Runner, tmp_path: Path) -> None:
+def test_two_engines_that_take_from_one_queue_give_one_engine_s_greedy_tokens(engines: Engines) -> None:
     """Continuous batching in each; a closed loop of two keeps one request at each."""
-    shape = write_config(tmp_path / "shape", dtype="float32")
-    asked = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2, max_output_tokens=24, return_token_ids=True)
-    answers = []
-    for arguments in (SMALL, {**SMALL, "data_parallel_size": 2}):
-        loaded, _ = runner.load(shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
-        done = runner.generate(asked, PROMPTS)
-        answers.append([list(one.output_ids.ids) for one in done.requests])
-        runner.stub.Unload(pb.UnloadRequest())
-    assert answers[0] == answers[1]
-    assert json.loads(loaded.environment.parallelism_json) == {"kind": "data", "data_parallel_size": 2, "devices": {}}
-    assert json.loads(loaded.effective_engine_args_json)["data_parallel_size"] == 2
+    done = engines.runner.generate(ASKED, PROMPTS)
+    assert output_ids(done) == engines.alone
+    parallelism = json.loads(engines.loaded.environment.parallelism_json)
+    assert parallelism == {"kind": "data", "data_parallel_size": 2, "devices": {}}
+    assert json.loads(engines.loaded.effective_engine_args_json)["data_parallel_size"] == 2
     assert {one.replica for one in done.requests} == {0, 1}
     assert sum(one.output_tokens for one in done.summary.replicas) == done.summary.output_tokens == 6 * 24
 
 
-def test_an_open_loop_over_two_engines_keeps_one_schedule(runner: Runner, tmp_path: Path) -> None:
+def test_an_open_loop_over_two_engines_keeps_one_schedule(engines: Engines) -> None:
     """Arrivals are the pass's, not each engine's: as many, at the instants that one engine would see."""
-    runner.load(
-        write_config(tmp_path / "shape", dtype="float32"),
-        engine_args={**SMALL, "data_parallel_size": 2},
-        random_weights=SMALL_UNIFORM,
-    )
     open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=4, rate_per_s=20.0, seed=7, min_requests=20)
-    done = runner.generate(open_loop, PROMPTS)
+    done = engines.runner.generate(open_loop, PROMPTS)
     assert [one.index for one in done.requests] == list(range(20))
     intended = [one.intended_ns for one in done.requests]
     assert intended == sorted(intended)
@@ -82,13 +86,9 @@ def test_an_open_loop_over_two_engines_keeps_one_schedule(runner: Runner, tmp_pa
     assert {one.replica for one in done.requests} == {0, 1}
 
 
-def test_an_engine_killed_mid_pass_is_named_and_none_is_left(runner: Runner, tmp_path: Path) -> None:
+def test_an_engine_killed_mid_pass_is_named_and_none_is_left(engines: Engines) -> None:
     """The runner itself lives on."""
-    runner.load(
-        write_config(tmp_path / "shape", dtype="float32"),
-        engine_args={**SMALL, "data_parallel_size": 2},
-        random_weights=SMALL_UNIFORM,
-    )
+    runner = engines.runner
     call = runner.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), PROMPTS)))
     next(call)
     time.sleep(1)
