@@ -47,11 +47,14 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
     assert (code, errors) == (0, "")
     for packages in ("mmdebstrap", "chromium chromium-driver"):
         assert f"apt-get install -qq -y --no-install-recommends {packages}" in calls
-    made = [call.split()[1] for call in calls if call.startswith("make ")]
-    images = [f"{what}-{image}" for image in ("pytorch", "vllm", "coordinator") for what in ("wheels", "image")]
-    # The environments are made meanwhile.
-    assert [what for what in made if what != "environments"] == ["lint", *images, "test"]
-    assert "environments" in made[1:-1]
+    asked = [call.split()[1:] for call in calls if call.startswith("make ")]
+    made = [[word for word in words if word[0] != "-" and "=" not in word] for words in asked]
+    # The environments, and the images' base, are made meanwhile.
+    made.remove(["environments"])
+    wheels, images = ([f"{what}-{name}" for name in ("pytorch", "vllm", "coordinator")] for what in ("wheels", "image"))
+    assert made == [["lint"], wheels, images, ["test"]]
+    build = next(call for call in calls if "image-vllm" in call)
+    assert calls.index("make-base.sh ") < calls.index(build)
     assert calls[-1].startswith("engine.sh stop ")
 
 
