@@ -89,6 +89,8 @@ def popen_as_user(
         "HOME": str(home),
         "TMPDIR": str(short_name(home / "tmp")),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # vLLM imports itself twice where it has not yet noted what a class of models can do.
+        "XDG_CACHE_HOME": str(_caches()),
         # What else runs on this machine must not be waited for.
         "WATTDOCK_LEASES": str(home / "leases"),
         **env,
@@ -124,6 +126,16 @@ def _short_names() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="wd"))
     folder.chmod(0o755)
     atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+@functools.cache
+def _caches() -> Path:
+    """Return a folder for what programs keep from one run to the next, shared by all that this process starts."""
+    folder = Path(tempfile.mkdtemp(prefix="wd"))
+    # Tests know a second user.
+    folder.chmod(0o777)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
