@@ -78,6 +78,7 @@ environments: $(SETUP_DEV) ## Make the runners' own environments, as their first
 	@$(BIN)/python -m wattdock.launch pytorch vllm
 
 test: environments ## Run every test that this machine can run
+	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types

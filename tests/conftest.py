@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
@@ -22,12 +23,20 @@ def pytest_configure() -> None:
         os.environ.update(ONE_THREAD_EACH)
 
 
+# No test may need a quiet machine, where the first of many cases would be quick enough.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
+
+# What stays in one process: all that looks at what is on the container engine; what is drawn of the same two studies.
+TOGETHER = {"containers": ("tests/containers/", "tests/docs/test_commands.py"), "report": ("tests/report/",)}
+
+
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
-    """Keeps a file's tests in one process, and all that look at what is on the container engine."""
+    """Keeps a file's tests in one process, and those of TOGETHER."""
 
     def _split_scope(self, nodeid: str) -> str:
-        in_containers = nodeid.startswith(("tests/containers/", "tests/docs/test_commands.py"))
-        return "containers" if in_containers else str(super()._split_scope(nodeid))
+        together = (name for name, places in TOGETHER.items() if nodeid.startswith(places))
+        return next(together, str(super()._split_scope(nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
