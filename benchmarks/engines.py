@@ -91,11 +91,11 @@ class Size:
 # On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does,
 # and four engines leave the device idle most of the time.
 CPU_SIZES = {
-    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16),
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16, engines=2),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 16, engines=4),
+    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 8, engines=4),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 

@@ -36,11 +36,12 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What one call of `generate` did; `output` holds the new ids on the device, shape (sequences, steps)."""
+    """What one call of `generate` did; `output` holds prompts and new ids on the device, shape (sequences, ids)."""
 
     requests: list[tuple[int, _Request]]
     submitted_ns: int
     first_step: int
+    prompt_width: int
     output: torch.Tensor
 
 
@@ -123,7 +124,7 @@ def _run_batch(
         generation_config=settings[max(limits)],
         stopping_criteria=criteria,
     )
-    return _Batch(chosen, submitted_ns, first_step, output[:, width:])
+    return _Batch(chosen, submitted_ns, first_step, width, output)
 
 
 def left_pad(prompts: list[torch.Tensor], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,7 +167,8 @@ def _record(
 ) -> None:
     """Record a batch from its ids and the instants of its steps, both known only now."""
     eos_ids = frozenset(() if workload.ignore_eos else loaded.eos_ids)
-    for (index, request), ids in zip(batch.requests, batch.output.tolist(), strict=True):
+    new_ids = batch.output[:, batch.prompt_width :].tolist()
+    for (index, request), ids in zip(batch.requests, new_ids, strict=True):
         length = output_length(ids, eos_ids, request.limit)
         recorder.submitted(index, prompt_tokens=len(request.ids), cached_prompt_tokens=0, at_ns=batch.submitted_ns)
         for at_ns in instants[batch.first_step : batch.first_step + length]:

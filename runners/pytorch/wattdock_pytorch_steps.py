@@ -67,11 +67,16 @@ class StepClock:
         marking costs, and a logits processor costs several times that (transformers looks up its signature each time).
         """
         forward, own = model.forward, vars(model).get("forward")
+        # Looked up once: what is looked up inside a step is cold by then, and costs as much as the mark itself.
+        recorder, check_cancelled = self._recorder, self._recorder.check_cancelled
+        mark, keep = self._mark, self._marks.append
 
         @wraps(forward)
         def marked(*inputs: Any, **named: Any) -> Any:
             output = forward(*inputs, **named)
-            self.step()
+            check_cancelled()
+            keep(mark())
+            recorder.tokens_so_far += self.sequences
             return output
 
         model.forward = marked
@@ -82,12 +87,6 @@ class StepClock:
             del model.forward
             if own is not None:
                 model.forward = own
-
-    def step(self) -> None:
-        """Mark one step: that of the forward pass which has just returned."""
-        self._recorder.check_cancelled()
-        self._marks.append(self._mark())
-        self._recorder.tokens_so_far += self.sequences
 
     def __len__(self) -> int:
         return len(self._marks)
