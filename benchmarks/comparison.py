@@ -85,8 +85,8 @@ class Comparison:
                 after_each()
 
     def _quadruple(self, number: int, engine: int, arms: Arms) -> list[Turn]:
-        """Run four blocks on one engine: turns of one pass of each. Neighbouring engines begin with different arms."""
-        places = [order(number * self.passes + engine + turn) for turn in range(self.passes)]
+        """Run four blocks on one engine: turns of one pass of each."""
+        places = [order(number * self.passes + turn, engine) for turn in range(self.passes)]
         return [[(arm, arms[arm]()) for arm in turn] for turn in places]
 
     def _keep_blocks(self, turns: Sequence[Turn]) -> None:

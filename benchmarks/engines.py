@@ -91,7 +91,7 @@ class Size:
 # On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does,
 # and four engines leave the device idle most of the time.
 CPU_SIZES = {
-    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16, engines=2),
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {

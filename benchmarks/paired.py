@@ -5,6 +5,7 @@ Pure statistics: runs nothing and knows neither engines nor meters. Rates are wo
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from math import atan, cos, exp, log, pi, sin, sqrt
 from statistics import mean, stdev
@@ -24,9 +25,13 @@ TRIMMED = 0.2
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 
 
-def order(number: int) -> tuple[Arm, ...]:
-    """Return the arms of four passes, the `number`th from 0: ABBA and BAAB in turn."""
-    return ORDERS[number % 2]
+def order(number: int, engine: int = 0) -> tuple[Arm, ...]:
+    """Return the arms of four passes of an engine, the `number`th from 0: of each two, one ABBA and one BAAB.
+
+    Which comes first is drawn for each engine: what one does between its passes disturbs both arms of another alike.
+    """
+    is_turned = random.Random(f"{engine} {number // 2}").random() < 0.5
+    return ORDERS[(number + is_turned) % 2]
 
 
 def log_ratio(arms: Sequence[Arm], rates: Sequence[float]) -> float:

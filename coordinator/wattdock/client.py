@@ -189,7 +189,7 @@ class RunnerClient:
 
     def unload(self) -> None:
         """Free the model."""
-        self._call(self._stub.Unload, pb.UnloadRequest(), timeout_s=30.0)
+        self._call(self._stub.Unload, pb.UnloadRequest(), timeout_s=60.0)
 
     def _call(self, method: Any, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         try:

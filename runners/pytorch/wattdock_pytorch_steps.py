@@ -67,7 +67,7 @@ class StepClock:
         marking costs, and a logits processor costs several times that (transformers looks up its signature each time).
         """
         forward, own = model.forward, vars(model).get("forward")
-        # Looked up once: what is looked up inside a step is cold by then, and costs as much as the mark itself.
+        # Looked up once: inside a step, between the kernels of a model, every look-up is cold.
         recorder, check_cancelled = self._recorder, self._recorder.check_cancelled
         mark, keep = self._mark, self._marks.append
 

@@ -22,6 +22,8 @@ MAX_GUARD_PERIODS = 0.4
 EARLY_PERIODS = 0.28
 # Where changes follow each other faster than reads can: pauses of this many reads, whatever happens between them.
 FOLLOW_SPACING_COSTS = 4
+# Sparse reads keep this many reads apart at least: beside other readers of a GPU, one takes much longer than alone.
+SPARSE_SPACING_COSTS = 3
 MEMORY_TICKS = 32
 MIN_INTERVALS = 4
 
@@ -84,11 +86,11 @@ class TickSchedule:
         opens_ns, closes_ns = expected_ns - self.guard_ns, expected_ns + self.guard_ns
         looks_ns = min(opens_ns, expected_ns - EARLY_PERIODS * (self._period_ns or 0))
         if looks_ns <= now_ns < opens_ns:
-            return int(min(opens_ns, now_ns + SPARSE_SPACING_NS))
+            return int(min(opens_ns, now_ns + self._sparse_ns()))
         if now_ns < looks_ns:
             late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * (self._period_ns or 0)
-            return int(min(looks_ns, now_ns + SPARSE_SPACING_NS)) if late else int(looks_ns)
-        return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else SPARSE_SPACING_NS))
+            return int(min(looks_ns, now_ns + self._sparse_ns())) if late else int(looks_ns)
+        return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else self._sparse_ns()))
 
     def _expected_ns(self, now_ns: int) -> float | None:
         """The predicted change nearest to now, the first one after the last change at the earliest."""
@@ -118,6 +120,10 @@ class TickSchedule:
     def _reads_allowed(self) -> float:
         """How many reads per period, one at the change apart, stay near the busy target."""
         return BUSY_TARGET * (self._period_ns or 0) / self._cost_ns() - 1
+
+    def _sparse_ns(self) -> float:
+        """Pause between reads that look for a change outside the guard."""
+        return max(SPARSE_SPACING_NS, SPARSE_SPACING_COSTS * self._cost_ns())
 
     def _spacing_ns(self) -> float:
         """Pause between reads inside the guard; never longer than where reads cannot follow at all."""

@@ -4,6 +4,7 @@ python reference.py make FOLDER            save a small random Llama
 python reference.py greedy FOLDER PROMPTS  one un-batched greedy continuation per prompt (JSON lists of ids)
 python reference.py weights FOLDER         what drawing random weights does
 python reference.py order FOLDER           what a pass does when, and whether its model would be compiled
+python reference.py spread FOLDER          a pass of a model that accelerate has put its wrapper on, beside one without
 """
 
 from __future__ import annotations
@@ -116,7 +117,33 @@ def order(folder: Path) -> dict[str, Any]:
     return {"order": seen, "compiles": [not one.disable_compile for one in settings]}
 
 
-COMMANDS = {"weights": weights, "order": order}
+def spread(folder: Path) -> dict[str, Any]:
+    """Return ids and number of steps of a pass before and after accelerate's wrapper, and whether that stayed."""
+    from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+    from wattdock_pytorch import PyTorchBackend
+    from wattdock_pytorch_load import PyTorchModel
+
+    from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
+    from wattdock_runner.recorder import PassRecorder
+
+    backend = PyTorchBackend()
+    backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.5, 0.5, 0)), lambda *_: None)
+    assert isinstance(backend._model, PyTorchModel)
+    model = backend._model.model
+    passes, left = [], []
+    for is_wrapped in (False, True):
+        if is_wrapped:
+            add_hook_to_module(model, AlignDevicesHook(io_same_device=True))
+        before = vars(model).get("forward")
+        recorder = PassRecorder()
+        workload = Workload(Arrival.BATCH, 2, 12, ignore_eos=True, return_token_ids=True)
+        backend.generate(workload, [Prompt((7, 8, 9)), Prompt((5, 6))], recorder)
+        passes.append([list(request.output_ids or ()) for request in recorder.requests()])
+        left.append((is_wrapped == (before is not None)) and vars(model).get("forward") is before)
+    return {"passes": passes, "left_as_they_were": left, "steps": len(recorder.token_series()[0])}
+
+
+COMMANDS = {"weights": weights, "order": order, "spread": spread}
 
 if __name__ == "__main__":
     command, folder = sys.argv[1], Path(sys.argv[2])

@@ -318,3 +318,12 @@ def test_a_pass_is_prepared_before_its_span_and_compiles_nothing(tmp_path: Path)
     """Settings and wrapper cost time that is not inference; in a compiled model the wrapper would date nothing."""
     seen = json.loads(reference("order", str(write_config(tmp_path, dtype="float32"))))
     assert seen == {"order": ["settings", "wrapper", "open", "generate", "close"], "compiles": [False]}
+
+
+def test_a_model_that_accelerate_spreads_keeps_its_wrapper_and_gives_the_same_tokens(tmp_path: Path) -> None:
+    """Steps are marked by a wrapper around `forward`, and so does accelerate move what comes in and goes out."""
+    seen = json.loads(reference("spread", str(write_config(tmp_path, dtype="float32"))))
+    plain, spread = seen["passes"]
+    assert plain == spread
+    assert all(len(set(ids)) > 3 for ids in plain)
+    assert (seen["left_as_they_were"], seen["steps"]) == ([True, True], 12)
