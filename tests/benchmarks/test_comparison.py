@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from comparison import Comparison, Quantity
 from engines import tokens_per_s
-from paired import Claim, bounds
+from paired import Claim, bounds, order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +59,11 @@ def stalling(machine: Machine, name: str, stalls: set[int]) -> Callable[[], Any]
     return stall
 
 
+def arms_of(count: int, engine: int = 0) -> str:
+    """Return the arms of an engine's first turns."""
+    return "".join(arm for number in range(count) for arm in order(number, engine))
+
+
 def pairs(turns: str) -> list[str]:
     """Return the arms of each two turns."""
     return [turns[first : first + 8] for first in range(0, len(turns), 8)]
@@ -67,6 +72,7 @@ def pairs(turns: str) -> list[str]:
 def test_blocks_of_several_passes_take_turns_after_every_pass() -> None:
     """Four passes per block: one of each block at a time; of each two turns one in either order, at random."""
     machine, comparison = compared(PASSES)
+    assert machine.turns == arms_of(PASSES * QUADRUPLES)
     assert set(pairs(machine.turns)) == {"ABBABAAB", "BAABABBA"}
     assert [arm for arm, _, _ in comparison.blocks] == list("AABB" * QUADRUPLES)
     assert all(tokens == 128 * PASSES for _, _, tokens in comparison.blocks)
@@ -93,6 +99,7 @@ def test_engines_side_by_side_give_one_value_for_each_quadruple() -> None:
     ]
     comparison.run(arms, lambda: None)
     # Drawn for each, so that neither's arms fall together with the other's.
+    assert [machine.turns for machine in machines] == [arms_of(PASSES * 2, engine) for engine in (0, 1)]
     assert all(set(pairs(machine.turns)) <= {"ABBABAAB", "BAABABBA"} for machine in machines)
     assert machines[0].turns != machines[1].turns
     assert len(comparison.blocks) == 4 * 2 * len(machines)
