@@ -15,10 +15,7 @@ import os
 import platform
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +51,13 @@ OVERHEADS = {
     "reports": reports,
 }
 # On which engine each comparison runs.
-COMPARISONS = {"pytorch": "pytorch", "vllm": "vllm", "vllm-final": "vllm", "meter": "vllm"}
+COMPARISONS = {
+    "pytorch": "pytorch",
+    "pytorch-planted": "pytorch",
+    "vllm": "vllm",
+    "vllm-final": "vllm",
+    "meter": "vllm",
+}
 DEFAULT = ("start-up", "wire", "energy", "studies", "reports", "pytorch", "vllm", "meter")
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
 KEPT = REPO / "docs/measurements/bench.md"
@@ -111,33 +114,24 @@ class Bench:
         if not python.exists():
             raise PreflightError(f"no interpreter at {python}; make bench makes one, --runner-python names another")
         named = self._options.runner_python is not None
-        start = partial(live_engine, size, python=python, keep_pythonpath=named, gpu=self._gpu)
-        with ExitStack() as stack, ThreadPoolExecutor(size.engines) as pool:
-            starting = [start(home=self._scratch / str(number)) for number in range(size.engines)]
-            engines = [*pool.map(stack.enter_context, starting)]
-            ways = [Way.RUNNER, *(BARE_WAYS[name][0] for name in wanted if name in BARE_WAYS)]
-            # Side by side as later: that is how fast each will be.
-            blocks = pool.map(lambda engine: engine.warm_up(ways, self._options.block_s), engines)
-            block = max(blocks, key=attrgetter("passes"))
+        home = self._scratch / backend
+        with live_engine(size, python=python, keep_pythonpath=named, gpu=self._gpu, home=home) as engine:
+            ways = [Way.RUNNER, *(way for name in wanted if name in WAYS for way in WAYS[name])]
+            block = engine.warm_up(ways, self._options.block_s)
             for name in wanted:
                 quadruples = self._quadruples(name, block)
                 work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
                 say(f"{name}: {quadruples} quadruples, {work} per block")
-                compare = self._compare_meter if name == "meter" else self._compare_runner
-                compare(name, engines, block, quadruples)
+                compare = self._compare_meter if name == "meter" else self._compare_ways
+                compare(name, engine, block, quadruples)
 
-    def _compare_runner(self, name: str, engines: Sequence[LiveEngine], block: Block, planned: int) -> None:
-        way, loop = BARE_WAYS[name]
-        quantities = [Quantity(Claim(f"runner / {loop}", RUNNER_LIMIT, planned), tokens_per_s)]
-        arms: list[Arms] = [
-            {"A": partial(engine.run, Way.RUNNER, block.requests), "B": partial(engine.run, way, block.requests)}
-            for engine in engines
-        ]
-        self._compare(name, arms, Comparison(engines[0].description, block.requests, block.passes, quantities))
+    def _compare_ways(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
+        quantities = [Quantity(Claim(CLAIMS[name], RUNNER_LIMIT, planned), tokens_per_s)]
+        first, second = (partial(engine.run, way, block.requests) for way in WAYS[name])
+        comparison = Comparison(engine.description, block.requests, block.passes, quantities)
+        self._compare(name, {"A": first, "B": second}, comparison)
 
-    def _compare_meter(self, name: str, engines: Sequence[LiveEngine], block: Block, planned: int) -> None:
-        (engine,) = engines
-
+    def _compare_meter(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
         def serve(heard: Callable[[object], None]) -> GeneratedPass:
             return engine.run(Way.RUNNER, block.requests, heartbeat=heard)
 
@@ -152,9 +146,9 @@ class Bench:
             cost = MeterCost()
             self.figures.meter = (what, cost)
             arms: Arms = {"A": lambda: cost.run_metered(serve), "B": lambda: run_unmetered(serve)}
-            self._compare(name, [arms], Comparison(engine.description, block.requests, block.passes, quantities))
+            self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
 
-    def _compare(self, name: str, arms: Sequence[Arms], comparison: Comparison) -> None:
+    def _compare(self, name: str, arms: Arms, comparison: Comparison) -> None:
         self.claims[name] = comparison.claims
         self.figures.comparisons.append(comparison)
 
@@ -173,10 +167,18 @@ class Bench:
         return max(2, int(60 * self._options.minutes / (4 * block_s)))
 
 
-BARE_WAYS = {
-    "pytorch": (Way.BARE, "bare loop, PyTorch"),
-    "vllm": (Way.BARE, "bare loop, vLLM"),
-    "vllm-final": (Way.BARE_FINAL, "bare loop that asks for whole answers, vLLM"),
+# The arms, A first.
+WAYS = {
+    "pytorch": (Way.RUNNER, Way.BARE),
+    "pytorch-planted": (Way.SLOWED, Way.BARE),
+    "vllm": (Way.RUNNER, Way.BARE),
+    "vllm-final": (Way.RUNNER, Way.BARE_FINAL),
+}
+CLAIMS = {
+    "pytorch": "runner / bare loop, PyTorch",
+    "pytorch-planted": "bare loop with 1 % planted / bare loop, PyTorch",
+    "vllm": "runner / bare loop, vLLM",
+    "vllm-final": "runner / bare loop that asks for whole answers, vLLM",
 }
 
 

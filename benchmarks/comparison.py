@@ -1,14 +1,11 @@
-"""Two arms on live engines, block after block, and the claims that their ratio is held against.
+"""Two arms on a live engine, block after block, and the claims that their ratio is held against.
 
 Knows no engine: an arm is a call that does one block of work and returns what was generated.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from operator import itemgetter
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -67,26 +64,24 @@ class Comparison:
         return [quantity.claim for quantity in self.quantities]
 
     def rate_of(self, arm: Arm) -> float:
-        """Return an arm's output tokens per second over all its blocks, of one engine."""
+        """Return an arm's output tokens per second over all its blocks."""
         own = [(took_s, count) for which, took_s, count in self.blocks if which == arm]
         return sum(count for _, count in own) / sum(took_s for took_s, _ in own)
 
-    def run(self, engines: Sequence[Arms], after_each: Callable[[], None]) -> None:
-        """Run the planned quadruples of blocks on every engine at once; call `after_each` after every one of them."""
-        with ThreadPoolExecutor(len(engines)) as pool:
-            for number in range(self.claims[0].planned):
-                quadruples = [*pool.map(partial(self._quadruple, number), count(), engines)]
-                for turns in quadruples:
-                    self._keep_blocks(turns)
-                for quantity in self.quantities:
-                    ratios = [[quantity.log_ratio(turn) for turn in turns] for turns in quadruples]
-                    quantity.claim.log_ratios.append(mean(map(trimmed_mean, ratios)))
-                    quantity.claim.untrimmed.append(mean(map(mean, ratios)))
-                after_each()
+    def run(self, arms: Arms, after_each: Callable[[], None]) -> None:
+        """Run the planned quadruples of blocks; call `after_each` after every one of them."""
+        for number in range(self.claims[0].planned):
+            turns = self._quadruple(number, arms)
+            self._keep_blocks(turns)
+            for quantity in self.quantities:
+                ratios = [quantity.log_ratio(turn) for turn in turns]
+                quantity.claim.log_ratios.append(trimmed_mean(ratios))
+                quantity.claim.untrimmed.append(mean(ratios))
+            after_each()
 
-    def _quadruple(self, number: int, engine: int, arms: Arms) -> list[Turn]:
-        """Run four blocks on one engine: turns of one pass of each."""
-        places = [order(number * self.passes + turn, engine) for turn in range(self.passes)]
+    def _quadruple(self, number: int, arms: Arms) -> list[Turn]:
+        """Run four blocks: turns of one pass of each."""
+        places = [order(number * self.passes + turn) for turn in range(self.passes)]
         return [[(arm, arms[arm]()) for arm in turn] for turn in places]
 
     def _keep_blocks(self, turns: Sequence[Turn]) -> None:

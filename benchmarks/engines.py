@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -64,8 +65,7 @@ class Size:
 
     Attributes:
         in_flight: Requests at a time; PyTorch serves them as one static batch.
-        engines: Live engines side by side on one device. One request at a time leaves most of a GPU, and of a host,
-            idle, and each engine's host scatters by itself.
+        has_own_cpu: The runner gets one CPU, with all its threads, and nothing else of the benchmark runs there.
     """
 
     backend: Literal["pytorch", "vllm"]
@@ -76,26 +76,25 @@ class Size:
     input_tokens: int
     output_tokens: int
     engine_args: Mapping[str, object] = field(default_factory=dict)
-    engines: int = 1
+    has_own_cpu: bool = False
 
     def __str__(self) -> str:
-        together = f"{self.engines} engines side by side, each: " if self.engines > 1 else ""
-        return together + (
+        return (
             f"{self.shape}, random weights, {self.dtype}, {self.in_flight} in flight ({self.arrival}), "
-            f"{self.input_tokens} in, {self.output_tokens} out"
+            f"{self.input_tokens} in, {self.output_tokens} out{', on a CPU of its own' if self.has_own_cpu else ''}"
         )
 
 
 # On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows. PyTorch's passes are
 # short because a host's speed wanders on every time scale: the more often two arms take turns, the less of it is left.
-# On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does,
-# and four engines leave the device idle most of the time.
+# On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does.
+# It stays on one CPU: moved about by the scheduler, its passes scatter three times as much.
 CPU_SIZES = {
-    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16),
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 16, has_own_cpu=True),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 8, engines=4),
+    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 16, has_own_cpu=True),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 
@@ -209,7 +208,9 @@ def live_engine(
         gpu_uuids=spec.gpu_uuids,
     )
     launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)
-    with launcher.launch(spec) as runner, RunnerClient(runner) as client:
+    with own_cpu() if size.has_own_cpu else nullcontext():
+        launched = launcher.launch(spec)
+    with launched as runner, RunnerClient(runner) as client:
         try:
             client.wait_ready(LAUNCH_S)
             loaded = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
@@ -218,3 +219,18 @@ def live_engine(
             # The log goes with its folder.
             sys.stderr.write(runner.log_tail() + "\n")
             raise
+
+
+@contextmanager
+def own_cpu() -> Iterator[None]:
+    """Keep what is started inside on one CPU, which the caller leaves for good; a single CPU is shared."""
+    cpus = os.sched_getaffinity(0)
+    own = {max(cpus)}
+    if cpus == own:
+        yield
+        return
+    os.sched_setaffinity(0, own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus - own)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from math import atan, cos, exp, log, pi, sin, sqrt
+from math import exp, log, sqrt
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal
+
+from scipy.stats import t as student
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +27,9 @@ TRIMMED = 0.2
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 
 
-def order(number: int, engine: int = 0) -> tuple[Arm, ...]:
-    """Return the arms of four passes of an engine, the `number`th from 0: of each two, one ABBA and one BAAB.
-
-    Which comes first is drawn for each engine: what one does between its passes disturbs both arms of another alike.
-    """
-    is_turned = random.Random(f"{engine} {number // 2}").random() < 0.5
+def order(number: int) -> tuple[Arm, ...]:
+    """Return the arms of four passes, the `number`th four from 0: of each two, one ABBA and one BAAB, at random."""
+    is_turned = random.Random(number // 2).random() < 0.5
     return ORDERS[(number + is_turned) % 2]
 
 
@@ -74,7 +73,7 @@ def bounds(log_ratios: Sequence[float]) -> Bounds:
     n, middle = len(log_ratios), mean(log_ratios)
     if n < 2:
         return Bounds(n, exp(middle), None, None, None)
-    half = t_quantile(CONFIDENCE, n - 1) * stdev(log_ratios) / sqrt(n)
+    half = float(student.ppf(CONFIDENCE, n - 1)) * stdev(log_ratios) / sqrt(n)
     return Bounds(n, exp(middle), exp(middle - half), exp(middle + half), 1 - exp(-half))
 
 
@@ -122,33 +121,3 @@ class Claim:
         verdict = judge(seen, self.limit)
         paused = bool(self.untrimmed) and bounds(self.untrimmed).ratio < self.limit
         return "unresolved" if verdict == "holds" and paused else verdict
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t distribution, for probabilities from 0.5.
-
-    Args:
-        freedom: Degrees of freedom, from 1.
-    """
-    low, high = 0.0, 1.0
-    while t_probability(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_probability(middle, freedom) < probability else (low, middle)
-    return high
-
-
-def t_probability(t: float, freedom: int) -> float:
-    """Return the probability that Student's t is at most `t`, which is not negative.
-
-    Source: Abramowitz & Stegun, Handbook of Mathematical Functions, 26.7.3 (odd) and 26.7.4 (even).
-    """
-    angle = atan(t / sqrt(freedom))
-    odd = freedom % 2
-    term, total = (cos(angle), 0.0) if odd else (1.0, 0.0)
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= k / (k + 1) * cos(angle) ** 2
-    inside = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
-    return (1 + inside) / 2

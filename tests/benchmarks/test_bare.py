@@ -56,11 +56,11 @@ def check(done: list[Pass]) -> None:
 
 @needs(PYTORCH_PYTHON)
 def test_the_bare_pytorch_loop_generates_the_runners_tokens(tmp_path: Path) -> None:
-    """Equal ids, the last batch smaller than the rest, and no step recorded."""
+    """Equal ids, the last batch smaller than the rest, and no step recorded; slowed down or not."""
     folder = ROOT / "benchmarks/runners/bare_pytorch"
     with running("bare_pytorch", folder, PYTORCH_PYTHON) as runner:
         runner.load(write_config(tmp_path, dtype="float32"), random_weights=WIDE_UNIFORM)
-        check(passes(runner, pb.ARRIVAL_BATCH, Way.RUNNER, Way.BARE))
+        check(passes(runner, pb.ARRIVAL_BATCH, Way.RUNNER, Way.BARE, Way.SLOWED))
 
 
 @needs(VLLM_PYTHON)

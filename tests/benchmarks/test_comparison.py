@@ -14,9 +14,6 @@ from paired import Claim, bounds, order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from comparison import Arms
-
 PASSES, QUADRUPLES, COST = 4, 6, 0.004
 
 
@@ -43,7 +40,7 @@ def compared(passes: int) -> tuple[Machine, Comparison]:
     machine = Machine()
     claim = Claim("with / without", 0.995, QUADRUPLES)
     comparison = Comparison("a machine", 1, passes, [Quantity(claim, tokens_per_s)])
-    comparison.run([{"A": machine.arm("A"), "B": machine.arm("B")}], lambda: None)
+    comparison.run({"A": machine.arm("A"), "B": machine.arm("B")}, lambda: None)
     return machine, comparison
 
 
@@ -59,9 +56,9 @@ def stalling(machine: Machine, name: str, stalls: set[int]) -> Callable[[], Any]
     return stall
 
 
-def arms_of(count: int, engine: int = 0) -> str:
-    """Return the arms of an engine's first turns."""
-    return "".join(arm for number in range(count) for arm in order(number, engine))
+def arms_of(count: int) -> str:
+    """Return the arms of the first turns."""
+    return "".join(arm for number in range(count) for arm in order(number))
 
 
 def pairs(turns: str) -> list[str]:
@@ -88,25 +85,6 @@ def test_what_changes_more_slowly_than_four_passes_does_not_blur_a_ratio() -> No
     assert comparison.claims[0].verdict == "holds"
 
 
-def test_engines_side_by_side_give_one_value_for_each_quadruple() -> None:
-    """Each serves its own turns; what one of them costs counts by its share."""
-    machines = [Machine(), Machine()]
-    comparison = Comparison("machines", 1, PASSES, [Quantity(Claim("a / b", 0.9, 2), tokens_per_s)])
-    slow = stalling(machines[1], "A", stalls=set(range(1000)))
-    arms: list[Arms] = [
-        {"A": machines[0].arm("A"), "B": machines[0].arm("B")},
-        {"A": slow, "B": machines[1].arm("B")},
-    ]
-    comparison.run(arms, lambda: None)
-    # Drawn for each, so that neither's arms fall together with the other's.
-    assert [machine.turns for machine in machines] == [arms_of(PASSES * 2, engine) for engine in (0, 1)]
-    assert all(set(pairs(machine.turns)) <= {"ABBABAAB", "BAABABBA"} for machine in machines)
-    assert machines[0].turns != machines[1].turns
-    assert len(comparison.blocks) == 4 * 2 * len(machines)
-    expected = -np.log(1 + COST) - np.log(1.5) / 2
-    assert comparison.claims[0].log_ratios == pytest.approx([expected, expected])
-
-
 def test_a_stall_blurs_the_plain_mean_and_not_the_trimmed_one() -> None:
     """One pass in thirty takes half as long again, in either arm by chance."""
     machine, passes = Machine(), 15
@@ -114,7 +92,7 @@ def test_a_stall_blurs_the_plain_mean_and_not_the_trimmed_one() -> None:
     comparison = Comparison("a machine", 1, passes, [Quantity(claim, tokens_per_s)])
     rng = np.random.default_rng(8)
     hit = {name: set(np.flatnonzero(rng.random(2 * passes * QUADRUPLES) < 1 / 30).tolist()) for name in "AB"}
-    comparison.run([{"A": stalling(machine, "A", hit["A"]), "B": stalling(machine, "B", hit["B"])}], lambda: None)
+    comparison.run({"A": stalling(machine, "A", hit["A"]), "B": stalling(machine, "B", hit["B"])}, lambda: None)
     trimmed, plain = bounds(claim.log_ratios), bounds(claim.untrimmed)
     assert trimmed.ratio == pytest.approx(1 / (1 + COST), rel=1e-9)
     assert plain.margin

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 REPO = Path(__file__).resolve().parents[3]
 sys.path += [str(REPO / "runners/pytorch"), str(REPO / "benchmarks")]
@@ -15,12 +18,14 @@ from wattdock_pytorch import PyTorchBackend  # noqa: E402
 from wattdock_runner.errors import WrongState  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wattdock_pytorch_load import PyTorchModel
 
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
+
+PLANTED = 0.01
 
 
 class BarePyTorchBackend(PyTorchBackend):
@@ -28,19 +33,47 @@ class BarePyTorchBackend(PyTorchBackend):
 
     name = "bare_pytorch"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._step_ns = 0.0
+
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run one pass as the PyTorch runner does, or bare."""
         if workload.seed == Way.RUNNER:
             super().generate(workload, prompts, recorder)
         elif self._model is None:
             raise WrongState("no model is loaded")
+        elif workload.seed == Way.SLOWED:
+            with slowed(self._model.model, PLANTED * self._step_ns):
+                run_bare(self._model, workload, prompts, recorder)
         else:
-            run_bare(self._model, workload, prompts, recorder)
+            self._step_ns = run_bare(self._model, workload, prompts, recorder)
 
 
-def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-    """Run one batch after the other through transformers' `generate`, as the runner sets it; prompts of one length.
+@contextmanager
+def slowed(model: Any, busy_ns: float) -> Iterator[None]:
+    """Keep the host busy for `busy_ns` after each forward pass."""
+    forward = model.forward
 
+    @wraps(forward)
+    def slow(*inputs: Any, **named: Any) -> Any:
+        output = forward(*inputs, **named)
+        until_ns = time.perf_counter_ns() + busy_ns
+        while time.perf_counter_ns() < until_ns:
+            pass
+        return output
+
+    model.forward = slow
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> float:
+    """Run one batch after the other through transformers' `generate`, as the runner sets it; return a step's time (ns).
+
+    Prompts are of one length.
     The device's clock is dated before the span, as by the runner: both ways begin on a GPU that has just been at work.
     """
     import torch
@@ -63,3 +96,4 @@ def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]
     end_ns = recorder.close(drained=True)
     answers = [ids[everything.shape[1] :] for output in outputs for ids in output.tolist()]
     report_bare(recorder, prompts, [len(ids) for ids in answers], (start_ns, end_ns), answers)
+    return (end_ns - start_ns) / (len(batches) * workload.max_output_tokens)
