@@ -12,9 +12,9 @@ from merge_samples import constant_power, measured, request, timeline
 from wattdock.config.experiment import IdleSpec, WarmUpSpec
 from wattdock.energy import span_energy
 from wattdock.merge.idle import idle_baselines, idle_energy_j
-from wattdock.merge.procedure import half_ns, procedure
+from wattdock.merge.procedure import halves_ns, procedure
 from wattdock.meter.timeline import Series
-from wattdock.records import NS_PER_S, RestartRecord, Span, WarmUpSample
+from wattdock.records import NS_PER_S, RestartRecord, Span, TokenSeries, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 
 if TYPE_CHECKING:
@@ -140,8 +140,22 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
 def test_a_pass_is_cut_where_one_batch_has_ended_and_the_next_not_begun() -> None:
     """So that both halves have their share of prefill; a pass of one batch has no halves."""
     four = tuple(request(i, 10 * (i // 2), 10 * (i // 2) + 1, 10 * (i // 2) + 10, 5) for i in range(4))
-    assert half_ns(measured(0, 0, 20, four).generated) == 10 * NS_PER_S
-    assert half_ns(measured(0, 0, 10, four[:2]).generated) is None
+    assert halves_ns(measured(0, 0, 20, four).generated) == ((0, 10 * NS_PER_S), (10 * NS_PER_S, 20 * NS_PER_S))
+    assert halves_ns(measured(0, 0, 10, four[:2]).generated) is None
+
+
+def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
+    """Two in flight, 2 s each, 10 tokens/s but in the first second: halves of the whole differ, these do not."""
+    overlapping = tuple(request(i, i, i + 1, i + 2, 10) for i in range(29))
+    done = measured(0, 0, 30, overlapping)
+    at_s = np.arange(0, 30, 0.1)
+    series = TokenSeries((at_s * NS_PER_S).astype(np.int64), np.round(10 * np.maximum(0, at_s - 1)).astype(np.int64))
+    done = dataclasses.replace(done, generated=dataclasses.replace(done.generated, tokens=series))
+    assert halves_ns(done.generated) == ((2 * NS_PER_S, 15 * NS_PER_S), (15 * NS_PER_S, 28 * NS_PER_S))
+    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], [], WarmUpSpec()).drift
+    assert drift.quantity == "output_tokens_per_s"
+    assert drift.relative == pytest.approx(0, abs=1e-9)
+    assert halves_ns(measured(0, 0, 15, overlapping[:14]).generated) is None
 
 
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:

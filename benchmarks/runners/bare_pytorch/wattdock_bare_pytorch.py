@@ -73,8 +73,8 @@ def slowed(model: Any, busy_ns: float) -> Iterator[None]:
 def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> float:
     """Run one batch after the other through transformers' `generate`, as the runner sets it; return a step's time (ns).
 
-    Prompts are of one length.
-    The device's clock is dated before the span, as by the runner: both ways begin on a GPU that has just been at work.
+    Prompts are of one length. The device's clock is dated before the span and its spare events are kept until after
+    it, as by the runner: both ways begin on a GPU that has just been at work, in a process that holds as much.
     """
     import torch
     from wattdock_pytorch_pass import drain, generation_config
@@ -85,7 +85,8 @@ def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]
     batches = everything.split(workload.in_flight)
     outputs = []
     drain(loaded)
-    StepClock(recorder, loaded.devices[0]).open()
+    clock = StepClock(recorder, loaded.devices[0])
+    clock.open()
     start_ns = recorder.open()
     with torch.inference_mode():
         for batch in batches:
@@ -94,6 +95,7 @@ def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt]
             outputs.append(loaded.model.generate(input_ids=ids, attention_mask=mask, generation_config=settings))
     drain(loaded)
     end_ns = recorder.close(drained=True)
+    del clock
     answers = [ids[everything.shape[1] :] for output in outputs for ids in output.tolist()]
     report_bare(recorder, prompts, [len(ids) for ids in answers], (start_ns, end_ns), answers)
     return (end_ns - start_ns) / (len(batches) * workload.max_output_tokens)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # A batch boundary further from a pass's middle than this share of it does not make halves.
 MAX_OFF_MIDDLE = 0.2
+# Of a request, in a pass whose requests overlap: fewer, and its halves differ by who is served when.
+MIN_LIFETIMES = 10
 
 
 def procedure(
@@ -59,11 +61,11 @@ def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) ->
 def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules) -> Drift:
     done = measured.generated
     quantity = "energy_per_output_token_j" if used else "output_tokens_per_s"
-    cut_ns = half_ns(done)
-    if cut_ns is None:
+    halves = halves_ns(done)
+    if halves is None:
         return _no_drift(restart, measured, quantity, "no instant near its middle at which every request had finished")
     values = []
-    for start_ns, end_ns in ((done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)):
+    for start_ns, end_ns in halves:
         half = Span("half", start_ns, end_ns)
         tokens = tokens_between(done, start_ns, end_ns)
         joules = joules_in.of(restart.timeline, half, used)
@@ -78,12 +80,13 @@ def _no_drift(restart: RestartRecord, measured: MeasuredPass, quantity: str, rea
     return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=None, reason=reason)
 
 
-def half_ns(done: GeneratedPass) -> int | None:
-    """Return where a pass can be cut into two comparable halves.
+def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return two comparable parts of a pass, each from an instant to an instant (ns); None where it has none.
 
-    Where all requests so far have finished and the next ones are about to be submitted, next to the middle: so each
-    half has whole requests, prefill and decode alike. Requests that overlap throughout (a closed loop) are cut in the
-    middle, provided that many take their turns within a half; one round of requests cannot be cut.
+    It is cut where all requests so far have finished and the next ones are about to be submitted, next to the middle:
+    so each half has whole requests, prefill and decode alike. Requests that overlap throughout (a closed loop) are cut
+    in the middle, provided that many take their turns within a half, and the first and the last mean lifetime of a
+    request, in which the engine fills and empties, belong to neither. One round of requests cannot be cut.
     """
     requests = sorted(done.requests, key=lambda one: one.submitted_ns)
     finished_ns = [one.finished_ns for one in requests]
@@ -98,10 +101,14 @@ def half_ns(done: GeneratedPass) -> int | None:
     middle_ns = (done.span.start_ns + done.span.end_ns) // 2
     length_ns = done.span.end_ns - done.span.start_ns
     if cuts:
-        nearest_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
-        return nearest_ns if abs(nearest_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns else None
-    mean_lifetime_ns = np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests])
-    return middle_ns if length_ns >= 10 * mean_lifetime_ns else None
+        cut_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
+        if abs(cut_ns - middle_ns) > MAX_OFF_MIDDLE * length_ns:
+            return None
+        return (done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)
+    lifetime_ns = int(np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests]))
+    if length_ns < MIN_LIFETIMES * lifetime_ns:
+        return None
+    return (done.span.start_ns + lifetime_ns, middle_ns), (middle_ns, done.span.end_ns - lifetime_ns)
 
 
 def tokens_between(done: GeneratedPass, start_ns: int, end_ns: int) -> int:

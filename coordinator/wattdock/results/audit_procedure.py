@@ -77,7 +77,7 @@ def _drift(procedure: Procedure | None) -> Check:
         status=status,
         figure=figure,
         threshold=f"halves differ by at most {MAX_DRIFT:.0%}",
-        source="second half of each pass against its first",
+        source="second half of each pass against its first, less a lifetime at either end where requests overlap",
     )
 
 

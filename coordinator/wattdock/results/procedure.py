@@ -60,6 +60,8 @@ class IdleBaseline(Stored):
 class Drift(Stored):
     """How joules per token (tokens/s without energy) of a pass's second half compare with its first half's.
 
+    Where requests overlap, its first and last mean lifetime of a request belong to neither half.
+
     Attributes:
         relative: Second ÷ first − 1; null with the reason.
     """
