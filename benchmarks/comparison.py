@@ -81,8 +81,7 @@ class Comparison:
 
     def _quadruple(self, number: int, arms: Arms) -> list[Turn]:
         """Run four blocks: turns of one pass of each."""
-        places = [order(number * self.passes + turn) for turn in range(self.passes)]
-        return [[(arm, arms[arm]()) for arm in turn] for turn in places]
+        return [[(arm, arms[arm]()) for arm in order(number)] for _ in range(self.passes)]
 
     def _keep_blocks(self, turns: Sequence[Turn]) -> None:
         for block in zip(*(sorted(turn, key=itemgetter(0)) for turn in turns), strict=True):

@@ -5,7 +5,6 @@ Pure statistics: runs nothing and knows neither engines nor meters. Rates are wo
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from statistics import mean, stdev
@@ -23,14 +22,14 @@ CONFIDENCE = 0.95
 # How much of a quadruple's turns is left out at each end: a host that stalls for a tenth of a second hits few of them,
 # and a mean would be those.
 TRIMMED = 0.2
-# A drift that is linear cancels in each of them, one that is bent in the same way cancels between neighbours.
+# A drift that is linear cancels in each of them, one that is bent in the same way between the two. Either of them again
+# and again puts each arm behind itself as often as behind the other: what a pass leaves to the next one disturbs both.
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 
 
 def order(number: int) -> tuple[Arm, ...]:
-    """Return the arms of four passes, the `number`th four from 0: of each two, one ABBA and one BAAB, at random."""
-    is_turned = random.Random(number // 2).random() < 0.5
-    return ORDERS[(number + is_turned) % 2]
+    """Return the arms of every four passes of quadruple `number`, from 0."""
+    return ORDERS[number % 2]
 
 
 def log_ratio(arms: Sequence[Arm], rates: Sequence[float]) -> float:
@@ -80,9 +79,11 @@ def bounds(log_ratios: Sequence[float]) -> Bounds:
 def judge(seen: Bounds, limit: float) -> Verdict:
     """Return whether the ratio is shown to be at least `limit`, shown to be below it, or neither.
 
-    A ratio above 1 counts as 1: A does all that B does and more, so what lies above is chance, or something else that
-    the arms differ in.
+    A ratio above 1 counts as 1, since A does all that B does and more: above lies chance. A lower bound above 1 is no
+    chance: the arms differ in something else too, which may hide a cost, so that nothing is shown.
     """
+    if seen.lower is not None and seen.lower > 1:
+        return "unresolved"
     if seen.margin is not None and min(seen.ratio, 1.0) * (1 - seen.margin) >= limit:
         return "holds"
     if seen.upper is not None and seen.upper < limit:
@@ -114,10 +115,15 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Unresolved until all planned quadruples are there, and where plain means lie below what is to hold."""
+        """Unresolved until all planned quadruples are there.
+
+        What is to hold must not be denied by plain means: neither their ratio below the limit, nor their bound above 1.
+        That their own bound reaches the limit is not asked for: a few stalls decide it.
+        """
         seen = self.seen
         if seen is None or seen.n < self.planned:
             return "unresolved"
         verdict = judge(seen, self.limit)
-        paused = bool(self.untrimmed) and bounds(self.untrimmed).ratio < self.limit
-        return "unresolved" if verdict == "holds" and paused else verdict
+        plain = bounds(self.untrimmed) if self.untrimmed else seen
+        is_denied = plain.ratio < self.limit or (plain.lower or 0) > 1
+        return "unresolved" if verdict == "holds" and is_denied else verdict

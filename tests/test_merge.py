@@ -83,9 +83,13 @@ def test_an_engine_that_serves_half_of_what_is_offered_ends_half_a_pass_behind()
     assert done.schedule_lag_share == pytest.approx(9.9 / 20)
     assert done.backlog_slope == pytest.approx(1)
     assert done.arrivals_min == 100
+    # The last one enters after 19.8 s.
+    assert done.arrivals_expected == pytest.approx(198)
+    assert done.arrivals_left_out == "only 100 of about 198 arrivals were served, and latencies are of these"
     closed = performance([PASS], offered_rate_per_s=None)
     assert closed is not None
     assert closed.schedule_lag_share is None
+    assert (closed.arrivals_expected, closed.arrivals_left_out) == (None, None)
 
 
 @pytest.mark.parametrize(("served_per_s", "lag_share"), [(10, 0.0), (5, 0.375)])
@@ -96,6 +100,9 @@ def test_an_engine_that_takes_everything_in_at_once_falls_behind_inside(served_p
     done = performance([measured(0, 10, 30, tuple(offered))], offered_rate_per_s=10)
     assert done is not None
     assert done.schedule_lag_share == pytest.approx(lag_share, abs=1e-6)
+    # However slowly, all were served.
+    assert done.arrivals_expected == pytest.approx(99)
+    assert done.arrivals_left_out is None
 
 
 def test_one_token_has_no_time_per_further_token() -> None:

@@ -72,7 +72,9 @@ def _prepare(model: VllmModel, workload: Workload, prompts: Sequence[Prompt]) ->
     encoded = encode_prompts(model.tokenizer, prompts, chat_template=workload.chat_template)
     limits = [workload.output_tokens_wanted(prompt) for prompt in prompts]
     require_servable(encoded, limits, vocab_size=model.vocab_size, context_tokens=model.context_tokens)
-    _require_cache(model, workload, [len(ids) + limit for ids, limit in zip(encoded, limits, strict=True)])
+    # Whoever may end early may be short; the first token is certain.
+    least = limits if workload.ignore_eos else [1] * len(limits)
+    _require_cache(model, workload, [len(ids) + new for ids, new in zip(encoded, least, strict=True)])
     return [
         _Request(ids, sampling_params(workload, position, limit))
         for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True))
@@ -87,13 +89,15 @@ def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> in
 
 
 def _require_cache(model: VllmModel, workload: Workload, lengths: Sequence[int]) -> None:
-    """Refuse requests that cannot be in flight together: vLLM would stop some of them and compute them twice.
+    """Refuse requests that cannot be in flight together: vLLM would let some wait, or compute them twice.
+
+    Args:
+        lengths: Tokens that each request is certain to have.
 
     Raises:
         OutOfMemory: Holds what is needed and what there is.
     """
-    together = workload.arrival in (Arrival.BATCH, Arrival.CLOSED) and workload.ignore_eos
-    if model.cache_blocks is None or not together:
+    if model.cache_blocks is None or workload.arrival not in (Arrival.BATCH, Arrival.CLOSED):
         return
     # Without a minimum, each prompt is run once.
     most = None if workload.min_duration_s else workload.min_requests or len(lengths)
@@ -101,8 +105,9 @@ def _require_cache(model: VllmModel, workload: Workload, lengths: Sequence[int])
     needed = most_blocks(lengths, in_flight, model.block_tokens)
     if needed > model.cache_blocks:
         raise OutOfMemory(
-            f"{in_flight} requests in flight need {needed} blocks of KV cache at their full length, and there "
-            f"are {model.cache_blocks}; {MORE_ROOM}"
+            f"{in_flight} requests in flight need {needed} blocks of KV cache "
+            f"{'at their full length' if workload.ignore_eos else 'for their first tokens alone'}, and there are "
+            f"{model.cache_blocks}; {MORE_ROOM}"
         )
 
 
@@ -126,7 +131,7 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
     running: dict[str, _VllmServed] = {}
     try:
         drain(model.engine)
-        served = _loop(model.engine, workload, requests, recorder, running)
+        served = _loop(model, workload, requests, recorder, running)
         drain(model.engine)
     except RuntimeError as error:
         died = has_died(model.engine)
@@ -153,9 +158,14 @@ def has_died(engine: Any) -> bool:
 
 
 def _loop(
-    engine: Any, workload: Workload, requests: list[_Request], recorder: PassRecorder, running: dict[str, _VllmServed]
+    model: VllmModel,
+    workload: Workload,
+    requests: list[_Request],
+    recorder: PassRecorder,
+    running: dict[str, _VllmServed],
 ) -> list[_VllmServed]:
     """Admit and step until no request is left; `running` holds those inside the engine at any time."""
+    engine, scheduler = model.engine, model.engine.engine_core.engine_core.scheduler
     started_ns = recorder.open()
     admission = Admission(workload, PromptSupply(workload, requests, started_ns), started_ns)
     served: list[_VllmServed] = []
@@ -166,11 +176,32 @@ def _loop(
             served.append(_submit(engine, running, index, request, intended_ns))
         if running:
             tokens += _take(engine.step(), now_ns(), running)
+            if scheduler.waiting:
+                _require_room(scheduler, model.block_tokens, len(running))
             recorder.progress(output_tokens=tokens, requests_finished=len(served) - len(running))
         elif admission.exhausted:
             return served
         else:
             recorder.cancelled.wait(max(0, admission.wake_ns - now_ns()) / NS_PER_S)
+
+
+def _require_room(scheduler: Any, block_tokens: int, in_flight: int) -> None:
+    """Refuse to go on where the next request waits for the KV cache: fewer would run than the result says.
+
+    One that waits for its turn to be prefilled finds its blocks free; one that was stopped is told of at its end.
+
+    Raises:
+        OutOfMemory: Holds how many run.
+    """
+    request, cache = scheduler.waiting.peek_request(), scheduler.kv_cache_manager
+    # How much of a prompt a prefix cache holds is not asked for again: there, only a full cache is one.
+    own = 1 if cache.enable_caching else -(-request.num_tokens // block_tokens)
+    needed = own + cache.watermark_blocks
+    if needed > cache.block_pool.get_num_free_blocks() and not request.num_preemptions:
+        raise OutOfMemory(
+            f"the KV cache could not hold what was in flight: {len(scheduler.running)} of {in_flight} requests ran, "
+            f"and the next one waited for {needed} blocks; {MORE_ROOM}"
+        )
 
 
 def _submit(

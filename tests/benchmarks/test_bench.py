@@ -30,8 +30,17 @@ def test_a_required_claim_must_be_measured_and_hold() -> None:
         "slow": [Claim("slow", 0.99, 3, [value - 0.1 for value in steady])],
         "short": [Claim("short", 0.99, 4, steady)],
     }
-    assert unmet(claims, ["good"]) == []
+    assert unmet(claims, ["good"]) == ["slow"]
     assert unmet(claims, ["good", "half", "slow", "short", "absent"]) == ["half", "slow", "short", "absent"]
+
+
+def test_a_planted_cost_must_be_found() -> None:
+    """A comparison that lets it pass is no good."""
+    steady = [0.0, 0.0001, -0.0001]
+    found = {"pytorch-planted": [Claim("planted", 0.995, 3, [value - 0.01 for value in steady])]}
+    missed = {"pytorch-planted": [Claim("planted", 0.995, 3, steady)]}
+    assert unmet(found, ["pytorch-planted"]) == []
+    assert unmet(missed, []) == ["pytorch-planted"]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,7 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     )
     assert row, done.stdout + done.stderr
     assert done.returncode == (0 if row[1] == "holds" else 9)
+    assert ("unresolved, which is no pass: pytorch" in done.stderr) is (row[1] == "unresolved")
     assert kept.read_text(encoding="utf-8") == done.stdout
     assert "| energy of one span" in done.stdout
     assert "1 of 2" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from paired import Arm, Claim, bounds, judge, log_ratio, order
@@ -59,11 +61,12 @@ def test_a_drift_that_is_bent_cancels_between_neighbouring_quadruples() -> None:
         ([0.02, -0.02, 0.01, -0.01], "unresolved"),
         ([0.5], "unresolved"),
         ([0.012, 0.008, 0.02, 0.002], "unresolved"),
-        ([0.0012, 0.0008, 0.002, 0.0002], "holds"),
+        ([0.0012, -0.0008, 0.002, -0.0002], "holds"),
+        ([0.0012, 0.0008, 0.002, 0.0002], "unresolved"),
     ],
 )
 def test_a_verdict_needs_a_bound_on_its_side_of_the_limit(log_ratios: list[float], verdict: str) -> None:
-    """Scatter, or a single value however good, resolves nothing; a ratio above 1 makes up for no scatter."""
+    """Scatter, or a single value however good, resolves nothing; a ratio above 1 is no merit."""
     assert judge(bounds(log_ratios), 0.995) == verdict
 
 
@@ -79,6 +82,23 @@ def test_a_pause_that_trimming_hides_is_no_cost_that_is_shown_to_be_small() -> N
     paused = Claim("a / b", 0.995, planned=4, log_ratios=trimmed, untrimmed=[value - 0.006 for value in trimmed])
     assert paused.verdict == "unresolved"
     assert Claim("a / b", 0.995, planned=4, log_ratios=trimmed, untrimmed=trimmed).verdict == "holds"
+
+
+def test_stalls_that_one_arm_has_more_of_deny_what_is_to_hold() -> None:
+    """Plain means shown to lie above 1: the arms differ in something that trimming hides."""
+    trimmed = [0.0, 0.0001, -0.0001, 0.0]
+    stalled = Claim("a / b", 0.995, planned=4, log_ratios=trimmed, untrimmed=[value + 0.006 for value in trimmed])
+    assert stalled.verdict == "unresolved"
+
+
+def test_each_arm_comes_after_itself_as_often_as_after_the_other() -> None:
+    """So that what a pass leaves behind disturbs both; but for the first pass, which comes after none."""
+    for number in (0, 1):
+        arms = order(number) * 20
+        after = [(before, arm) for before, arm in itertools.pairwise(arms)]
+        assert {pair: after.count(pair) for pair in set(after)} == pytest.approx(
+            {("A", "A"): 20, ("A", "B"): 20, ("B", "B"): 20, ("B", "A"): 20}, abs=1
+        )
 
 
 def test_the_margin_is_what_the_scatter_hides() -> None:

@@ -143,6 +143,7 @@ def test_an_open_loop_above_capacity_is_flagged_and_its_waiting_counts(measured:
     check = row.check("arrivals kept up with")
     assert check["status"] == "fail"
     assert "100000 requests/s offered" in check["figure"]
+    assert "only 40 of about " in check["figure"]
     assert any(reason.startswith("arrivals kept up with") for reason in row.result["audit"]["reasons"])
     assert done["ttft"]["p50_s"] == pytest.approx(np.median(waits_s(row, "first_token_ns")))
     assert done["e2e"]["max_s"] == pytest.approx(max(waits_s(row, "finished_ns")))

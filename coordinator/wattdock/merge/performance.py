@@ -36,6 +36,7 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
             (share for one in passes if (share := schedule_lag_share(one)) is not None), default=None
         ),
         arrivals_min=min((len(one.generated.requests) for one in passes if _is_scheduled(one)), default=None),
+        arrivals_expected=known_sum(arrivals_expected(one, offered_rate_per_s) for one in passes),
         backlog_slope=max((slope for one in passes if (slope := backlog_slope(one)) is not None), default=None),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
@@ -76,6 +77,15 @@ def schedule_lag_share(measured: MeasuredPass) -> float | None:
     early, late = (quantiles(map(e2e_s, part)) for part in (requests[:quarter], requests[-quarter:]))
     growth_s = late.p50_s - early.p50_s if early and late else 0.0
     return max(delay_s, growth_s) / done.span.duration_s
+
+
+def arrivals_expected(measured: MeasuredPass, offered_rate_per_s: float | None) -> float | None:
+    """Return how many requests arrive on average until the last one that a pass took; None without a schedule."""
+    if not _is_scheduled(measured) or offered_rate_per_s is None:
+        return None
+    done = measured.generated
+    taken_s = (max(one.submitted_ns for one in done.requests) - done.span.start_ns) / NS_PER_S
+    return offered_rate_per_s * taken_s
 
 
 def backlog_slope(measured: MeasuredPass) -> float | None:

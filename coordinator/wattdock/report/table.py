@@ -122,7 +122,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     )
     if done.offered_rate_per_s and done.schedule_lag_share is not None:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
-        yield "arrivals", f"{rates}; {done.schedule_lag_share:.1%} of a pass behind at its end"
+        left_out = f"; {done.arrivals_left_out}" if done.arrivals_left_out else ""
+        yield "arrivals", f"{rates}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
     cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
     yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"

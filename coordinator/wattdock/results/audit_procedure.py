@@ -178,13 +178,14 @@ def _arrivals(performance: Performance | None) -> list[Check]:
         return []
     slope, arrivals = performance.backlog_slope, performance.arrivals_min or 0
     growing = f", delay grows by {slope:.3f} s/s" if slope is not None else ""
+    left_out = f"; {performance.arrivals_left_out}" if performance.arrivals_left_out else ""
     rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
-    kept_up = share <= MAX_SCHEDULE_LAG_SHARE and slope is not None and slope <= MAX_BACKLOG_SLOPE
+    kept_up = not left_out and share <= MAX_SCHEDULE_LAG_SHARE and slope is not None and slope <= MAX_BACKLOG_SLOPE
     return [
         Check(
             name="arrivals kept up with",
             status="pass" if kept_up else "fail",
-            figure=f"{rates}, {share:.1%} of the pass behind at its end{growing}",
+            figure=f"{rates}, {share:.1%} of the pass behind at its end{growing}{left_out}",
             threshold=f"at most {MAX_SCHEDULE_LAG_SHARE:.0%} behind, growing by at most {MAX_BACKLOG_SLOPE:g} s/s",
             source="submission against the intended arrival of each request",
         ),

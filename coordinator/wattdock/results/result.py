@@ -58,6 +58,10 @@ class StoredSpan(Stored):
     reason: str | None = None
 
 
+# A Poisson count strays by more once in 700 draws.
+CHANCE_DEVIATIONS = 3
+
+
 class Quantiles(Stored):
     """Distribution over requests, in seconds."""
 
@@ -80,6 +84,8 @@ class Performance(Stored):
             duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
             one request at a time ends at 0.2. None where arrivals follow no schedule.
         arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
+        arrivals_expected: How many arrive on average until a pass takes no more, over all passes. Where far fewer were
+            served, the rest never entered the engine, and latencies leave out the longest waits.
         backlog_slope: Seconds by which a schedule's delay grows per second, in the worst pass: 0 for an engine that
             keeps up, 0.25 for one that serves 80 % of what is offered.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
@@ -96,10 +102,19 @@ class Performance(Stored):
     offered_rate_per_s: float | None = None
     schedule_lag_share: float | None = None
     arrivals_min: int | None = None
+    arrivals_expected: float | None = None
     backlog_slope: float | None = None
     ttft: Quantiles | None
     tpot: Quantiles | None
     e2e: Quantiles | None
+
+    @property
+    def arrivals_left_out(self) -> str | None:
+        """That arrivals were never served, in words, where it is more than the chance of a Poisson count."""
+        expected = self.arrivals_expected or 0.0
+        if self.requests >= expected - CHANCE_DEVIATIONS * expected**0.5:
+            return None
+        return f"only {self.requests:,} of about {expected:,.0f} arrivals were served, and latencies are of these"
 
 
 class Check(Stored):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -31,6 +32,7 @@ from wattdock.estimate.memory import kv_bytes
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.clock import NS_PER_S
+from wattdock_runner.supply import poisson_instants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,6 +179,8 @@ def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> No
     prompts = [ids_prompt(4 * BLOCK_TOKENS), ids_prompt(5 * BLOCK_TOKENS)]
     for _ in range(2):
         result = run(runner, prompts)
+        # Unknown is not none.
+        assert all(record.HasField("cached_prompt_tokens") for record in result.requests)
         assert [record.prompt_tokens - record.cached_prompt_tokens for record in result.requests] == [128, 160]
         assert result.summary.cached_prompt_tokens == 0
 
@@ -220,6 +224,10 @@ def test_poisson_arrivals_are_served_at_the_offered_rate_from_their_intended_ins
     fields = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 10.0, "min_duration_s": 4.0, "max_output_tokens": 2}
     result = run(runner, [ids_prompt(8)] * 5, **fields)
     records, duration_s = result.requests, (result.summary.span.end_ns - result.summary.span.start_ns) / NS_PER_S
+    due = itertools.takewhile(
+        lambda at_ns: at_ns <= records[-1].intended_ns, poisson_instants(10.0, 0, result.summary.span.start_ns)
+    )
+    assert [record.intended_ns for record in records] == list(due)
     gaps_s = np.diff([record.intended_ns for record in records]) / NS_PER_S
     late_s = np.array([record.submitted_ns - record.intended_ns for record in records]) / NS_PER_S
     assert late_s.min() >= 0
@@ -329,6 +337,30 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     # 190 tokens take 6 blocks and 60 take 2.
     assert "5 requests in flight need 22 blocks of KV cache" in detail
     assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "asked", "named"),
+    [
+        (150, {}, "5 requests in flight need 25 blocks of KV cache for their first tokens alone, and there are"),
+        (150, {"arrival": pb.ARRIVAL_CLOSED}, "5 requests in flight need 25 blocks of KV cache"),
+        (150, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}, "3 of 5 requests ran, and the next one waited for 5"),
+        # Admitted with 4 blocks each; four hold all 17 or 18 once they have grown by one.
+        (120, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}, "4 of 5 requests ran, and the next one waited for 4"),
+    ],
+)
+def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
+    bare: tuple[Runner, Path], prompt_tokens: int, asked: dict[str, Any], named: str
+) -> None:
+    """Nobody can know how long answers are that may end early; but that fewer ran than asked must not go unseen."""
+    runner, folder = bare
+    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **asked)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(prompt_tokens)]))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert named in detail
+    assert run(runner, [ids_prompt(prompt_tokens)], in_flight=3, **asked).summary.requests == 1
 
 
 @pytest.mark.parametrize(
