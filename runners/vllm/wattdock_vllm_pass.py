@@ -177,7 +177,7 @@ def _loop(
         if running:
             tokens += _take(engine.step(), now_ns(), running)
             if scheduler.waiting:
-                _require_room(scheduler, model.block_tokens, len(running))
+                _require_room(model, scheduler, len(running))
             recorder.progress(output_tokens=tokens, requests_finished=len(served) - len(running))
         elif admission.exhausted:
             return served
@@ -185,7 +185,7 @@ def _loop(
             recorder.cancelled.wait(max(0, admission.wake_ns - now_ns()) / NS_PER_S)
 
 
-def _require_room(scheduler: Any, block_tokens: int, in_flight: int) -> None:
+def _require_room(model: VllmModel, scheduler: Any, in_flight: int) -> None:
     """Refuse to go on where the next request waits for the KV cache: fewer would run than the result says.
 
     One that waits for its turn to be prefilled finds its blocks free; one that was stopped is told of at its end.
@@ -194,9 +194,10 @@ def _require_room(scheduler: Any, block_tokens: int, in_flight: int) -> None:
         OutOfMemory: Holds how many run.
     """
     request, cache = scheduler.waiting.peek_request(), scheduler.kv_cache_manager
-    # How much of a prompt a prefix cache holds is not asked for again: there, only a full cache is one.
-    own = 1 if cache.enable_caching else -(-request.num_tokens // block_tokens)
-    needed = own + cache.watermark_blocks
+    # A prompt takes fewer blocks where a prefix cache holds some of it, or layers see a part: there, only none is too few.
+    is_plain = model.cache_blocks is not None and not cache.enable_caching
+    own = -(-request.num_tokens // model.block_tokens) if is_plain else 1
+    needed = own + (cache.watermark_blocks if scheduler.running else 0)
     if needed > cache.block_pool.get_num_free_blocks() and not request.num_preemptions:
         raise OutOfMemory(
             f"the KV cache could not hold what was in flight: {len(scheduler.running)} of {in_flight} requests ran, "

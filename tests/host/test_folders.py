@@ -1,45 +1,18 @@
-"""Scratch folders of several coordinators in one temporary folder."""
+"""Folders that results and caches are to be written to."""
 
 from __future__ import annotations
 
-import fcntl
-import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from wattdock.host.folders import SCRATCH_LOCK, SCRATCH_PREFIX, scratch_folder
+import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from wattdock.errors import PreflightError
+from wattdock.host.folders import require_writable
 
 
-def test_what_a_killed_coordinator_left_goes_and_what_a_living_one_uses_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Told apart by the lock alone."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left = tmp_path / f"{SCRATCH_PREFIX}left"
-    left.mkdir()
-    (left / SCRATCH_LOCK).touch()
-    with scratch_folder() as used, scratch_folder() as other:
-        assert sorted(tmp_path.iterdir()) == sorted([used, other])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_another_coordinator_removed_before_it_was_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between making the lock's file and locking it, the folder looks left behind."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock, others = fcntl.flock, iter([scratch_folder()])
-
-    def late(fd: int, operation: int) -> None:
-        for other in others:
-            with other:
-                pass
-        lock(fd, operation)
-
-    monkeypatch.setattr("wattdock.host.folders.fcntl.flock", late)
-    with scratch_folder() as used:
-        assert [file.name for file in used.iterdir()] == [SCRATCH_LOCK]
+def test_a_folder_that_is_on_no_disk_is_not_called_full() -> None:
+    """/proc has no room and never will, whoever asks."""
+    with pytest.raises(
+        PreflightError, match=r"^cannot write to /proc/wattdock: .*; choose another folder with --here$"
+    ):
+        require_writable(Path("/proc/wattdock"), setting="--here")

@@ -139,7 +139,11 @@ class WorkloadSpec(_Written):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.arrival == "poisson") != (self.rate_per_s is not None):
-            raise ValueError("rate_per_s and arrival: poisson go together")
+            raise ValueError(
+                "arrival: poisson needs rate_per_s, requests per second on average, such as rate_per_s: 2"
+                if self.rate_per_s is None
+                else f"rate_per_s: {self.rate_per_s:g} is for arrival: poisson, and this one's is {self.arrival}"
+            )
         if self.arrival == "single" and self.batch_size != 1:
             raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
         return self
@@ -378,7 +382,9 @@ class ExperimentConfig(_Written):
     @property
     def label(self) -> str:
         """How this experiment is called in tables."""
-        return self.name or f"{self.backend} {self.model.label} batch {self.workload.batch_size}"
+        work = self.workload
+        load = f"poisson {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
+        return self.name or f"{self.backend} {self.model.label} {load}"
 
 
 def _require_offered(backend: str, arrivals: tuple[str, ...] | None, arrival: str) -> None:

@@ -59,7 +59,10 @@ def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_B
         raise PreflightError(f"cannot write to {folder}: {there} is a file; {change}")
     if not os.access(there, os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to {folder}: no permission to write in {there}; {change}")
-    free = shutil.disk_usage(there).free
+    disk = shutil.disk_usage(there)
+    if disk.total == 0:
+        raise PreflightError(f"cannot write to {folder}: {there} is on no disk; {change}")
+    free = disk.free
     if free < free_bytes:
         raise PreflightError(
             f"only {free / 1e6:.0f} MB free for {folder}, at least {free_bytes / 1e6:.0f} MB are needed; "

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from wattdock.report.terminal import Sheet, console, pairs
 from wattdock.report.words import NOTHING, fallback_text, number, seconds_text
+from wattdock.results.audit_procedure import KEPT_UP
 from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def print_result(result: ExperimentResult, folder: Path, *, every_reason: bool =
     for text in _sample_texts(folder):
         out.print(f"  “{text}”", style="italic", markup=False)
     out.print(f"stored in {folder}", markup=False, soft_wrap=True)
+    if not every_reason and result.audit and len(result.audit.reasons) > 1:
+        out.print(f"every reason: wattdock show {folder}", markup=False, soft_wrap=True)
 
 
 def print_stored(stored: Sequence[tuple[ExperimentResult, Path]]) -> None:
@@ -122,14 +125,19 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     )
     if done.offered_rate_per_s and done.schedule_lag_share is not None:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
+        saturated = ": saturated, so that latencies grow with the pass" if _fell_behind(result.audit) else ""
         left_out = f"; {done.arrivals_left_out}" if done.arrivals_left_out else ""
-        yield "arrivals", f"{rates}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
+        yield "arrivals", f"{rates}{saturated}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
     cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
     yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
     yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
     for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
         yield name, _quantiles(quantiles)
+
+
+def _fell_behind(audit: Audit | None) -> bool:
+    return any(check.name == KEPT_UP and check.status == "fail" for check in (audit.checks if audit else ()))
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

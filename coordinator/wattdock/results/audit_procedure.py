@@ -17,6 +17,8 @@ MIN_RESTARTS = 3
 MAX_CI95_RELATIVE = 0.02
 # Two halves of a steady pass differ by their prompts and by a GPU's temperature; more is a warm-up that went on.
 MAX_DRIFT = 0.01
+# The name of a check that says more than that a figure may not be published: its latencies are of a queue.
+KEPT_UP = "arrivals kept up with"
 MIN_IDLE_S = 30.0
 MIN_ARRIVALS = 500
 # An engine this far behind at the end served that much less than was offered: its latencies grow with the pass.
@@ -183,7 +185,7 @@ def _arrivals(performance: Performance | None) -> list[Check]:
     kept_up = not left_out and share <= MAX_SCHEDULE_LAG_SHARE and slope is not None and slope <= MAX_BACKLOG_SLOPE
     return [
         Check(
-            name="arrivals kept up with",
+            name=KEPT_UP,
             status="pass" if kept_up else "fail",
             figure=f"{rates}, {share:.1%} of the pass behind at its end{growing}{left_out}",
             threshold=f"at most {MAX_SCHEDULE_LAG_SHARE:.0%} behind, growing by at most {MAX_BACKLOG_SLOPE:g} s/s",

@@ -1,4 +1,4 @@
-"""The vLLM runner and its settings against the arguments that each supported vLLM has."""
+"""The vLLM runner and its settings against the arguments and the inner names that each supported vLLM has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from contract.runner_process import VLLM_FOLDER
+from facts.vllm_source import key, used
 from packaging.specifiers import SpecifierSet
 
 from wattdock.config.sections.base import ReplicableSection
@@ -19,12 +20,17 @@ VERSIONS: list[str] = FACTS["versions"]
 OF_WATTDOCK = {"low", "high", "seed"}
 
 
+def kinds_in(version: str, of: str) -> dict[str, str]:
+    """Return what each thing is in one version."""
+    things: dict[str, Any] = FACTS[of]
+    return {
+        name: kind for name, kinds in things.items() for kind, has in kinds.items() if has == "all" or version in has
+    }
+
+
 def types_in(version: str) -> dict[str, str]:
     """Return each argument's type in one version."""
-    arguments: dict[str, Any] = FACTS["arguments"]
-    return {
-        name: kind for name, kinds in arguments.items() for kind, has in kinds.items() if has == "all" or version in has
-    }
+    return kinds_in(version, "arguments")
 
 
 def written_by_the_runner() -> set[str]:
@@ -70,3 +76,25 @@ def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> 
         if name in Section.model_fields and words <= {*plain, "None"}:
             annotation = str(Section.model_fields[name].annotation)
             assert any(word in annotation for word in words - {"None"}), (name, kind, annotation)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_name_that_the_runner_uses_is_there(version: str) -> None:
+    """Most are not public: of each, where it lies, and whether it is called."""
+    there = kinds_in(version, "names")
+    called = {key(*one): one[2].endswith("()") for one in used()}
+    assert called.keys() - there.keys() == set()
+    assert there.keys() - called.keys() == set(), "make the facts again"
+    assert {name: kind for name, kind in there.items() if (kind == "function") is not called[name]} == {}
+
+
+def test_the_names_are_those_that_the_runner_uses() -> None:
+    """None that it no longer uses, and all that it imports; which attributes it reads of them, no test can tell."""
+    sources = [file.read_text(encoding="utf-8") for file in VLLM_FOLDER.glob("*.py")]
+    listed = {name.removesuffix("()") for _, _, name in used()} - {"__bool__"}
+    assert {name for name in listed if not any(name in source for source in sources)} == set()
+    imports = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    of_vllm = {one.name for node in imports if (node.module or "").split(".")[0] == "vllm" for one in node.names}
+    assert "register_model_loader" in of_vllm
+    owners = {owner for _, owner, _ in used()}
+    assert of_vllm - listed - owners == set()

@@ -1,0 +1,44 @@
+"""What a person reads of one result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from report_rows import row
+
+from wattdock.report.table import print_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+OFFERED = {
+    "performance.requests": 40,
+    "performance.offered_rate_per_s": 50.0,
+    "performance.requests_per_s": 0.154,
+    "performance.schedule_lag_share": 0.7,
+    "performance.arrivals_expected": 400.0,
+}
+
+
+def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str) -> str:
+    checks = [{"name": "arrivals kept up with", "status": status, "figure": ""}]
+    result = row("a", {**OFFERED, "audit.checks": checks, "audit.reasons": ["one", "two"]}).result
+    print_result(result, tmp_path)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_an_open_loop_that_was_not_kept_up_with_is_called_saturated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the verdict of its check, with what it leaves out."""
+    said = printed(tmp_path, capsys, "fail")
+    assert "50 requests/s offered, 0.154 achieved: saturated, so that latencies grow with the pass; 70.0%" in said
+    assert "only 40 of about 400 arrivals were served, and latencies are of these" in said
+    assert "saturated" not in printed(tmp_path, capsys, "pass")
+
+
+def test_a_result_says_how_to_read_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there are more than the one that it shows."""
+    assert f"every reason: wattdock show {tmp_path}" in printed(tmp_path, capsys, "fail")
