@@ -194,7 +194,7 @@ def _require_room(model: VllmModel, scheduler: Any, in_flight: int) -> None:
         OutOfMemory: Holds how many run.
     """
     request, cache = scheduler.waiting.peek_request(), scheduler.kv_cache_manager
-    # A prompt takes fewer blocks where a prefix cache holds some of it, or layers see a part: there, only none is too few.
+    # A prompt takes fewer where a prefix cache holds some of it, or layers see a part: there, only none is too few.
     is_plain = model.cache_blocks is not None and not cache.enable_caching
     own = -(-request.num_tokens // model.block_tokens) if is_plain else 1
     needed = own + (cache.watermark_blocks if scheduler.running else 0)
