@@ -64,6 +64,17 @@ def test_pins_hold_hashes_only_if_all_have_one() -> None:
     assert pin_lines([package("a"), package("b", sha256=None)]) == "a==1\nb==1\n"
 
 
+def test_wheels_are_fetched_from_where_they_were_found_and_all_else_by_version() -> None:
+    """An index is slow to read; a source archive at an address would be built."""
+    known, unknown = package("a"), Package("b", "2", "", "cd")
+    source = Package("c", "3", "https://host.example/c-3.tar.gz", "ef")
+    assert pin_lines([known, unknown, source], by_address=True).splitlines() == [
+        "a @ https://host.example/a.whl --hash=sha256:ab",
+        "b==2 --hash=sha256:cd",
+        "c==3 --hash=sha256:ef",
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "short"),
     [

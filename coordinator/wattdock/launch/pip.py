@@ -89,17 +89,18 @@ class Pip:
         self._run("install", "--progress-bar", "off", "--no-deps", "-r", self._pinned(packages), *options)
 
     def download(self, packages: Sequence[Package], folder: Path, *options: str) -> None:
-        """Fetch exactly these packages' wheels into a folder.
+        """Fetch exactly these packages' wheels into a folder; no index is read again for those whose address is known.
 
         Raises:
             LaunchError: A package could not be fetched, or there is no wheel of it.
         """
         only = ("--only-binary", ":all:", "--dest", str(folder))
-        self._run("download", "--progress-bar", "off", "--no-deps", *only, "-r", self._pinned(packages), *options)
+        pins = self._pinned(packages, by_address=True)
+        self._run("download", "--progress-bar", "off", "--no-deps", *only, "-r", pins, *options)
 
-    def _pinned(self, packages: Sequence[Package]) -> str:
+    def _pinned(self, packages: Sequence[Package], *, by_address: bool = False) -> str:
         pins = self.log_path.with_name("pins.txt")
-        pins.write_text(pin_lines(packages), encoding="utf-8")
+        pins.write_text(pin_lines(packages, by_address=by_address), encoding="utf-8")
         return str(pins)
 
     def _run(self, *arguments: str) -> None:
@@ -181,13 +182,23 @@ def left_out(requirements: str) -> frozenset[str]:
     )
 
 
-def pin_lines(packages: Sequence[Package]) -> str:
-    """Return a requirements file that admits these very files; by version alone where a hash is unknown."""
+def pin_lines(packages: Sequence[Package], *, by_address: bool = False) -> str:
+    """Return a requirements file that admits these very files; by version alone where a hash is unknown.
+
+    Args:
+        by_address: Name wheels by where they lie, as far as that is known. An environment would note it; a folder of
+            wheels does not.
+    """
     hashed = all(package.sha256 for package in packages)
     return "".join(
-        f"{package.name}=={package.version}" + (f" --hash=sha256:{package.sha256}\n" if hashed else "\n")
-        for package in packages
+        _which(package, by_address) + (f" --hash=sha256:{package.sha256}\n" if hashed else "\n") for package in packages
     )
+
+
+def _which(package: Package, by_address: bool) -> str:
+    if by_address and package.url.endswith(".whl"):
+        return f"{package.name} @ {package.url}"
+    return f"{package.name}=={package.version}"
 
 
 def is_cpu_build(packages: Sequence[Package]) -> bool:
