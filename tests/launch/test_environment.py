@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,11 +52,11 @@ with environment_in_use(Path(sys.argv[1]), variant="cpu", progress=print) as pyt
 """
 
 
-@pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
+@contextlib.contextmanager
+def only_index(patch: pytest.MonkeyPatch, *more: tuple[str, bytes]) -> Iterator[LocalIndex]:
     """Serve a few wheels, and let pip know of nothing else."""
     wheels = [make_wheel("leaf", "1.0"), make_wheel("leaf", "2.0"), make_wheel("stem", "1.5", ("leaf",))]
-    with LocalIndex(*wheels) as serving:
+    with LocalIndex(*wheels, *more) as serving:
         for name, value in {
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_INDEX_URL": serving.url,
@@ -64,8 +65,48 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
             "PIP_NO_CACHE_DIR": "1",
             "PIP_RETRIES": "0",
         }.items():
-            monkeypatch.setenv(name, value)
+            patch.setenv(name, value)
         yield serving
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
+    """Serve a few wheels, and let pip know of nothing else."""
+    with only_index(monkeypatch) as serving:
+        yield serving
+
+
+@dataclass(frozen=True)
+class Made:
+    """An environment that was made from nothing, what was said meanwhile, and the index that still answers."""
+
+    runner_dir: Path
+    python: Path
+    lines: list[str]
+    index: LocalIndex
+
+    @property
+    def venv(self) -> Path:
+        return self.runner_dir / ".venv"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """Make one environment that shows several things: something is left out, torch is a CPU build, ruins are there."""
+    cuda = [make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")]
+    branch = [make_wheel("branch", "3.0", ("leaf", "thorn")), make_wheel("thorn", "1.0")]
+    folder = tmp_path_factory.mktemp("made") / "small"
+    (folder / ".venv").mkdir(parents=True)
+    (folder / ".venv" / "left-over").touch()
+    (folder / "requirements-cpu.txt").write_text("# wattdock: without thorn\nbranch\ntorch==7.0\n")
+    lines: list[str] = []
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        only_index(patch, *cuda, *branch) as index,
+        LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch,
+    ):
+        patch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
+        yield Made(folder, ensure_environment(folder, variant="cpu", progress=lines.append), lines, index)
 
 
 @pytest.fixture
@@ -93,46 +134,40 @@ def version_in(python: Path, module: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_first_use_makes_it_and_every_later_use_finds_it(index: LocalIndex, runner_dir: Path) -> None:
+def test_first_use_makes_it_and_every_later_use_finds_it(made: Made) -> None:
     """Sizes are said before anything is fetched for good, and the second use is silent."""
-    lines: list[str] = []
-    python = ensure_environment(runner_dir, variant="cpu", progress=lines.append)
-    assert python == runner_dir / ".venv" / "bin" / "python"
-    assert (version_in(python, "stem"), version_in(python, "leaf")) == ("1.5", "2.0")
-    sizes = next(line for line in lines if "packages, " in line)
-    assert sizes.startswith("2 packages, 0.0 MB to fetch, less what pip has cached (largest: ")
-    assert lines.index(sizes) < lines.index("installing 2 packages")
-    assert index.url not in "\n".join(lines)
-    pins = (runner_dir / ".venv" / "wattdock" / "pins.txt").read_text()
-    assert pins.count("--hash=sha256:") == 2
-    asked = len(index.asked)
+    assert made.python == made.runner_dir / ".venv" / "bin" / "python"
+    assert (version_in(made.python, "branch"), version_in(made.python, "leaf")) == ("3.0", "2.0")
+    sizes = next(line for line in made.lines if "packages, " in line)
+    assert sizes.startswith("3 packages, 0.0 MB to fetch, less what pip has cached (largest: ")
+    assert made.lines.index(sizes) < made.lines.index("installing 3 packages")
+    assert made.index.url not in "\n".join(made.lines)
+    pins = (made.venv / "wattdock" / "pins.txt").read_text()
+    assert pins.count("--hash=sha256:") == 3
+    asked = len(made.index.asked)
     again: list[str] = []
-    assert ensure_environment(runner_dir, variant="cpu", progress=again.append) == python
-    assert (again, len(index.asked)) == ([], asked)
+    assert ensure_environment(made.runner_dir, variant="cpu", progress=again.append) == made.python
+    assert (again, len(made.index.asked)) == ([], asked)
 
 
-def test_a_dependency_can_be_left_out(index: LocalIndex, runner_dir: Path) -> None:
+def test_a_dependency_can_be_left_out(made: Made) -> None:
     """Packages often ask for what they can do without, and what exists for other machines only."""
-    (runner_dir / "requirements-cpu.txt").write_text("# wattdock: without leaf\nstem\n")
-    python = ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
-    assert version_in(python, "stem") == "1.5"
-    assert (runner_dir / ".venv" / "wattdock" / "pins.txt").read_text().startswith("stem==1.5 ")
+    pins = (made.venv / "wattdock" / "pins.txt").read_text()
+    assert "branch==3.0 " in pins
+    assert "thorn" not in pins
     with pytest.raises(subprocess.CalledProcessError):
-        version_in(python, "leaf")
+        version_in(made.python, "thorn")
 
 
-def test_other_requirements_or_a_missing_stamp_mean_a_new_one(index: LocalIndex, runner_dir: Path) -> None:
-    """What is left of an older or an interrupted one is not built upon."""
-    venv = runner_dir / ".venv"
-    venv.mkdir()
-    (venv / "left-over").touch()
-    python = ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
-    assert not (venv / "left-over").exists()
-    (venv / "left-over").touch()
-    (runner_dir / "requirements-cpu.txt").write_text("leaf==1.0\n")
-    ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
-    assert not (venv / "left-over").exists()
-    assert version_in(python, "leaf") == "1.0"
+def test_a_missing_stamp_means_a_new_one(made: Made) -> None:
+    """What is left of an interrupted one is not built upon."""
+    assert not (made.venv / "left-over").exists()
+
+
+def test_cuda_torch_is_replaced_by_the_cpu_index_build(made: Made) -> None:
+    """On a machine without a GPU nobody should fetch gigabytes of CUDA."""
+    assert version_in(made.python, "torch") == "7.0+cpu"
+    assert not list(made.venv.rglob("nvidia_kernels*"))
 
 
 def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: Path) -> None:
@@ -181,9 +216,10 @@ def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(
 def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(
     index: LocalIndex, runner_dir: Path, until: Until
 ) -> None:
-    """A runner must not lose its packages to another command that wants different ones."""
+    """A runner must not lose its packages to another command that wants others; those then begin from nothing."""
     lines: list[str] = []
     pretend_whole(runner_dir)
+    (runner_dir / ".venv" / "left-over").touch()
     with environment_in_use(runner_dir, variant="cpu", progress=lambda _: None) as python:
         (runner_dir / "requirements-cpu.txt").write_text("leaf==1.0\n")
         other = threading.Thread(
@@ -200,6 +236,7 @@ def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(
         "or name an interpreter that has the packages with runner_python"
     )
     assert sum("waiting" in line for line in lines) == 1
+    assert not (runner_dir / ".venv" / "left-over").exists()
     assert version_in(python, "leaf") == "1.0"
 
 
@@ -290,19 +327,6 @@ def test_a_cuda_environment_serves_a_cpu_too_if_made_from_the_same_requirements(
     pretend_whole(runner_dir, made_for)
     (runner_dir / f"requirements-{wanted_for}.txt").write_text(requirements)
     assert is_whole(runner_dir / ".venv", fitting_stamps(runner_dir, wanted_for)) is fits
-
-
-def test_cuda_torch_is_replaced_by_the_cpu_index_build(
-    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a machine without a GPU nobody should fetch gigabytes of CUDA."""
-    index.wheels |= dict([make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")])
-    (runner_dir / "requirements-cpu.txt").write_text("torch==7.0\n")
-    with LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch:
-        monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
-        python = ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
-    assert version_in(python, "torch") == "7.0+cpu"
-    assert not list((runner_dir / ".venv").rglob("nvidia_kernels*"))
 
 
 def test_cuda_torch_is_never_installed_for_a_cpu(
