@@ -1,6 +1,6 @@
 """What every backend promises, shown on a real runner process over a real Unix socket.
 
-The tests run in order: those above `test_load_…` need a runner that has loaded nothing.
+The tests run in order: those above `test_load_…` need a runner that has loaded nothing, and the last one ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from contract.runner_process import collect, generate_requests, ids_prompt, load_request, running, workload
+from contract.runner_process import collect, generate_requests, ids_prompt, load_request, workload
 from contract.subjects import TINY_LLAMA
 
 from wattdock.config.sections.base import section_class
@@ -284,13 +284,12 @@ def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_pa
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
 
-def test_sigterm_ends_a_running_pass_and_the_process(subject: Subject, model_path: Path, stand_in: Path | None) -> None:
+def test_sigterm_ends_a_running_pass_and_the_process(runner: Runner) -> None:
     """A stopped runner leaves with status 0, and its client reads CANCELLED."""
-    with running(subject.name, subject.folder, Path(subject.python), stand_in=stand_in) as runner:
-        runner.load(model_path, **subject.load_fields)
-        call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
-        next(call)
-        threading.Timer(0.2, runner.process.send_signal, [signal.SIGTERM]).start()
-        assert refusal(call)[0] is grpc.StatusCode.CANCELLED
-        assert runner.process.wait(timeout=60) == 0
-        assert "Traceback" not in runner.log.read_text()
+    before = len(runner.log.read_text())
+    call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
+    next(call)
+    threading.Timer(0.2, runner.process.send_signal, [signal.SIGTERM]).start()
+    assert refusal(call)[0] is grpc.StatusCode.CANCELLED
+    assert runner.process.wait(timeout=60) == 0
+    assert "Traceback" not in runner.log.read_text()[before:]
