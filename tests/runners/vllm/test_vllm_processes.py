@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -14,51 +15,54 @@ from contract.subjects import SMALL_UNIFORM, write_config
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Runner
+
 pytestmark = [
     pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
     pytest.mark.slow,
 ]
 
 
-def give_each_worker_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left to itself, vLLM wants a NUMA node for each worker."""
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    """Return a runner whose workers get a core each: left to itself, vLLM wants a NUMA node for each."""
     cores = sorted(os.sched_getaffinity(0))
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON, VLLM_CPU_OMP_THREADS_BIND=f"{cores[0]}|{cores[-1]}") as started:
+        yield started
 
 
-def test_a_split_of_random_weights_has_the_tokens_of_one_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def answers(runner: Runner, folder: Path, split: dict[str, object]) -> list[list[int]]:
+    """Return the ids that a model of random weights generates, loaded with this split."""
+    weights = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
+    loaded, _ = runner.load(folder, engine_args=split, random_weights=weights)
+    assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
+    asked = workload(in_flight=3, max_output_tokens=24, return_token_ids=True)
+    done = runner.generate(asked, [ids_prompt(length) for length in (5, 9, 14)])
+    runner.stub.Unload(pb.UnloadRequest(), timeout=60)
+    return [list(request.output_ids.ids) for request in done.requests]
+
+
+def test_a_split_of_random_weights_has_the_tokens_of_one_worker(runner: Runner, tmp_path: Path) -> None:
     """Two workers take their shards of one draw, so greedy tokens of a split can be compared; and they end."""
     folder = write_config(tmp_path, dtype="float32")
-    weights = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
-    prompts = [ids_prompt(length) for length in (5, 9, 14)]
-    answers = []
-    for split in ({}, {"tensor_parallel_size": 2}):
-        if split:
-            give_each_worker_a_core(monkeypatch)
-        with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
-            loaded, _ = runner.load(folder, engine_args=split, random_weights=weights)
-            assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
-            asked = workload(in_flight=3, max_output_tokens=24, return_token_ids=True)
-            done = runner.generate(asked, prompts)
-            runner.stub.Unload(pb.UnloadRequest(), timeout=60)
-        answers.append([list(request.output_ids.ids) for request in done.requests])
-    assert answers[0] == answers[1]
-    assert all(len(set(ids)) > 3 for ids in answers[0])
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as alone:
+        whole = answers(alone, folder, {})
+    assert answers(runner, folder, {"tensor_parallel_size": 2}) == whole
+    assert all(len(set(ids)) > 3 for ids in whole)
 
 
 def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, tmp_path: Path
 ) -> None:
     """vLLM's own exception in the runner says only that some worker did not start; no worker is left."""
-    give_each_worker_a_core(monkeypatch)
     folder = write_config(tmp_path, vocab_size=1_000_000_000)
-    with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
-        order = load_request(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(runner.stub.Load(order))
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "can't allocate memory: you tried to allocate 256000000000 bytes" in (caught.value.details() or "")
-        left = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(runner.process.pid)]
-        assert [line for line in left if b"resource_tracker" not in line] == []
+    order = load_request(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(runner.stub.Load(order))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "can't allocate memory: you tried to allocate 256000000000 bytes" in (caught.value.details() or "")
+    left = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(runner.process.pid)]
+    assert [line for line in left if b"resource_tracker" not in line] == []

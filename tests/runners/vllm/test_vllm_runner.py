@@ -70,11 +70,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def continuations(checkpoint: Path) -> list[list[int]]:
+def pytorch() -> Iterator[Runner]:
+    """Return a PyTorch runner; who loads a model there unloads it."""
+    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def continuations(checkpoint: Path, pytorch: Runner) -> list[list[int]]:
     """Return the PyTorch runner's greedy ids for PROMPTS, and leave two of them as ends of sequence."""
-    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as pytorch:
-        pytorch.load(checkpoint)
-        answers = output_ids(run(pytorch))
+    pytorch.load(checkpoint)
+    answers = output_ids(run(pytorch))
+    pytorch.stub.Unload(pb.UnloadRequest())
     settings = json.loads((checkpoint / "generation_config.json").read_text())
     settings["eos_token_id"] = [answers[0][11], answers[2][4]]
     (checkpoint / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -397,16 +404,15 @@ def test_random_weights_follow_their_seed(bare: tuple[Runner, Path]) -> None:
     assert answers[0] == answers[1] != answers[2]
 
 
-def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path]) -> None:
+def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path], pytorch: Runner) -> None:
     """Drawn by a checkpoint's names: fused matrices and a vocabulary that vLLM pads hold the same values."""
     runner, folder = bare
     weights = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
     loaded, _ = runner.load(folder, random_weights=weights, dtype="float32")
     assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
-    ours = output_ids(run(runner))
-    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON) as pytorch:
-        pytorch.load(folder, random_weights=weights, dtype="float32")
-        assert ours == output_ids(run(pytorch))
+    pytorch.load(folder, random_weights=weights, dtype="float32")
+    assert output_ids(run(runner)) == output_ids(run(pytorch))
+    pytorch.stub.Unload(pb.UnloadRequest())
 
 
 def test_drawn_values_have_the_stated_distribution() -> None:
