@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command import WATTDOCK, Command
-from containers.engines import BASE, build_on, engine_address, tagged
+from containers.engines import BASE, build_on, engine_address, image_there, tagged
 from containers.registry import serving
 from docker.errors import APIError
 from unprivileged import give_to_user, user_home
@@ -40,13 +40,27 @@ def standin_image() -> Iterator[Containers]:
         yield build_on(BASE, name, files, asks_for_all, 'ENTRYPOINT ["python3", "/standin.py"]')
 
 
+# A gigabyte less than all: what the fake backend needs of the PyTorch image.
+SHARED = """\
+FROM wattdock-pytorch AS whole
+RUN mkdir -p /some/runners /some/packages && cp -r /opt/wattdock/proto /some && \
+    cp -r /opt/wattdock/runners/common /some/runners && cd /opt/wattdock/packages && \
+    cp -r grpc grpcio-* google protobuf-* typing_extensions* /some/packages"""
+
+
 @pytest.fixture(scope="session")
 def fake_image() -> Iterator[Containers]:
-    """An image with the fake backend, on the PyTorch one."""
+    """An image with the fake backend, and with what the PyTorch one has of wattdock."""
+    image_there("wattdock-pytorch")
     with tagged("fake") as name:
         path = ":".join(f"/opt/wattdock/{folder}" for folder in ("proto", "runners/common", "runners/fake", "packages"))
         files = {"/opt/wattdock/runners/fake": TESTS / "runners/fake"}
-        yield build_on("wattdock-pytorch", name, files, f"ENV PYTHONPATH={path}")
+        instructions = (
+            "COPY --from=whole /some /opt/wattdock",
+            f"ENV PYTHONPATH={path}",
+            'ENTRYPOINT ["python3", "-m", "wattdock_runner"]',
+        )
+        yield build_on(BASE, name, files, *instructions, before=SHARED)
 
 
 @pytest.fixture(scope="session")

@@ -46,12 +46,21 @@ def image_there(name: str) -> Containers:
 
 
 def build_on(
-    base: str, name: str, files: Mapping[str, Path], *instructions: str, labels: Mapping[str, str] | None = None
+    base: str,
+    name: str,
+    files: Mapping[str, Path],
+    *instructions: str,
+    labels: Mapping[str, str] | None = None,
+    before: str = "",
 ) -> Containers:
-    """Lay files over an image that is there and return the new image; its name is its own."""
+    """Lay files over an image that is there and return the new image; its name is its own.
+
+    Args:
+        before: An earlier stage of the recipe, for what is to be copied from there.
+    """
     image_there(base)
     copies = [f"COPY {target.lstrip('/')} {target}" for target in files]
-    recipe = "\n".join([f"FROM {base}", *copies, *instructions]).encode()
+    recipe = "\n".join([before, f"FROM {base}", *copies, *instructions]).encode()
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         for target, source in files.items():
@@ -61,7 +70,8 @@ def build_on(
         tar.addfile(entry, io.BytesIO(recipe))
     context.seek(0)
     with connect(engine_address()) as client:
-        client.images.build(fileobj=context, custom_context=True, tag=name, pull=False, rm=True, labels=labels)
+        options = {"pull": False, "rm": True, "labels": labels, "network_mode": "none"}
+        client.images.build(fileobj=context, custom_context=True, tag=name, **options)
     return image_there(name)
 
 
