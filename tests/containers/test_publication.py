@@ -1,4 +1,4 @@
-"""docs/publication.md, executed: every command that needs no GPU, on two engines and a registry."""
+"""docs/publication.md, executed: every command that needs no GPU, on two empty engines and a registry."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from containers.engines import BASE, engine_address, image_there
 
+from wattdock.host.gpus import inventory
 from wattdock.images.inputs import inputs_sha256
 from wattdock.images.labels import recipe_of
 from wattdock.launch.engine import find_containers
@@ -37,9 +39,8 @@ defaults:
   workload: {batch_size: 2, max_output_tokens: 8}
 experiments: [{name: published}]
 """
-# The suite's image was built with these; pip finds them in place of fetching them again.
-WHEELS = REPO / "build/wheels/pytorch"
-LEND_WHEELS = ("mkdir -p build/wheels/pytorch", f"cp {WHEELS}/*.whl build/wheels/pytorch")
+# The suite's images were built with these; pip finds them in place of choosing and fetching them again.
+WHEELS = REPO / "build/wheels"
 TIMEOUT_S = 900
 
 
@@ -57,17 +58,35 @@ def test_every_block_of_the_page_is_for_somebody() -> None:
 
 
 @pytest.fixture
-def second_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An engine with nothing on it; its address."""
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Two engines with nothing on them; their addresses."""
     engine_address()
     if os.getuid() != 0 or shutil.which("dockerd") is None:
-        pytest.skip("needs root and dockerd for a second engine")
-    folder = tmp_path_factory.mktemp("engine")
+        pytest.skip("needs root and dockerd for engines of its own")
+    with own_engine(tmp_path_factory.mktemp("first")) as first, own_engine(tmp_path_factory.mktemp("second")) as second:
+        yield first, second
+
+
+@contextmanager
+def own_engine(folder: Path) -> Iterator[str]:
+    """Yield the address of an engine with its data in this folder."""
     started = subprocess.run([ENGINE, "start", folder, "plain"], stdout=subprocess.PIPE, text=True, check=True)
     yield started.stdout.strip()
     subprocess.run([ENGINE, "stop", folder], check=True)
     # Gigabytes, which pytest would keep.
     shutil.rmtree(folder)
+
+
+def lent_wheels() -> dict[str, str]:
+    """Return what lets pip take the suite's wheels and ask no index.
+
+    Where there is a GPU, `make setup` wants a package that none of them is, so that the index is asked too.
+    """
+    folders = [WHEELS / name for name in ("pytorch", "coordinator")]
+    if not all(list(folder.glob("*.whl")) for folder in folders):
+        pytest.skip(f"{WHEELS} has no wheels; .ci/run fetches them")
+    alone = {} if inventory().gpus else {"PIP_NO_INDEX": "1"}
+    return {"PIP_FIND_LINKS": " ".join(map(str, folders)), **alone}
 
 
 def execute(lines: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
@@ -89,13 +108,10 @@ def execute(lines: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
 
 @pytest.mark.slow
 def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_machine(
-    registry: str, client: DockerClient, second_engine: str, tmp_path: Path, request: pytest.FixtureRequest
+    registry: str, client: DockerClient, engines: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a clone to a locked result, and again from the repository and the registry alone."""
-    suites = client.images.get(image_there("wattdock-pytorch").image.id)
-    request.addfinalizer(lambda: suites.tag("wattdock-pytorch"))
-    if not list(WHEELS.glob("*.whl")):
-        pytest.skip("build/wheels/pytorch has no wheels; .ci/run fetches them")
+    image_there(BASE)
     base = f"{registry}/base"
     client.images.get(BASE).tag(base, "1")
     client.images.push(base, tag="1")
@@ -109,14 +125,17 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
         "BASE": f"{base}:1",
         "STUDY": str(tmp_path / "study.yaml"),
         "DOCKER": "/usr/bin/docker",
-        # A falsy value switches it on (pip's documentation, "Configuration"): what is run twice need not be compiled.
+        "DOCKER_HOST": engines[0],
+        # A falsy value switches it on (pip's documentation, "Configuration"): Python compiles at first use, and less.
         "PIP_NO_COMPILE": "0",
+        "PYTHONDONTWRITEBYTECODE": "",
+        **lent_wheels(),
         "WATTDOCK_HOME": str(tmp_path / "home"),
+        "WATTDOCK_LEASES": str(tmp_path / "leases"),
         **{f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
     }
-    clone, *others = commands("first machine")
-    execute([clone, *LEND_WHEELS, *others], first, env)
-    elsewhere = {"REPOSITORY": str(first / "wattdock"), "DOCKER_HOST": second_engine}
+    execute(commands("first machine"), first, env)
+    elsewhere = {"REPOSITORY": str(first / "wattdock"), "DOCKER_HOST": engines[1]}
     execute(commands("second machine"), second, {**env, **elsewhere})
     rows, ids = zip(*(stored(machine / "wattdock") for machine in (first, second)), strict=True)
     here, there = (row["environment"]["container"] for row in rows)
@@ -126,6 +145,7 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
     assert len(ids[0]) == 4
     assert ids[0] == ids[1]
     execute(commands("rebuild"), first / "wattdock", env)
+    monkeypatch.setenv("DOCKER_HOST", engines[0])
     rebuilt = recipe_of(find_containers("wattdock-pytorch", backend="pytorch").image.labels)
     assert rebuilt is not None
     assert inputs_sha256(rebuilt.inputs) == here["inputs_sha256"]
