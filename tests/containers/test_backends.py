@@ -50,7 +50,7 @@ def measured(
     what = ("--backend", backend, "--model", model, "--launcher", launcher, "--output-dir", folder)
     done = subprocess.run(
         [WATTDOCK, "run", *what, *SMALL, *ENGINE_ARGS[backend], *extra],
-        env={**os.environ, "WATTDOCK_HOME": str(tmp_path / "home")},
+        env={**os.environ, "WATTDOCK_HOME": str(tmp_path / "home"), "WATTDOCK_LEASES": str(tmp_path / "leases")},
         capture_output=True,
         text=True,
         timeout=400,

@@ -18,6 +18,8 @@ from wattdock.launch.engine import DEFAULT_ENGINE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from docs.blocks import Block
+
 REPO = Path(__file__).resolve().parents[2]
 PAGES = sorted(page for folder in ("", "how-to") for page in (REPO / "docs" / folder).glob("*.md"))
 # Its own test runs it on two machines, with a registry: tests/containers/test_publication.py.
@@ -57,14 +59,17 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(text: str, clone: Path) -> subprocess.CompletedProcess[str]:
+def run(block: Block, clone: Path) -> subprocess.CompletedProcess[str]:
+    # A block that needs no engine sees none, so that pages can be run beside tests that look at what is on it.
+    engine = {} if "docker" in (block.needs or ()) else {"DOCKER_HOST": f"unix://{clone}/absent.sock"}
     env = {
         **os.environ,
+        **engine,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "WATTDOCK_HOME": str(clone / "build" / "home"),
         "WATTDOCK_LEASES": str(clone / "build" / "leases"),
     }
-    words = ["bash", "-euo", "pipefail", "-c", text]
+    words = ["bash", "-euo", "pipefail", "-c", block.text]
     return subprocess.run(words, cwd=clone, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -84,7 +89,7 @@ def test_every_command_of_a_page_succeeds(page: Path, clone: Path, subtests: pyt
                 pytest.skip(str(block.not_run))
             if lacking := [why for need in block.needs if (why := NEEDS[need]())]:
                 pytest.skip("; ".join(lacking))
-            done = run(block.text, clone)
+            done = run(block, clone)
             assert done.returncode == 0, f"{block.text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
