@@ -1,4 +1,4 @@
-"""README's commands can be given as they stand, its study can be planned, and its exit codes are the command's."""
+"""Commands of README and of the pages that hold its details can be given as they stand; its studies can be planned."""
 
 from __future__ import annotations
 
@@ -20,17 +20,24 @@ from wattdock.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+REPO = Path(__file__).resolve().parents[2]
+README = (REPO / "README.md").read_text(encoding="utf-8")
+STUDIES = (REPO / "docs/how-to/studies.md").read_text(encoding="utf-8")
+PAGES = [REPO / "README.md", *sorted((REPO / "docs/how-to").glob("*.md"))]
+PAGES += [REPO / "docs" / name for name in ("tutorial.md", "containers.md", "methodology.md")]
 SIGPIPE = 141
 
 
-def commands() -> Iterator[str]:
-    """Yield every `wattdock …` of the blocks and of the text, and what `make run` makes of its variables."""
-    for _, _, block in FENCE.findall(README):
-        yield from re.findall(r"^\.venv/bin/wattdock (.*?)(?: +#.*)?$", block, re.MULTILINE)
+def commands(text: str) -> Iterator[str]:
+    """Yield every `wattdock …` of the blocks and of the text, and what `make` makes of its variables."""
+    for _, _, content in FENCE.findall(text):
+        block = content.replace("\\\n", " ")
+        yield from re.findall(r"^(?:\.venv/bin/)?wattdock (.*?)(?: +#.*)?$", block, re.MULTILINE)
         for backend, arguments in re.findall(r"^make run BACKEND=(\w+) ARGS='(.*?)'", block, re.MULTILINE):
             yield f"run --backend {backend} {arguments}"
-    yield from re.findall(r"`wattdock ([a-z][^`…]*)`", FENCE.sub("", README))
+        for study in re.findall(r"^make (?:run FILE|study STUDY)=(\S+)", block, re.MULTILINE):
+            yield f"run {study}"
+    yield from re.findall(r"`wattdock ([a-z][^`…]*)`", FENCE.sub("", text))
 
 
 def parse(words: list[str]) -> None:
@@ -47,14 +54,34 @@ def parse(words: list[str]) -> None:
     root.main(words, standalone_mode=False)
 
 
-@pytest.mark.parametrize("command", sorted(set(commands())))
-def test_every_command_exists_with_its_options(command: str) -> None:
+def named(page: Path) -> str:
+    return str(page.relative_to(REPO))
+
+
+GIVEN = sorted({(named(page), one) for page in PAGES for one in commands(page.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize(("page", "command"), GIVEN)
+def test_every_command_exists_with_its_options(page: str, command: str) -> None:
     """A name alone, as a sentence has it, may lack what it is applied to."""
     try:
         parse(shlex.split(command))
     except UsageError as error:
         # The class is one that typer keeps to itself.
-        assert type(error).__name__ == "MissingParameter", error  # noqa: PT017
+        assert type(error).__name__ == "MissingParameter", f"{page}: {error}"  # noqa: PT017
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_page_is_passed_over(page: Path) -> None:
+    """Else the check above could pass over a page in silence."""
+    assert list(commands(page.read_text(encoding="utf-8")))
+
+
+def test_every_study_that_is_named_is_there() -> None:
+    """Examples are renamed now and then."""
+    named_there = {one for page in PAGES for one in re.findall(r"examples/[\w.-]+\.yaml", page.read_text())}
+    assert named_there
+    assert [one for one in sorted(named_there) if not (REPO / one).is_file()] == []
 
 
 def test_what_no_command_takes_is_found() -> None:
@@ -64,16 +91,22 @@ def test_what_no_command_takes_is_found() -> None:
             parse(command.split())
 
 
-def test_the_study_can_be_planned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        pytest.param(README, ["2 experiments, 1 load group(s)"], id="README"),
+        pytest.param(STUDIES, ["excluded: 4 of 28 points", "25 experiments, 2 load group(s)"], id="studies"),
+    ],
+)
+def test_the_study_can_be_planned(text: str, counts: list[str], tmp_path: Path) -> None:
     """All of its keys, sweeps and exclusions."""
-    (study,) = [text for language, _, text in FENCE.findall(README) if language == "yaml"]
+    (study,) = [block for language, _, block in FENCE.findall(text) if language == "yaml"]
     (tmp_path / "study.yaml").write_text(study)
     words: list[str | Path] = [WATTDOCK, "plan", "study.yaml", "--accelerator", "cpu"]
     env = os.environ | {"WATTDOCK_HOME": str(tmp_path / "home")}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "excluded: 4 of 28 points" in done.stdout
-    assert "25 experiments, 2 load group(s)" in done.stdout
+    assert [count for count in counts if count not in done.stdout] == []
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
