@@ -117,8 +117,8 @@ class Bench:
         named = self._options.runner_python is not None
         home = self._scratch / backend
         with live_engine(size, python=python, keep_pythonpath=named, gpu=self._gpu, home=home) as engine:
-            ways = [Way.RUNNER, *(way for name in wanted if name in WAYS for way in WAYS[name])]
-            block = engine.warm_up(ways, self._options.block_s)
+            ways = {Way.RUNNER, *(way for name in wanted if name in WAYS for way in WAYS[name])}
+            block = engine.warm_up(sorted(ways), self._options.block_s)
             for name in wanted:
                 quadruples = self._quadruples(name, block)
                 work = f"{block.passes} × {block.requests} requests and {block.expected_s:.0f} s"
