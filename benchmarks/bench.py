@@ -117,7 +117,7 @@ class Bench:
         named = self._options.runner_python is not None
         home = self._scratch / backend
         with live_engine(size, python=python, keep_pythonpath=named, gpu=self._gpu, home=home) as engine:
-            ways = {Way.RUNNER, *(way for name in wanted if name in WAYS for way in WAYS[name])}
+            ways = {Way.RUNNER, *(way for name in wanted if name in WAYS for way in WAYS[name][:2])}
             block = engine.warm_up(sorted(ways), self._options.block_s)
             for name in wanted:
                 quadruples = self._quadruples(name, block)
@@ -127,10 +127,10 @@ class Bench:
                 compare(name, engine, block, quadruples)
 
     def _compare_ways(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
-        quantities = [Quantity(Claim(CLAIMS[name], RUNNER_LIMIT, planned), tokens_per_s)]
-        first, second = (partial(engine.run, way, block.requests) for way in WAYS[name])
-        comparison = Comparison(engine.description, block.requests, block.passes, quantities)
-        self._compare(name, {"A": first, "B": second}, comparison)
+        first, second, what = WAYS[name]
+        quantities = [Quantity(Claim(what, RUNNER_LIMIT, planned), tokens_per_s)]
+        arms: Arms = {"A": partial(engine.run, first, block.requests), "B": partial(engine.run, second, block.requests)}
+        self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
 
     def _compare_meter(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
         def serve(heard: Callable[[object], None]) -> GeneratedPass:
@@ -168,18 +168,12 @@ class Bench:
         return max(2, int(60 * self._options.minutes / (4 * block_s)))
 
 
-# The arms, A first.
+# Arm A, arm B, and the two in words.
 WAYS = {
-    "pytorch": (Way.RUNNER, Way.BARE),
-    "pytorch-planted": (Way.SLOWED, Way.BARE),
-    "vllm": (Way.RUNNER, Way.BARE),
-    "vllm-final": (Way.RUNNER, Way.BARE_FINAL),
-}
-CLAIMS = {
-    "pytorch": "runner / bare loop, PyTorch",
-    "pytorch-planted": "bare loop with 1 % planted / bare loop, PyTorch",
-    "vllm": "runner / bare loop, vLLM",
-    "vllm-final": "runner / bare loop that asks for whole answers, vLLM",
+    "pytorch": (Way.RUNNER, Way.BARE, "runner / bare loop, PyTorch"),
+    "pytorch-planted": (Way.SLOWED, Way.BARE, "bare loop with 1 % planted / bare loop, PyTorch"),
+    "vllm": (Way.RUNNER, Way.BARE, "runner / bare loop, vLLM"),
+    "vllm-final": (Way.RUNNER, Way.BARE_FINAL, "runner / bare loop that asks for whole answers, vLLM"),
 }
 
 

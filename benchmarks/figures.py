@@ -23,10 +23,10 @@ HOW_TO_READ = """\
 Both arms run on one live engine in one process. Every block is the same number of passes and requests, on prompts of
 their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
 (ABBA, in every other quadruple BAAB): only what changes faster blurs a ratio, and each arm comes after itself as often
-as after the other. From each quadruple of blocks comes one value, the trimmed
-mean over its turns (without the lowest and the highest fifth of five or more) of the logarithm of the ratio of rates;
-the bound is one-sided, 95 %, by Student's t over these values. What plain means give stands below: a pause too rare
-for the trimmed mean would show there. *Margin* is what so many values with such a scatter can resolve: a smaller cost
+as after the other. From each quadruple of blocks comes one value, the trimmed mean over its turns (without the lowest
+and the highest fifth of five or more) of the logarithm of the ratio of rates; the bound is one-sided, 95 %, by
+Student's t over these values. What plain means give stands below: a pause too rare for the trimmed mean would show
+there. *Margin* is what so many values with such a scatter can resolve: a smaller cost
 cannot be told from none. `holds`: the lower bound reaches the limit, a ratio above 1 counting as 1, since nothing in
 the first arm makes an engine faster; `fails`: the upper bound is below it; `unresolved` is neither, and no pass. So is
 what holds by trimmed means only, and a lower bound above 1: the arms then differ in something else, which may hide a

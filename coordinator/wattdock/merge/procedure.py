@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A batch boundary further from a pass's middle than this share of it does not make halves.
 MAX_OFF_MIDDLE = 0.2
 # Of a request, in a pass whose requests overlap: fewer, and its halves differ by who is served when.
-MIN_LIFETIMES = 10
+LIFETIMES_TO_HALVE = 10
 
 
 def procedure(
@@ -106,7 +106,7 @@ def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | 
             return None
         return (done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)
     lifetime_ns = int(np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests]))
-    if length_ns < MIN_LIFETIMES * lifetime_ns:
+    if length_ns < LIFETIMES_TO_HALVE * lifetime_ns:
         return None
     return (done.span.start_ns + lifetime_ns, middle_ns), (middle_ns, done.span.end_ns - lifetime_ns)
 
