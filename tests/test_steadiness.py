@@ -93,6 +93,8 @@ def test_a_temperature_is_that_of_a_span_s_second_half() -> None:
         gpu, series={"temperature_c": Series(seconds * NS_PER_S, np.where(seconds < 10, 40.0, 60.0))}
     )
     assert late_temperatures_c(timeline(gpu), Span("warm-up", 0, 20 * NS_PER_S), [GPU]) == {f"{GPU} temperature_c": 60}
+    short = Span("warm-up", 15 * NS_PER_S + 1, 15 * NS_PER_S + NS_PER_S // 2)
+    assert late_temperatures_c(timeline(gpu), short, [GPU]) == {f"{GPU} temperature_c": 60}, "read before it began"
 
 
 def test_a_gpu_whose_power_still_falls_is_not_at_rest() -> None:

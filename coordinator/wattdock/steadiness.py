@@ -26,6 +26,8 @@ S_PER_MIN = 60.0
 # A slope needs a few points, or noise passes for a trend and a trend for noise.
 MIN_SAMPLES = 3
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
+# Read once a second: a short span's second half may hold no reading.
+TEMPERATURE_REACH_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,12 @@ def _temperature_range_c(samples: Sequence[WarmUpSample]) -> float | None:
 
 
 def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
-    """Return each sensor's mean over the second half of a span, by "<GPU UUID> <sensor>"."""
-    middle_ns = (span.start_ns + span.end_ns) // 2
+    """Return each sensor's mean over the second half of a span, or its last seconds, by "<GPU UUID> <sensor>"."""
+    since_ns = min((span.start_ns + span.end_ns) // 2, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
     means: dict[str, float] = {}
     for uuid in uuids:
         for name in TEMPERATURES:
-            values = series_values(timeline.gpus.get(uuid), name, middle_ns, span.end_ns)
+            values = series_values(timeline.gpus.get(uuid), name, since_ns, span.end_ns)
             if len(values):
                 means[f"{uuid} {name}"] = float(np.mean(values))
     return means

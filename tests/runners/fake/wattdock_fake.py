@@ -97,6 +97,18 @@ class _Admission:
         return taken
 
 
+class _Beat:
+    """The steps' rhythm: a step that a busy machine delays is made up for, so that passes last as long as each other."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._due_s = time.monotonic()
+
+    def wait(self) -> None:
+        self._due_s += self._step_s
+        time.sleep(max(0.0, self._due_s - time.monotonic()))
+
+
 class FakeBackend:
     """One token per request and step, `step_s` apart; token ids depend on prompt and position only."""
 
@@ -156,6 +168,7 @@ class FakeBackend:
         strike(self._args["pass_fault"])
         running: list[_Running] = []
         tokens = finished = 0
+        beat = _Beat(self._step_s)
         while running or not admission.is_over:
             recorder.check_cancelled()
             for index, prompt, intended_ns in admission.admit(len(running)):
@@ -163,7 +176,7 @@ class FakeBackend:
                     index, prompt_tokens=_length(prompt), cached_prompt_tokens=0, intended_ns=intended_ns
                 )
                 running.append(self._start(workload, index, prompt))
-            time.sleep(self._step_s)
+            beat.wait()
             tokens += self._step(running, recorder)
             for request in running:
                 if request.tokens_left == 0:
