@@ -98,7 +98,7 @@ class _Admission:
 
 
 class _Beat:
-    """The steps' rhythm: a step that a busy machine delays is made up for, so that passes last as long as each other."""
+    """The rhythm of steps: one that a busy machine delays is made up for, so that equal passes last equally long."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
