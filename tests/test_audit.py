@@ -81,6 +81,8 @@ CAUGHT = [
     (LOSS, World(restarts=1, gpu={"lost_at_s": 90.0})),
     (LOSS, World(restarts=1, gpu={"frozen_at_s": 90.0})),
     (("counter, not integrated power", "throttling"), World(restarts=1, gpu={"unsupported": "energy violation"})),
+    (("CPUs to itself",), World(restarts=1, cpu_others=0.4)),
+    (("CPUs to itself",), World(restarts=1, cpu_others=None)),
     (("unused GPUs at idle power",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
     (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
     (("exclusive GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),

@@ -22,11 +22,13 @@ def outcome(
     exclusive: str = "machine",
     used: tuple[str, ...] = ("GPU-a",),
     leased: tuple[str, ...] = (),
+    cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Any]:
     fact = MeterFact(
         source="counter", counter_period_s=0.1, nvml_busy_fraction=0.1, ticks=9, process_lists=4, events=[]
     )
-    energy: Any = SimpleNamespace(gpu_processes=list(processes), meter={"GPU-a": fact, "GPU-b": fact})
+    passes = [SimpleNamespace(cpu_others_share=one) for one in cpu_others]
+    energy: Any = SimpleNamespace(gpu_processes=list(processes), meter={"GPU-a": fact, "GPU-b": fact}, passes=passes)
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
     )
@@ -71,4 +73,22 @@ def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
 def test_a_shared_machine_is_a_failed_check_and_a_run_on_the_cpu_has_no_gpus_to_check() -> None:
     """It was asked for, and it is not publishable."""
     assert outcome(exclusive="gpus")["machine to itself"].status == "fail"
-    assert set(outcome(used=())) == {"machine to itself"}
+    assert set(outcome(used=())) == {"machine to itself", "CPUs to itself"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "status", "said"),
+    [
+        ((0.02, 0.1), "pass", "others used 10% in the worst pass"),
+        ((0.02, 0.35), "fail", "others used 35% in the worst pass"),
+        ((0.02, None), "unknown", "not known"),
+        ((), "unknown", "not known"),
+    ],
+)
+def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
+    shares: tuple[float | None, ...], status: str, said: str
+) -> None:
+    """People who do not use wattdock hold no lease; a pass that nobody could look at is not a quiet one."""
+    check = outcome(cpu_others=shares)["CPUs to itself"]
+    assert check.status == status
+    assert said in check.figure

@@ -138,7 +138,8 @@ class Attempt:
                 self._open(client, began_ns, model, runner.model_path(model.path))
                 self._opening.own_pids |= runner.pids()
                 keep = functools.partial(self._keep, meter, runner)
-                session = Session(client, model, meter, self._progress, metered, watched, interrupts, check, keep)
+                around = (meter, self._progress, metered, watched, interrupts)
+                session = Session(client, model, *around, check, keep, runner.pids)
                 while self._pending and not self._pending[0].folder.broken:
                     interrupts.check()
                     self._measure_next(session)

@@ -6,6 +6,7 @@ Knows no launcher and no files: it is given a connected client and a running met
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from wattdock import wire
 from wattdock.clock import host_clock, now_ns
 from wattdock.energy import span_energy
 from wattdock.errors import RunnerError
-from wattdock.host.machine import cpu_times
+from wattdock.host.cpus import cpu_times
 from wattdock.prompts import load_prompts, varied
 from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from wattdock.client import RunnerClient
     from wattdock.config.experiment import ExperimentConfig, IdleSpec
+    from wattdock.host.cpus import CpuTimes
     from wattdock.interrupts import Interrupts
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
@@ -107,6 +109,7 @@ class Session:
         gpu_uuids: The runner's GPUs that the meter watches.
         check: Raises where the run is to end; called while nothing else waits.
         keep: Makes what was collected so far durable; called after each measured pass.
+        pids: Returns the runner's processes, as this host numbers them.
     """
 
     client: RunnerClient
@@ -118,6 +121,7 @@ class Session:
     interrupts: Interrupts
     check: Callable[[], None]
     keep: Callable[[Collected], None]
+    pids: Callable[[], frozenset[int]] = frozenset
 
     @property
     def settle_s(self) -> float:
@@ -327,7 +331,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
             collected.stage, output_tokens=beat.output_tokens, elapsed_s=elapsed_s, watts=session.meter.watts()
         )
 
-    cpu_before = cpu_times()
+    cpu_before = _cpu_times(session)
     try:
         with session.meter.window(collected.stage):
             generated = session.client.generate(
@@ -339,6 +343,13 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
             )
     finally:
         session.progress.clear()
-    cpu_after = cpu_times()
+    cpu_after = _cpu_times(session)
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
-    return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused)
+    others = cpu_after.others_share_since(cpu_before) if cpu_after and cpu_before else None
+    return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused, cpu_others=others)
+
+
+def _cpu_times(session: Session) -> CpuTimes | None:
+    """Without a process of the runner's, nobody can tell its work from that of others."""
+    runner = session.pids()
+    return cpu_times((os.getpid(), *runner) if runner else ())

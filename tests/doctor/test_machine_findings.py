@@ -39,7 +39,15 @@ def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pyt
     assert found["results folder"].status == "fail"
     assert "choose another folder with --output-dir" in found["results folder"].advice
     assert found["models and caches"].status in ("ok", "warn")
-    assert {"sockets", "shared memory", "Python", "CPU governor", "clock source", "clock identity"} <= found.keys()
+    assert {
+        "sockets",
+        "shared memory",
+        "Python",
+        "CPU load",
+        "CPU governor",
+        "clock source",
+        "clock identity",
+    } <= found.keys()
 
 
 def test_a_lease_folder_of_one_user_only_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

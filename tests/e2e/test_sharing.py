@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,22 @@ def test_measurements_beside_each_other_are_possible_on_request_and_not_publisha
     assert (first.wait(60), second.wait(60)) == (0, 0)
     [row] = other.results()
     assert check(row, "machine to itself") == ("fail", "exclusive: gpus")
+
+
+def test_strangers_who_load_the_cpus_are_seen_in_the_row(wattdock: Command) -> None:
+    """They use no GPU and hold no lease; the figure may not be published."""
+    spins = [sys.executable, "-c", "while True: pass"]
+    strangers = [subprocess.Popen(spins) for _ in range(os.cpu_count() or 1)]
+    try:
+        done = wattdock("run", *SMALL, *SLOW, env=on_gpus(wattdock, FakeGpu(uuid=ONE, processes=(RUNNER,))))
+    finally:
+        for one in strangers:
+            one.kill()
+            one.wait()
+    assert done.returncode == 0, done.stderr
+    [row] = wattdock.results()
+    assert check(row, "CPUs to itself")[0] == "fail"
+    assert row["energy"]["passes"][0]["cpu_others_share"] > 0.1
 
 
 def test_a_busy_gpu_is_refused_before_anything_starts(wattdock: Command) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.clock import host_clock
 from wattdock.doctor.finding import fail, ok, warn
 from wattdock.errors import WattdockError
+from wattdock.host.cpus import PROC, busiest_process, cpu_times, process_times
 from wattdock.host.folders import require_writable, wattdock_home
 from wattdock.host.lease_folder import is_shared, lease_folder
 from wattdock.host.leases import holders
@@ -26,6 +29,8 @@ SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")
 # Engines' environments unpack to several gigabytes, models to tens.
 ROOM_BYTES, SHARED_MEMORY_BYTES = 20e9, 1e9
+# How long the CPUs are watched, and the busy share from which an engine would share them with somebody.
+WATCHED_S, BUSY_SHARE = 1.0, 0.1
 # Reading these takes a system call, or microseconds.
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 
@@ -38,6 +43,7 @@ def machine_findings(output_dir: Path, environ: Mapping[str, str]) -> Iterable[F
     yield _tried("sockets", lambda: _sockets(environ))
     yield _shared_memory()
     yield _python()
+    yield load_finding(PROC)
     yield governor_finding(SYSTEM)
     yield _clock_source(SYSTEM)
     yield _clock_identity()
@@ -93,6 +99,33 @@ def _python() -> Finding:
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         return fail("Python", f"{seen}, without venv", "on Debian: apt-get install python3-venv")
     return ok("Python", seen)
+
+
+def load_finding(proc: Path, watched_s: float = WATCHED_S) -> Finding:
+    """Return how busy the CPUs are with other people's work, and whose most of it is.
+
+    Args:
+        proc: /proc, or a stand-in.
+    """
+    before, each = cpu_times((os.getpid(),), proc), process_times(proc)
+    time.sleep(watched_s)
+    later, after = process_times(proc), cpu_times((os.getpid(),), proc)
+    share = after.others_share_since(before) if after and before else None
+    if share is None:
+        return warn("CPU load", "not told", "mount /proc of this host: what others do is not seen")
+    seen = f"{share:.0%} busy with other work"
+    if share <= BUSY_SHARE:
+        return ok("CPU load", seen)
+    busiest = busiest_process(each, {pid: ticks for pid, ticks in later.items() if pid != os.getpid()})
+    who = f", most of it process {busiest} ({_command(proc, busiest)})" if busiest else ""
+    return warn("CPU load", seen + who, "end it or wait: an engine that waits for its CPUs costs more joules per token")
+
+
+def _command(proc: Path, pid: int) -> str:
+    try:
+        return (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "gone"
 
 
 def governor_finding(system: Path) -> Finding:

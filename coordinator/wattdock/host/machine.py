@@ -1,4 +1,4 @@
-"""CPU, memory and kernel of this machine, and how busy its CPUs are."""
+"""CPU, memory and kernel of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from wattdock.host.code import checkout
 
-STAT = Path("/proc/stat")
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -30,19 +29,6 @@ class Machine:
     wattdock_dirty: bool | None = None
 
 
-@dataclass(frozen=True)
-class CpuTimes:
-    """Clock ticks of all CPUs together since boot."""
-
-    busy: int
-    total: int
-
-    def busy_share_since(self, earlier: CpuTimes) -> float | None:
-        """Return the mean busy share since `earlier`, 0 to 1; None where no tick has passed."""
-        passed = self.total - earlier.total
-        return (self.busy - earlier.busy) / passed if passed > 0 else None
-
-
 def describe_machine() -> Machine:
     """Return this machine's facts."""
     cpus = len(os.sched_getaffinity(0))
@@ -56,18 +42,6 @@ def describe_machine() -> Machine:
         wattdock_commit=ours.commit if ours else None,
         wattdock_dirty=ours.dirty if ours else None,
     )
-
-
-def cpu_times() -> CpuTimes | None:
-    """Return the CPUs' times now, or None where the kernel does not tell.
-
-    Source: proc(5), /proc/stat: user nice system idle iowait irq softirq steal; the last two (guest) are in user.
-    """
-    if not os.access(STAT, os.R_OK):
-        return None
-    ticks = [int(field) for field in STAT.read_text().split("\n", 1)[0].split()[1:9]]
-    idle = sum(ticks[3:5])
-    return CpuTimes(sum(ticks) - idle, sum(ticks))
 
 
 def _cpu_model() -> str | None:

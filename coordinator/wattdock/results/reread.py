@@ -100,7 +100,8 @@ def _pass(span: Span, stored: PassEnergy, timeline: pa.Table, requests: pa.Table
         cached_prompt_tokens=known_sum(one.cached_prompt_tokens for one in records),
         prompt_repeats=stored.prompt_repeats,
     )
-    return MeasuredPass(stored.pass_index, generated, None, "", stored.prompts_reused)
+    others = stored.cpu_others_share
+    return MeasuredPass(stored.pass_index, generated, None, "", stored.prompts_reused, cpu_others=others)
 
 
 def _request(row: Rows) -> RequestRecord:

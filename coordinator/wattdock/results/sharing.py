@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.known import all_known
 from wattdock.results.result import Check
 
 if TYPE_CHECKING:
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
     from wattdock.results.environment import EnvironmentSnapshot
 
 FIGURE_PROCESSES = 3
+# An engine that waits for its CPUs draws power meanwhile.
+OTHERS_SHARE = 0.1
 
 
 def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult) -> list[Check]:
     """Return whether the experiment had its GPUs, and its machine, to itself."""
     gpus = set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
-    checks = [_machine_check(environment)]
+    checks = [_machine_check(environment), _cpu_check(energy)]
     if gpus:
         checks.append(_gpu_check(gpus, set(environment.gpu_uuids), energy))
     others = [one for one in energy.gpu_processes if one.gpu_uuid not in gpus]
@@ -32,6 +35,19 @@ def _machine_check(environment: EnvironmentSnapshot) -> Check:
     alone = environment.exclusive == "machine"
     figure = "no other measurement of wattdock's" if alone else f"exclusive: {environment.exclusive}"
     return Check(name="machine to itself", status="pass" if alone else "fail", figure=figure)
+
+
+def _cpu_check(energy: EnergyResult) -> Check:
+    """Whether the CPUs worked for nobody else in any pass: other people's jobs hold no lease of ours."""
+    shares = all_known(one.cpu_others_share for one in energy.passes)
+    worst = max(shares) if shares else None
+    return Check(
+        name="CPUs to itself",
+        status="unknown" if worst is None else "pass" if worst <= OTHERS_SHARE else "fail",
+        figure="whose work they did is not known" if worst is None else f"others used {worst:.0%} in the worst pass",
+        threshold=f"{OTHERS_SHARE:.0%}",
+        source="/proc/stat less the times of the runner's and the coordinator's processes",
+    )
 
 
 def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult) -> Check:
