@@ -140,8 +140,10 @@ def measure(session: Session, collected: Collected) -> None:
     # A warm-up that used up the prompts has sent some that a measured pass will send again.
     reused = any(one.prompts_reused for one in _warm_up(session, collected))
     for number in sorted(set(range(config.repeats.passes)) - collected.already):
+        stage = f"pass {number + 1}/{config.repeats.passes}"
+        collected.stage = f"the pause before {stage}"
         session.check()
-        collected.stage = f"pass {number + 1}/{config.repeats.passes}"
+        collected.stage = stage
         with session.interrupts.patient():
             done = _measured_pass(session, collected, number)
         died = _clock_checked(session, collected)

@@ -73,9 +73,10 @@ def test_scaling_finds_the_study_too(measured: Command) -> None:
 
 
 def test_a_result_is_shown_by_its_name_or_the_beginning(measured: Command) -> None:
-    """The whole name too; a window counts passes from 1, as progress does."""
+    """The whole name too, and the id that its table begins with; a window counts passes from 1, as progress does."""
     name = names(measured)[-1]
-    for written in (name, name[:-3], name.partition("-")[2]):
+    shown_id = measured("show", name).stdout.split()[0]
+    for written in (name, name[:-3], name.partition("-")[2], shown_id):
         shown = measured("show", written, "--json")
         assert shown.returncode == 0, shown.stderr
         assert json.loads(shown.stdout)["config"]["workload"]["seed"] == 7

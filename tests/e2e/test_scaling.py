@@ -57,7 +57,7 @@ def test_what_cannot_be_drawn_or_compared_is_one_line(wattdock: Command, stored:
     """Exit code 2 for what was written, 7 for what is not there."""
     for args, code, why in (
         (("results", "--plot", "scaling.gif"), 2, "figures are written as .pdf, .svg, .png"),
-        (("results/20261121T100009-vllm-00000009",), 2, "none of 1 results can be compared; the first: status failed"),
+        (("results/20261121T100009-vllm-00000009",), 2, "none of 1 results can be compared; all: status failed"),
         (("nowhere",), 7, "nowhere: no such folder"),
     ):
         done = wattdock("scaling", *args)

@@ -52,8 +52,8 @@ def run(
     results = [stored.result for stored in prepared.stored]
     # What failed says more than what was left unfinished because of it.
     errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
-    for error in errors:
-        typer.echo(f"wattdock: {error.stage}: {error.message}", err=True)
+    for line in dict.fromkeys(f"wattdock: {error.stage}: {error.message}" for error in errors):
+        typer.echo(line, err=True)
     if errors:
         raise typer.Exit(errors[0].exit_code)
     if require_publishable:

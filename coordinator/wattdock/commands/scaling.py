@@ -1,5 +1,6 @@
 """`wattdock scaling`."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,9 @@ def scaling(
     with stored(results, output_dir) as rows:
         found, left_out = settings({row.folder.name: row.result for row in rows})
     if not found:
-        raise ConfigError(f"none of {len(rows)} results can be compared; the first: {left_out[0].reason}")
+        [(reason, count)] = Counter(one.reason for one in left_out).most_common(1)
+        who = "all" if count == len(left_out) else f"{count} of them"
+        raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     print_scaling(found, left_out, as_json=as_json)
     if plot:
         from wattdock.report.scaling_plot import draw_scaling

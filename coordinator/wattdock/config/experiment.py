@@ -78,6 +78,11 @@ class ModelSpec(_Written):
         return self
 
     @property
+    def on_hub(self) -> bool:
+        """Only a hub can tell whether there is such a model."""
+        return self.id is not None and self.id != EMBEDDED_MODEL
+
+    @property
     def label(self) -> str:
         """The model in one short word or path."""
         return self.id or (f"shape:{self.shape}" if self.shape else str(self.path))

@@ -28,14 +28,14 @@ def check_model(spec: ModelSpec) -> None:
         ConfigError: Unknown shape, impossible id, nearly the embedded model's, or a revision of what has none.
         PreflightError: A local folder is missing, or its config or weights are.
     """
-    if spec.revision is not None and (spec.id is None or spec.id == EMBEDDED_MODEL):
+    if spec.revision is not None and not spec.on_hub:
         what = spec.id or spec.shape or spec.path
         raise ConfigError(f"revision {spec.revision!r} is given, but {what} has none; only a hub model has revisions")
     if spec.shape is not None:
         shape_config(spec.shape)
     elif spec.path is not None:
         check_folder(spec.path.expanduser().absolute())
-    elif spec.id is not None and spec.id != EMBEDDED_MODEL:
+    elif spec.id is not None and spec.on_hub:
         from wattdock.models.hub import check_id
 
         check_id(spec.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
@@ -193,7 +194,9 @@ def _values(shown: Sequence[Point], of: Callable[[Point], Figure | None]) -> lis
 
 
 def _why(points: Sequence[Point]) -> str:
-    return next((one.reason for one in points if one.reason), "nothing was measured")
+    """The commonest reason why they have no joules."""
+    reasons = Counter(one.reason for one in points if one.reason).most_common(1)
+    return reasons[0][0] if reasons else "nothing was measured"
 
 
 def _require(found: Any, otherwise: str, *, at_least: int = 1) -> None:

@@ -87,8 +87,11 @@ def gpus_needed(config: ExperimentConfig) -> int:
     return len(config.gpus) if isinstance(config.gpus, list) else config.section.gpus_needed()
 
 
-def _unchecked(experiments: Iterable[ExperimentConfig]) -> Iterable[str]:
-    """What only a runner can check, a line for each backend."""
+def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
+    """What only a hub or a runner can check, a line for each."""
+    asked_of_hub = dict.fromkeys(one.model.label for one in experiments if one.model.on_hub)
+    if asked_of_hub:
+        yield f"not checked: {', '.join(asked_of_hub)}; a plan asks no hub whether it has them, `run` does first"
     names: dict[str, dict[str, None]] = {}
     for one in experiments:
         section, own = one.section, names.setdefault(one.backend, {})

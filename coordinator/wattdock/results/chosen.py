@@ -70,8 +70,8 @@ def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> 
 
     Args:
         named: Result folders, folders that hold such, studies' folders, bundles (a folder or a .tar); what is no path
-            is the name of a result's or a study's folder in `output_dir`, or the beginning of one, with its time or
-            without.
+            is the name of a result's or a study's folder in `output_dir`, the beginning of one, with its time or
+            without, or of the id in it.
         output_dir: Where results and studies that are named so lie.
         unpacked: Holds the bundles' temporary folders; the rows' folders are there until it is closed.
 
@@ -184,8 +184,8 @@ def _of_name(what: str, output_dir: Path) -> list[Path]:
 
 
 def _begins(name: str, what: str) -> bool:
-    """Whether `what` is a name's beginning, with the time in front or without; nothing is none."""
-    return bool(what) and (name.startswith(what) or name.partition("-")[2].startswith(what))
+    """Whether `what` is a name's beginning, or that of what follows a dash in it, as the id does; nothing is none."""
+    return bool(what) and f"-{name}".find(f"-{what}") >= 0
 
 
 def _names(output_dir: Path) -> _Names:

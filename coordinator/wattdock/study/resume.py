@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wattdock.config.experiment import NOT_IDENTITY
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.nested import dotted
 from wattdock.study.folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder, named_like
@@ -106,7 +107,8 @@ def _label(config: dict[str, Any]) -> str:
 
 
 def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
-    old, new = _leaves(before), _leaves(now)
+    old, new = ({key: one for key, one in config.items() if key not in NOT_IDENTITY} for config in (before, now))
+    old, new = _leaves(old), _leaves(new)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
 
