@@ -85,7 +85,7 @@ class World:
         config: Settings that differ.
         conditions: What each restart was measured under.
         unchecked: Passes of each restart after which the runner was gone.
-        cpu_others: Share of the CPUs that strangers used.
+        cpu_others_share: Share of the CPUs that strangers used.
     """
 
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class World:
     config: Mapping[str, Any] = field(default_factory=dict)
     conditions: Sequence[Mapping[str, str]] = ({"driver": "580"},) * 3
     unchecked: frozenset[int] = frozenset()
-    cpu_others: float | None = 0.02
+    cpu_others_share: float | None = 0.02
     launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
 
 
@@ -204,7 +204,15 @@ def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
         prompt_repeats=0,
     )
     checked = index not in world.unchecked
-    return MeasuredPass(index, generated, 0.5, "f" * 64, False, clock_checked=checked, cpu_others=world.cpu_others)
+    return MeasuredPass(
+        index,
+        generated,
+        0.5,
+        "f" * 64,
+        prompts_reused=False,
+        clock_checked=checked,
+        cpu_others_share=world.cpu_others_share,
+    )
 
 
 def _request(world: World, index: int, at_s: float, tokens: int) -> RequestRecord:

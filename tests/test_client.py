@@ -113,6 +113,7 @@ def test_a_runner_that_dies_after_a_pass_costs_none(loaded: Runner, tmp_path: Pa
             interrupts=interrupts,
             check=interrupts.check,
             keep=lambda seen: kept.append(len(seen.passes)),
+            pids=frozenset,
         )
         with pytest.raises(RunnerError):
             measure(session, collected)

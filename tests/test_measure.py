@@ -52,6 +52,7 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
         interrupts=Interrupts(),
         check=lambda: None,
         keep=lambda collected: kept.append([one.clock_checked for one in collected.passes]),
+        pids=frozenset,
     )
     config = ExperimentConfig.model_validate({"warmup": {"passes": 0}, "repeats": {"passes": 3}})
     with pytest.raises(RunnerError, match="the runner died"):

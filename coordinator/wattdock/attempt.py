@@ -138,8 +138,18 @@ class Attempt:
                 self._open(client, began_ns, model, runner.model_path(model.path))
                 self._opening.own_pids |= runner.pids()
                 keep = functools.partial(self._keep, meter, runner)
-                around = (meter, self._progress, metered, watched, interrupts)
-                session = Session(client, model, *around, check, keep, runner.pids)
+                session = Session(
+                    client=client,
+                    model=model,
+                    meter=meter,
+                    progress=self._progress,
+                    metered=metered,
+                    gpu_uuids=watched,
+                    interrupts=interrupts,
+                    check=check,
+                    keep=keep,
+                    pids=runner.pids,
+                )
                 while self._pending and not self._pending[0].folder.broken:
                     interrupts.check()
                     self._measure_next(session)

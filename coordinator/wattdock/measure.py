@@ -6,7 +6,6 @@ Knows no launcher and no files: it is given a connected client and a running met
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from wattdock import wire
 from wattdock.clock import host_clock, now_ns
 from wattdock.energy import span_energy
 from wattdock.errors import RunnerError
-from wattdock.host.cpus import cpu_times
+from wattdock.host.cpus import cpu_times, times_around
 from wattdock.prompts import load_prompts, varied
 from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from wattdock.client import RunnerClient
     from wattdock.config.experiment import ExperimentConfig, IdleSpec
-    from wattdock.host.cpus import CpuTimes
     from wattdock.interrupts import Interrupts
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
@@ -121,7 +119,7 @@ class Session:
     interrupts: Interrupts
     check: Callable[[], None]
     keep: Callable[[Collected], None]
-    pids: Callable[[], frozenset[int]] = frozenset
+    pids: Callable[[], frozenset[int]]
 
     @property
     def settle_s(self) -> float:
@@ -141,7 +139,7 @@ def measure(session: Session, collected: Collected) -> None:
     reused = any(one.prompts_reused for one in _warm_up(session, collected))
     for number in sorted(set(range(config.repeats.passes)) - collected.already):
         stage = f"pass {number + 1}/{config.repeats.passes}"
-        collected.stage = f"the pause before {stage}"
+        collected.stage = f"{stage}, not begun"
         session.check()
         collected.stage = stage
         with session.interrupts.patient():
@@ -333,7 +331,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
             collected.stage, output_tokens=beat.output_tokens, elapsed_s=elapsed_s, watts=session.meter.watts()
         )
 
-    cpu_before = _cpu_times(session)
+    cpu_before, around_before = cpu_times(), times_around(session.pids())
     try:
         with session.meter.window(collected.stage):
             generated = session.client.generate(
@@ -345,13 +343,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
             )
     finally:
         session.progress.clear()
-    cpu_after = _cpu_times(session)
+    cpu_after, around_after = cpu_times(), times_around(session.pids())
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
-    others = cpu_after.others_share_since(cpu_before) if cpu_after and cpu_before else None
-    return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused, cpu_others=others)
-
-
-def _cpu_times(session: Session) -> CpuTimes | None:
-    """Without a process of the runner's, nobody can tell its work from that of others."""
-    runner = session.pids()
-    return cpu_times((os.getpid(), *runner) if runner else ())
+    others = around_after.others_share_since(around_before) if around_after and around_before else None
+    return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused, cpu_others_share=others)

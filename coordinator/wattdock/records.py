@@ -103,7 +103,8 @@ class MeasuredPass:
         prompts_sha256: Of the prompts sent.
         prompts_reused: Some of them were sent in an earlier pass already.
         clock_checked: The runner's clock was seen to be the host's after it; False where the runner was gone by then.
-        cpu_others: Share of all CPU time that others used, or the hypervisor gave away; None where that is unknown.
+        cpu_others_share: Of the time of the CPUs that the runner may use, what others used or the hypervisor gave away,
+            0 to 1; None where that is unknown.
     """
 
     index: int
@@ -112,7 +113,7 @@ class MeasuredPass:
     prompts_sha256: str
     prompts_reused: bool
     clock_checked: bool = True
-    cpu_others: float | None = None
+    cpu_others_share: float | None = None
 
 
 @dataclass(frozen=True)

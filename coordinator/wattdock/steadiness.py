@@ -100,7 +100,10 @@ def _temperature_range_c(samples: Sequence[WarmUpSample]) -> float | None:
 
 
 def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
-    """Return each sensor's mean over the second half of a span, or its last seconds, by "<GPU UUID> <sensor>"."""
+    """Return each sensor's mean over a span's second half, or the last seconds until its end where that is shorter.
+
+    The names are "<GPU UUID> <sensor>".
+    """
     since_ns = min((span.start_ns + span.end_ns) // 2, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
     means: dict[str, float] = {}
     for uuid in uuids:

@@ -97,7 +97,7 @@ def test_measurements_beside_each_other_are_possible_on_request_and_not_publisha
 def test_strangers_who_load_the_cpus_are_seen_in_the_row(wattdock: Command) -> None:
     """They use no GPU and hold no lease; the figure may not be published."""
     spins = [sys.executable, "-c", "while True: pass"]
-    strangers = [subprocess.Popen(spins) for _ in range(os.cpu_count() or 1)]
+    strangers = [subprocess.Popen(spins) for _ in os.sched_getaffinity(0)]
     try:
         done = wattdock("run", *SMALL, *SLOW, env=on_gpus(wattdock, FakeGpu(uuid=ONE, processes=(RUNNER,))))
     finally:

@@ -225,7 +225,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     assert "pass 2/3: 40 tokens in" in err
     [row] = wattdock.results()
     assert (row["status"], len(row["energy"]["passes"])) == ("interrupted", 2)
-    assert row["error"]["stage"] == "the pause before pass 3/3"
+    assert row["error"]["stage"] == "pass 3/3, not begun"
     assert wattdock("run", file, "--resume").returncode == 0
     rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
     assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 2), ("ok", 3)]
@@ -318,7 +318,7 @@ def test_a_plan_says_what_it_could_not_check_and_refuses_an_arrival_that_is_not_
     assert said in planned.stdout
     assert "not checked" not in wattdock("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
     on_hub = wattdock("plan", *fake[:2], "--model", "nobody/nothing").stdout
-    assert "not checked: nobody/nothing; a plan asks no hub whether it has them" in on_hub
+    assert "not checked: nobody/nothing; a hub is asked for a model when its turn comes" in on_hub
     for verb in ("plan", "run"):
         refused = wattdock(verb, "--backend", "pytorch", "--set", "workload.arrival=closed")
         assert refused.returncode == CONFIG

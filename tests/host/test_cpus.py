@@ -11,65 +11,91 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.doctor.machine import load_finding
-from wattdock.host.cpus import PROC, CpuTimes, busiest_process, cpu_times, process_times
+from wattdock.host.cpus import PROC, CpuTimes, cpu_times, process_times, times_around
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-SPIN = "while True: pass"
+CPUS = len(os.sched_getaffinity(0))
+SPIN = [sys.executable, "-c", "while True: pass"]
+# Its command line is what a runner is known by.
+RUNNER = [*SPIN, "-m", "wattdock_runner"]
+
+
+@pytest.fixture
+def spinning(request: pytest.FixtureRequest) -> Iterator[list[int]]:
+    """Give the pids of processes that take all the CPU they get."""
+    processes = [subprocess.Popen(request.param) for _ in range(CPUS)]
+    yield [one.pid for one in processes]
+    for one in processes:
+        one.kill()
+        one.wait()
 
 
 def test_ticks_are_read_as_proc_5_lays_them_out(tmp_path: Path) -> None:
     """Steal is busy, waiting for disks is not, guests count once; a name may hold brackets and spaces."""
-    (tmp_path / "stat").write_text("cpu  100 10 50 1000 200 3 4 33 70 5\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    one, other = "80 10 40 500 100 3 4 33 70 5", "20 0 10 500 100 0 0 0 0 0"
+    (tmp_path / "stat").write_text(f"cpu  100 10 50 1000 200 3 4 33 70 5\ncpu0 {one}\ncpu1 {other}\nintr 5 6\n")
     for pid, name, ticks in ((7, "python", "20 5 3 2"), (8, "a) R (b", "10 0 0 0")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S 1 7 7 0 -1 4194304 1 2 3 4 {ticks} 20 0 1 0\n")
-    assert cpu_times((7, 8), tmp_path) == CpuTimes(busy=200, total=1400, own=40)
-    assert cpu_times((7, 9), tmp_path) == CpuTimes(busy=200, total=1400, own=30), "one that ended is left out"
-    assert cpu_times((9,), tmp_path) == CpuTimes(busy=200, total=1400, own=None)
-    assert cpu_times((7,), tmp_path / "nowhere") is None
-    assert process_times(tmp_path) == {7: 30, 8: 10}
+    assert cpu_times(proc=tmp_path) == CpuTimes(busy=200, total=1400)
+    assert cpu_times([1], own=7, proc=tmp_path) == CpuTimes(busy=30, total=630, own=7)
+    assert cpu_times(proc=tmp_path / "nowhere") is None
+    assert process_times(tmp_path) == {7: 25, 8: 10}, "without its children"
 
 
 @pytest.mark.parametrize(
-    ("earlier", "later", "others"),
+    ("earlier", "later", "share"),
     [
         (CpuTimes(100, 1000, 50), CpuTimes(200, 1200, 130), 0.1),
         (CpuTimes(100, 1000, 50), CpuTimes(200, 1200, 150), 0.0),
         (CpuTimes(100, 1000, 50), CpuTimes(200, 1200, 180), 0.0),
-        (CpuTimes(100, 1000, 50), CpuTimes(200, 1200, 20), 0.5),
+        (CpuTimes(100, 1000, 50), CpuTimes(200, 1200, 20), None),
         (CpuTimes(100, 1000, None), CpuTimes(200, 1200, 20), None),
         (CpuTimes(100, 1000, 50), CpuTimes(200, 1000, 60), None),
     ],
 )
-def test_what_was_busy_and_not_ours_is_others(earlier: CpuTimes, later: CpuTimes, others: float | None) -> None:
-    """Between none and all of it, whatever rounding or an ended process did to our own ticks."""
-    share = later.others_share_since(earlier)
-    assert share == (None if others is None else pytest.approx(others))
+def test_what_was_busy_and_not_ours_is_others(earlier: CpuTimes, later: CpuTimes, share: float | None) -> None:
+    """Never less than none; unknown where our own ticks are, or fell because a process took them with it."""
+    found = later.others_share_since(earlier)
+    assert found == (None if share is None else pytest.approx(share))
 
 
-def test_the_busiest_process_is_the_one_that_gained_most() -> None:
-    """Also one that began meanwhile; nobody where nobody did anything."""
-    assert busiest_process({1: 1000, 2: 5}, {1: 1001, 2: 30, 3: 10}) == 2
-    assert busiest_process({1: 1000}, {1: 1000, 3: 10}) == 3
-    assert busiest_process({1: 1000}, {1: 1000}) is None
-
-
-def test_a_process_that_spins_is_ours_or_another_s() -> None:
-    """The same real load, by whether its pid is among our own."""
-    with subprocess.Popen([sys.executable, "-c", SPIN]) as spinning:
-        try:
-            ours, not_ours = (os.getpid(), spinning.pid), (os.getpid(),)
-            before = cpu_times(ours), cpu_times(not_ours)
-            time.sleep(1)
-            after = cpu_times(ours), cpu_times(not_ours)
-            finding = load_finding(PROC)
-        finally:
-            spinning.kill()
+@pytest.mark.parametrize("spinning", [RUNNER], indirect=True)
+def test_a_runner_s_own_work_is_no_other_s(spinning: list[int]) -> None:
+    """What all CPUs did is others', less what the runner did: of two, all of them leave less than one of them."""
+    before = [times_around(spinning), times_around(spinning[:1])]
+    time.sleep(1)
+    after = [times_around(spinning), times_around(spinning[:1])]
     pairs = zip(before, after, strict=True)
-    others, others_and_it = (later.others_share_since(earlier) or 0 for earlier, later in pairs if earlier and later)
-    assert others_and_it > others
-    assert "busy with other work" in finding.value
-    if finding.status == "warn":
-        assert "most of it process" in finding.value
+    of_all, of_one = (later.others_share_since(earlier) for earlier, later in pairs if earlier and later)
+    assert of_all is not None
+    assert of_one is not None
+    assert of_all < 1
+    assert of_all < of_one or CPUS == 1
+
+
+@pytest.mark.parametrize("spinning", [SPIN], indirect=True)
+def test_where_the_runner_is_not_to_be_seen_nobody_knows_whose_work_it_was(spinning: list[int]) -> None:
+    """Other processes have its numbers, as in a container with ids of its own; or none has."""
+    assert times_around(spinning) is None
+    assert times_around([2**22 + 1]) is None
+    assert times_around([]) is None
+
+
+@pytest.mark.parametrize("spinning", [SPIN], indirect=True)
+def test_the_doctor_names_who_loads_the_cpus(spinning: list[int]) -> None:
+    """The process, its command, and how much it takes; a machine without /proc is told as one."""
+    finding = load_finding(PROC)
+    assert finding.status == "warn"
+    assert "most of all with process" in finding.value
+    assert "of one CPU" in finding.value
+    assert load_finding(PROC / "nowhere").value == "not told"
+
+
+def test_a_quiet_machine_has_nothing_to_say(tmp_path: Path) -> None:
+    """No tick passes on it."""
+    (tmp_path / "stat").write_text("cpu  100 10 50 1000 200 3 4 33 70 5\n")
+    assert load_finding(tmp_path, watched_s=0.01).status == "ok"

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from wattdock.clock import host_clock
 from wattdock.doctor.finding import fail, ok, warn
 from wattdock.errors import WattdockError
-from wattdock.host.cpus import PROC, busiest_process, cpu_times, process_times
+from wattdock.host.cpus import PROC, cpu_times, process_times
 from wattdock.host.folders import require_writable, wattdock_home
 from wattdock.host.lease_folder import is_shared, lease_folder
 from wattdock.host.leases import holders
 from wattdock.launch.socket_folder import make_socket_folder
+from wattdock.results.sharing import OTHERS_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,8 +30,8 @@ SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")
 # Engines' environments unpack to several gigabytes, models to tens.
 ROOM_BYTES, SHARED_MEMORY_BYTES = 20e9, 1e9
-# How long the CPUs are watched, and the busy share from which an engine would share them with somebody.
-WATCHED_S, BUSY_SHARE = 1.0, 0.1
+# How long the CPUs are watched.
+WATCHED_S = 1.0
 # Reading these takes a system call, or microseconds.
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 
@@ -102,23 +103,27 @@ def _python() -> Finding:
 
 
 def load_finding(proc: Path, watched_s: float = WATCHED_S) -> Finding:
-    """Return how busy the CPUs are with other people's work, and whose most of it is.
+    """Return how busy the CPUs are with other work, and which process had most of them.
 
     Args:
         proc: /proc, or a stand-in.
     """
-    before, each = cpu_times((os.getpid(),), proc), process_times(proc)
+    if (before := cpu_times(proc=proc)) is None:
+        return warn("CPU load", "not told", "mount /proc: nobody sees who else uses the CPUs")
+    each = process_times(proc)
     time.sleep(watched_s)
-    later, after = process_times(proc), cpu_times((os.getpid(),), proc)
-    share = after.others_share_since(before) if after and before else None
-    if share is None:
-        return warn("CPU load", "not told", "mount /proc of this host: what others do is not seen")
-    seen = f"{share:.0%} busy with other work"
-    if share <= BUSY_SHARE:
+    later, after = process_times(proc), cpu_times(proc=proc)
+    share = after.busy_share_since(before) if after else None
+    seen = "not told" if share is None else f"{share:.0%} busy"
+    if share is None or share <= OTHERS_SHARE:
         return ok("CPU load", seen)
-    busiest = busiest_process(each, {pid: ticks for pid, ticks in later.items() if pid != os.getpid()})
-    who = f", most of it process {busiest} ({_command(proc, busiest)})" if busiest else ""
-    return warn("CPU load", seen + who, "end it or wait: an engine that waits for its CPUs costs more joules per token")
+    gained = {pid: ticks - each.get(pid, 0) for pid, ticks in later.items()}
+    busiest = max(gained, key=gained.__getitem__)
+    of_one = gained[busiest] / os.sysconf("SC_CLK_TCK") / watched_s
+    seen += f", most of all with process {busiest} ({_command(proc, busiest)}), {of_one:.0%} of one CPU"
+    return warn(
+        "CPU load", seen, "end what is not needed: an engine that waits for its CPUs costs more joules per token"
+    )
 
 
 def _command(proc: Path, pid: int) -> str:

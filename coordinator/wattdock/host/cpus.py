@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 PROC = Path("/proc")
+# What the command line of every runner's first process holds.
+RUNNER = b"wattdock_runner"
+# Fields of proc(5)'s /proc/PID/stat behind the name: utime and stime, then those of children that were waited for.
+OWN_FIELDS, WITH_CHILDREN = slice(11, 13), slice(11, 15)
 
 
 @dataclass(frozen=True)
@@ -19,8 +23,8 @@ class CpuTimes:
     """Clock ticks so far.
 
     Attributes:
-        busy, total: Of all CPUs together since boot; what the hypervisor gave to other machines counts as busy.
-        own: Of some processes, with those of children that they have waited for; None where one cannot be read.
+        busy, total: Of these CPUs since boot; what the hypervisor gave to other machines counts as busy.
+        own: Of some processes, with those of children that they waited for; None where they cannot be read.
     """
 
     busy: int
@@ -35,47 +39,65 @@ class CpuTimes:
     def others_share_since(self, earlier: CpuTimes) -> float | None:
         """Return the mean share since `earlier` that went to anybody but `own`, 0 to 1; None where that is unknown."""
         passed = self.total - earlier.total
-        if passed <= 0 or self.own is None or earlier.own is None:
+        # Fewer than before: one that nobody waited for took its ticks with it.
+        if passed <= 0 or self.own is None or earlier.own is None or self.own < earlier.own:
             return None
-        # A process that ended unwaited for took its ticks with it.
-        own = max(0, self.own - earlier.own)
-        return max(0, self.busy - earlier.busy - own) / passed
+        return max(0, self.busy - earlier.busy - (self.own - earlier.own)) / passed
 
 
-def cpu_times(own_pids: Collection[int] = (), proc: Path = PROC) -> CpuTimes | None:
+def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, proc: Path = PROC) -> CpuTimes | None:
     """Return the CPUs' times now, or None where the kernel does not tell.
 
     Args:
-        own_pids: Processes whose times are `own`.
+        cpus: Their numbers; None is all of the machine.
+        own: Ticks of the processes whose share is no other's.
         proc: /proc, or a stand-in.
 
     Source: proc(5), /proc/stat: user nice system idle iowait irq softirq steal; the last two (guest) are in user.
     """
     if not os.access(proc / "stat", os.R_OK):
         return None
-    ticks = [int(field) for field in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
-    idle = sum(ticks[3:5])
-    own = [_process_ticks(proc / str(pid)) for pid in own_pids]
-    known = [one for one in own if one is not None]
-    return CpuTimes(sum(ticks) - idle, sum(ticks), own=sum(known) if known else None)
+    wanted = ["cpu"] if cpus is None else [f"cpu{number}" for number in cpus]
+    fields = [line.split() for line in (proc / "stat").read_text().splitlines() if line.startswith("cpu")]
+    ticks = [[int(one) for one in numbers[:8]] for name, *numbers in fields if name in wanted]
+    total = sum(map(sum, ticks))
+    return CpuTimes(total - sum(sum(one[3:5]) for one in ticks), total, own)
 
 
-def busiest_process(earlier: dict[int, int], later: dict[int, int]) -> int | None:
-    """Return the pid that got most ticks between two `process_times`; None where none got any."""
-    gained = {pid: ticks - earlier.get(pid, 0) for pid, ticks in later.items()}
-    most = max(gained, key=gained.__getitem__, default=None)
-    return most if most is not None and gained[most] > 0 else None
+def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
+    """Return the times of all CPUs that a runner may use; `own` is what it and this process used.
+
+    Args:
+        runner: Its processes, as this host numbers them.
+
+    Returns:
+        None where they are not to be seen here, or others have their numbers, as in a container with ids of its own.
+    """
+    ticks = [_ticks(proc / str(pid), WITH_CHILDREN) for pid in (os.getpid(), *runner)]
+    if not any(_is_runner(proc / str(pid)) for pid in runner):
+        return None
+    cpus: set[int] = set()
+    for pid in runner:
+        with contextlib.suppress(OSError):
+            cpus |= os.sched_getaffinity(pid)
+    return cpu_times(cpus, own=sum(one for one in ticks if one is not None), proc=proc)
 
 
 def process_times(proc: Path = PROC) -> dict[int, int]:
     """Return the ticks so far of every process that can be read, by pid."""
-    times = {int(one.name): _process_ticks(one) for one in proc.iterdir() if one.name.isdigit()}
+    times = {int(one.name): _ticks(one, OWN_FIELDS) for one in proc.iterdir() if one.name.isdigit()}
     return {pid: ticks for pid, ticks in times.items() if ticks is not None}
 
 
-def _process_ticks(process: Path) -> int | None:
-    """Source: proc(5), /proc/PID/stat: utime, stime, cutime, cstime are fields 14 to 17, the name is the second."""
+def _is_runner(process: Path) -> bool:
     with contextlib.suppress(OSError):
+        return RUNNER in (process / "cmdline").read_bytes()
+    return False
+
+
+def _ticks(process: Path, fields: slice) -> int | None:
+    with contextlib.suppress(OSError):
+        # The name in brackets may itself hold brackets and spaces.
         after_name = (process / "stat").read_bytes().rpartition(b")")[2].split()
-        return sum(int(field) for field in after_name[11:15])
+        return sum(int(field) for field in after_name[fields])
     return None

@@ -110,7 +110,7 @@ class RunnerProcess(LaunchedRunner):
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it now; empty once it has ended."""
-        return frozenset(descendants(self._keeper.pid)) if self.alive() else frozenset()
+        return frozenset((self._keeper.pid, *descendants(self._keeper.pid))) if self.alive() else frozenset()
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""

@@ -211,7 +211,7 @@ def _pass_energy(restart: int, timeline: Timeline | None, one: MeasuredPass, jou
         prompt_repeats=one.generated.prompt_repeats,
         prompts_reused=one.prompts_reused,
         host_j={name: found[0] if found else None for name, found in host.items()},
-        cpu_others_share=one.cpu_others,
+        cpu_others_share=one.cpu_others_share,
     )
 
 

@@ -91,7 +91,7 @@ def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
     """What only a hub or a runner can check, a line for each."""
     asked_of_hub = dict.fromkeys(one.model.label for one in experiments if one.model.on_hub)
     if asked_of_hub:
-        yield f"not checked: {', '.join(asked_of_hub)}; a plan asks no hub whether it has them, `run` does first"
+        yield f"not checked: {', '.join(asked_of_hub)}; a hub is asked for a model when its turn comes"
     names: dict[str, dict[str, None]] = {}
     for one in experiments:
         section, own = one.section, names.setdefault(one.backend, {})

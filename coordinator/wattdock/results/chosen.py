@@ -7,6 +7,7 @@ error: one row less would change every figure made of it, and nothing in them wo
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results", "bundle.json", ".tar"
+# As a folder's name and a plan show an experiment's id.
+ID = re.compile(r"[0-9a-f]{8}")
 # Of several names that could be meant.
 SHOWN = 4
 
@@ -184,8 +187,10 @@ def _of_name(what: str, output_dir: Path) -> list[Path]:
 
 
 def _begins(name: str, what: str) -> bool:
-    """Whether `what` is a name's beginning, or that of what follows a dash in it, as the id does; nothing is none."""
-    return bool(what) and f"-{name}".find(f"-{what}") >= 0
+    """Whether `what` is a name's beginning, with the time in front or without, or the id in it; nothing is none."""
+    if ID.fullmatch(what) and what in name.split("-"):
+        return True
+    return bool(what) and (name.startswith(what) or name.partition("-")[2].startswith(what))
 
 
 def _names(output_dir: Path) -> _Names:

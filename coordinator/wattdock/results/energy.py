@@ -56,8 +56,8 @@ class PassEnergy(Stored):
         prompt_repeats: How often the pass went through its prompts again.
         prompts_reused: Some of its prompts were in an earlier pass of the restart already.
         host_j: CPU packages and memory meanwhile, by domain; never part of `total_j`.
-        cpu_others_share: Of all CPU time meanwhile, what neither the runner nor the coordinator used, 0 to 1; on a
-            virtual machine with what other machines got. Null where it is unknown.
+        cpu_others_share: Of the time of the CPUs that the runner may use, what neither it nor the coordinator used, 0
+            to 1; on a virtual machine with what other machines got. Null where it is unknown.
     """
 
     restart: int

@@ -101,7 +101,7 @@ def _pass(span: Span, stored: PassEnergy, timeline: pa.Table, requests: pa.Table
         prompt_repeats=stored.prompt_repeats,
     )
     others = stored.cpu_others_share
-    return MeasuredPass(stored.pass_index, generated, None, "", stored.prompts_reused, cpu_others=others)
+    return MeasuredPass(stored.pass_index, generated, None, "", stored.prompts_reused, cpu_others_share=others)
 
 
 def _request(row: Rows) -> RequestRecord:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattdock.results.environment import EnvironmentSnapshot
 
 FIGURE_PROCESSES = 3
-# An engine that waits for its CPUs draws power meanwhile.
+# Our own judgement: with more, an engine may wait for its CPUs, and its GPUs draw power meanwhile.
 OTHERS_SHARE = 0.1
 
 
@@ -46,7 +46,7 @@ def _cpu_check(energy: EnergyResult) -> Check:
         status="unknown" if worst is None else "pass" if worst <= OTHERS_SHARE else "fail",
         figure="whose work they did is not known" if worst is None else f"others used {worst:.0%} in the worst pass",
         threshold=f"{OTHERS_SHARE:.0%}",
-        source="/proc/stat less the times of the runner's and the coordinator's processes",
+        source="wattdock's own judgement; of the CPUs that the runner may use, less what it and the coordinator used",
     )
 
 

@@ -110,7 +110,7 @@ class _Beat:
 
 
 class FakeBackend:
-    """One token per request and step, `step_s` apart; token ids depend on prompt and position only."""
+    """One token per request and step, on a beat of `step_s`; token ids depend on prompt and position only."""
 
     name = "fake"
     framework = "fake"
