@@ -77,11 +77,12 @@ class Command:
         """Return the command lines of `processes`."""
         return list(self.processes().values())
 
-    def nothing_runs_within(self, seconds: float) -> bool:
+    def left_after(self, seconds: float) -> list[str]:
+        """Return what of `running` does not end within so long; as soon as nothing is left, nothing."""
         deadline = time.monotonic() + seconds
-        while self.running() and time.monotonic() < deadline:
+        while (left := self.running()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return not self.running()
+        return left
 
     def interrupt(self, signal_number: int = signal.SIGINT) -> None:
         """Send the signal to the coordinator itself, wherever namespaces put it."""

@@ -46,7 +46,7 @@ def test_a_ladder_is_walked_until_one_works_and_none_stands_for_what_was_asked(w
     assert "1. workload.batch_size: 4; 2. workload.batch_size: 2" in stated[0]
     assert done.stdout.index("asked ") < done.stdout.index("fallback workload.batch_size: 4")
     assert journal(wattdock)[-1]["event"] == "ended"
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def test_queries_tell_a_fallback_from_what_was_asked(wattdock: Command) -> None:
@@ -129,4 +129,4 @@ def test_a_replica_killed_mid_pass_is_a_classified_row_and_no_process_is_left(wa
     assert row["error"]["cause"] == "worker died"
     assert "killed by SIGKILL" in row["error"]["message"]
     assert row["environment"]["parallelism"]["kind"] == "data"
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []

@@ -80,7 +80,7 @@ def test_an_unknown_engine_argument_is_refused_by_the_engine_with_the_nearest_na
     """Only the runner knows its engine's arguments; its refusal is still a mistake in the config."""
     done = wattdock("run", *SMALL, "--set", "fake.step_z=1")
     assert_one_clear_line(done, CONFIG, "step_z", "step_s")
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def test_an_interpreter_that_cannot_run_a_runner_is_refused(wattdock: Command) -> None:
@@ -132,7 +132,7 @@ def test_a_runner_that_fails_leaves_a_row_with_its_reason(
     assert row["status"] == "failed"
     assert row["error"]["stage"].startswith(stage)
     assert row["error"]["log_tail"]
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 @pytest.mark.parametrize(("fault", "timeout"), [("pass_fault", "heartbeat_s"), ("load_fault", "load_s")])
@@ -142,21 +142,21 @@ def test_a_runner_that_hangs_is_killed_after_its_timeout(wattdock: Command, faul
     done = wattdock("run", *SMALL, *hung)
     assert_one_clear_line(done, RUNNER, "silent")
     assert [row["status"] for row in wattdock.results()] == ["failed"]
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def test_an_engine_that_produces_nothing_is_stopped_though_its_runner_lives(wattdock: Command) -> None:
     """Heartbeats come from another thread than the engine's and would go on for ever."""
     done = wattdock("run", *SMALL, "--set", "fake.step_s=1000", "--set", "timeouts.stall_s=2")
     assert_one_clear_line(done, RUNNER, "produced nothing", "stall_s")
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def test_a_child_that_left_its_session_ends_with_the_runner(wattdock: Command) -> None:
     """Engines start workers; killing the process group alone would leave this one."""
     done = wattdock("run", *SMALL, "--set", "fake.pass_fault=orphan")
     assert done.returncode == 0, done.stderr
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def test_an_interrupt_while_the_meter_stops_costs_nothing(wattdock: Command) -> None:
@@ -189,7 +189,7 @@ def test_an_interrupted_run_keeps_the_passes_it_had(wattdock: Command, number: i
     assert row["status"] == "interrupted"
     assert len(row["energy"]["passes"]) >= 1
     assert row["performance"]["output_tokens"] > 0
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 @pytest.mark.parametrize("fault", ["none", "orphan"])
@@ -201,7 +201,7 @@ def test_nothing_outlives_a_coordinator_that_was_killed(wattdock: Command, fault
     running.wait(10)
     assert running.stderr is not None
     running.stderr.close()
-    assert wattdock.nothing_runs_within(15), wattdock.running()
+    assert wattdock.left_after(15) == []
     assert list((wattdock.home / "tmp").glob("wattdock-run-*"))
     assert wattdock("run", *SMALL).returncode == 0
     assert list((wattdock.home / "tmp").iterdir()) == [], "the next run sweeps what the killed one left"
@@ -241,7 +241,7 @@ def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> Non
     [row] = wattdock.results()
     assert row["energy"]["total_j"] is None
     assert row["environment"]["clock"]["trusted"] is False
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def _wait_for_line(running: subprocess.Popen[str], text: str) -> None:

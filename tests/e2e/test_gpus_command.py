@@ -123,7 +123,7 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(wattdock: Command) -
     assert found["CUDA in the runner"]["status"] == "fail"
     assert "torch" in found["CUDA in the runner"]["value"]
     assert found["all-reduce"]["value"].startswith("not timed: the runner had GPU 0 alone")
-    assert wattdock.nothing_runs_within(10)
+    assert wattdock.left_after(10) == []
 
 
 def test_a_machine_without_gpu_fails_the_doctor_with_the_reason(wattdock: Command) -> None:

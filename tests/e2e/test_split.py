@@ -73,7 +73,7 @@ def test_a_rank_killed_mid_pass_is_a_classified_row_and_another_split_is_measure
     assert instead["status"] == "ok"
     assert instead["fallback"]["fallback_of"] == asked["experiment_id"]
     assert found == {}
-    assert pytorch.nothing_runs_within(10)
+    assert pytorch.left_after(10) == []
 
 
 @pytest.mark.slow
@@ -90,4 +90,4 @@ def test_a_kv_cache_that_is_too_small_is_a_classified_row_and_fewer_in_flight_ar
     assert "4 requests in flight need" in found["asked"]["error"]["message"]
     assert found["workload.batch_size: 2"]["status"] == "ok"
     assert len(found) == 2
-    assert vllm.nothing_runs_within(10)
+    assert vllm.left_after(10) == []

@@ -107,7 +107,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
         time.sleep(chance.uniform(0.8, 4.0))
         wattdock.interrupt(signal.SIGKILL)
         running.wait(10)
-        assert wattdock.nothing_runs_within(15)
+        assert wattdock.left_after(15) == []
         known = [line for line in journal(wattdock) if line["event"] == "pass"] if _begun(wattdock) else []
         assert len(known) >= kept, "a pass that was durable is gone"
         kept = len(known)
@@ -256,7 +256,7 @@ def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
     assert "pass 2/3: 40 tokens in" not in err
     [row] = wattdock.results()
     assert len(row["energy"]["passes"]) == 1
-    assert wattdock.nothing_runs_within(5)
+    assert wattdock.left_after(5) == []
 
 
 def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(wattdock: Command) -> None:

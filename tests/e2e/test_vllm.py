@@ -185,7 +185,7 @@ def test_an_argument_that_vllm_does_not_have_is_refused_with_the_nearest_name(wa
     assert done.returncode == CONFIG
     assert "did you mean 'enable_prefix_caching'" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-    assert vllm.nothing_runs_within(5)
+    assert vllm.left_after(5) == []
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def split(wattdock: Command) -> Iterator[tuple[Command, subprocess.Popen[str], l
             yield vllm, running, descendants(keepers[0])
         finally:
             vllm.interrupt(signal.SIGKILL)
-            assert vllm.nothing_runs_within(30)
+            assert vllm.left_after(60) == []
 
 
 def workers(pids: list[int]) -> list[int]:
