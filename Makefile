@@ -51,14 +51,17 @@ $(SETUP_DOCS): pyproject.toml
 # Zeus leaves its own development folders where they could shadow anyone's.
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
 
+# By all cores, where pip takes one; a file that is no Python of this version is nobody's to import.
+COMPILE = { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
+
 install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattdock needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=…" >&2; exit 3; }
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
-	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && $(PIP) install --quiet --editable '$(WHAT)' && \
-	    rm -rf $(STRAYS) && touch $(STAMPS); }
+	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && \
+	    $(PIP) install --quiet --no-compile --editable '$(WHAT)' && rm -rf $(STRAYS) && $(COMPILE) && touch $(STAMPS); }
 
 # A file says which backend it is for, unless BACKEND was given by hand.
 BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEND))),--backend '$(BACKEND)')

@@ -21,7 +21,8 @@ chmod 644 "$folder/hook/config.json"
 HOOK
   chmod 755 "$folder/bin/nvidia-container-runtime-hook"
   if [ "$kind" != plain ]; then PATH=$folder/bin:$PATH; fi
-  setsid dockerd \
+  # Its containers compute; what is simulated in real time beside them goes before.
+  setsid nice -n 10 dockerd \
     --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" \
     -H "unix://$folder/docker.sock" --group "$group" --storage-driver overlay2 --bridge none --iptables=false \
     >"$folder/log" 2>&1 </dev/null &

@@ -5,6 +5,7 @@ Knows nothing of backends or of when an environment is made; works with pip 23.2
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -86,7 +87,17 @@ class Pip:
         Raises:
             LaunchError: A package could not be fetched or built.
         """
-        self._run("install", "--progress-bar", "off", "--no-deps", "-r", self._pinned(packages), *options)
+        quiet = ("--progress-bar", "off", "--no-compile")
+        self._run("install", *quiet, "--no-deps", "-r", self._pinned(packages), *options)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Compile what was installed with all cores, where pip takes one."""
+        library = self.python.parent.parent / "lib"
+        command = [str(self.python), "-I", "-m", "compileall", "-qq", "-j", "0", str(library)]
+        # A file that is no Python of this version, such as a template, is nobody's to import.
+        with contextlib.suppress(LaunchError):
+            run_logged(command, log_path=self.log_path, lock_fd=self.lock_fd, on_line=lambda _: None)
 
     def download(self, packages: Sequence[Package], folder: Path, *options: str) -> None:
         """Fetch exactly these packages' wheels into a folder; no index is read again for those whose address is known.
