@@ -166,7 +166,28 @@ def test_a_long_standstill_has_no_energy() -> None:
     got = span_energy(gpu, BASE_NS + 500 * MS, BASE_NS + 5200 * MS)
     assert got.energy_j is None
     assert got.reason is not None
-    assert "did not change for 4.0 s" in got.reason
+    assert "not seen to change for 4.0 s" in got.reason
+
+
+def unread(gpu: GpuTimeline, change: int) -> GpuTimeline:
+    """The same where nobody read between the change before this one and it."""
+    assert gpu.ticks is not None
+    first_ns, last_ns = gpu.ticks.before_start_ns.copy(), gpu.ticks.before_end_ns.copy()
+    first_ns[change] = last_ns[change] = gpu.ticks.after_end_ns[change - 1] + MS
+    return replace(gpu, ticks=replace(gpu.ticks, before_start_ns=first_ns, before_end_ns=last_ns))
+
+
+def test_a_pause_between_reads_inside_a_span_costs_no_joule() -> None:
+    """A stalled host: the counter went on, and both ends are where it was read; 2,000 J in 4 s at 500 W."""
+    long = [(100, 50_000)] * 12 + [(4000, 2_000_000)] + [(100, 50_000)] * 12
+    gpu = unread(timeline(long), 13)
+    whole = span_energy(gpu, BASE_NS + 500 * MS, BASE_NS + 5900 * MS, lag=NO_LAG)
+    assert whole.energy_j == pytest.approx(2_700, abs=1)
+    assert whole.timing_j == pytest.approx(0, abs=1)
+    for start_ms, end_ms in ((1100, 5900), (500, 5300), (500, 3000)):
+        near = span_energy(gpu, BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
+        assert near.energy_j is None, "an end hangs on changes that nobody saw"
+        assert "not seen to change for" in str(near.reason)
 
 
 def test_a_span_that_ends_before_it_begins_is_refused() -> None:

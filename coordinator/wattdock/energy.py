@@ -148,6 +148,8 @@ class _CounterCurve:
         self._energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
         self._resolution_j = resolution_mj(ticks) / MJ_PER_J
         self._noise_w = _difference_noise_w(self._at_s, self._energy_j, self._std_s)
+        # Between each change and the next one, how long reads saw it stand still.
+        self._stood_s = (ticks.before_start_ns[1:] - ticks.after_end_ns[:-1]) / NS_PER_S
         self._hidden_std_w = np.zeros(max(0, len(self._at_s) - 1))
         if power is not None and len(self._at_s) > 2 * REACH and len(power.at_ns):
             self._hidden_std_w = self._hidden(power)
@@ -161,9 +163,13 @@ class _CounterCurve:
             return f"the span is not inside the recorded counter changes ({REACH} are needed on either side)"
         if (np.diff(self._energy_j[first : last + 1]) < 0).any():
             return "the energy counter was reset within the span or next to it"
-        longest_s = float(np.diff(self._at_s[first : last + 1]).max())
-        if longest_s > max(MAX_GAP_S, MAX_GAP_PERIODS * self._period_s):
-            return f"the energy counter did not change for {longest_s:.1f} s within the span or next to it"
+        gaps_s = np.diff(self._at_s)
+        long = np.flatnonzero(gaps_s[first:last] > max(MAX_GAP_S, MAX_GAP_PERIODS * self._period_s)) + first
+        # What nobody read meanwhile it counted; what each end hangs on has to be near it.
+        unread_inside = (self._stood_s[long] < MAX_GAP_S) & (long >= first + 2 * REACH) & (long < last - 2 * REACH)
+        if not unread_inside.all():
+            longest_s = float(gaps_s[long[~unread_inside]].max())
+            return f"the energy counter was not seen to change for {longest_s:.1f} s within the span or next to it"
         return None
 
     def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float]:
