@@ -114,13 +114,16 @@ def load_finding(proc: Path, watched_s: float = WATCHED_S) -> Finding:
     time.sleep(watched_s)
     later, after = process_times(proc), cpu_times(proc=proc)
     share = after.busy_share_since(before) if after else None
-    seen = "not told" if share is None else f"{share:.0%} busy"
-    if share is None or share <= OTHERS_SHARE:
-        return ok("CPU load", seen)
+    if after is None or share is None or share <= OTHERS_SHARE:
+        return ok("CPU load", "not told" if share is None else f"{share:.0%} busy")
+    stolen = (after.stolen - before.stolen) / (after.total - before.total)
+    if stolen > share / 2:
+        seen = f"{share:.0%} busy, {stolen:.0%} for other machines on this one's host"
+        return warn("CPU load", seen, "measure on a machine whose CPUs are its own, or when the others rest")
     gained = {pid: ticks - each.get(pid, 0) for pid, ticks in later.items()}
     busiest = max(gained, key=gained.__getitem__)
     of_one = gained[busiest] / os.sysconf("SC_CLK_TCK") / watched_s
-    seen += f", most of all with process {busiest} ({_command(proc, busiest)}), {of_one:.0%} of one CPU"
+    seen = f"{share:.0%} busy, most of all with process {busiest} ({_command(proc, busiest)}), {of_one:.0%} of one CPU"
     return warn(
         "CPU load", seen, "end what is not needed: an engine that waits for its CPUs costs more joules per token"
     )

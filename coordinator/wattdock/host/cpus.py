@@ -25,11 +25,13 @@ class CpuTimes:
     Attributes:
         busy, total: Of these CPUs since boot; what the hypervisor gave to other machines counts as busy.
         own: Of some processes, with those of children that they waited for; None where they cannot be read.
+        stolen: That part of `busy` which the hypervisor gave away.
     """
 
     busy: int
     total: int
     own: int | None = None
+    stolen: int = 0
 
     def busy_share_since(self, earlier: CpuTimes) -> float | None:
         """Return the mean busy share since `earlier`, 0 to 1; None where no tick has passed."""
@@ -61,7 +63,7 @@ def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, pr
     fields = [line.split() for line in (proc / "stat").read_text().splitlines() if line.startswith("cpu")]
     ticks = [[int(one) for one in numbers[:8]] for name, *numbers in fields if name in wanted]
     total = sum(map(sum, ticks))
-    return CpuTimes(total - sum(sum(one[3:5]) for one in ticks), total, own)
+    return CpuTimes(total - sum(sum(one[3:5]) for one in ticks), total, own, stolen=sum(one[7] for one in ticks))
 
 
 def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
