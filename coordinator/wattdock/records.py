@@ -138,7 +138,8 @@ class WarmUpSample:
 
     Attributes:
         energy_j: Over the GPUs asked for; None where it is unknown.
-        temperature_c: Mean over the pass's second half, by "<GPU UUID> <sensor>".
+        temperature_c: Mean over the pass's second half, or its last three seconds where that is longer, by
+            "<GPU UUID> <sensor>".
     """
 
     span: Span

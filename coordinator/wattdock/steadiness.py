@@ -100,7 +100,7 @@ def _temperature_range_c(samples: Sequence[WarmUpSample]) -> float | None:
 
 
 def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
-    """Return each sensor's mean over a span's second half, or the last seconds until its end where that is shorter.
+    """Return each sensor's mean over a span's second half or the last seconds until its end, whichever is longer.
 
     The names are "<GPU UUID> <sensor>".
     """

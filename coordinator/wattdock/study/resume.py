@@ -107,8 +107,8 @@ def _label(config: dict[str, Any]) -> str:
 
 
 def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
-    old, new = ({key: one for key, one in config.items() if key not in NOT_IDENTITY} for config in (before, now))
-    old, new = _leaves(old), _leaves(new)
+    parts = ({key: one for key, one in config.items() if key not in NOT_IDENTITY} for config in (before, now))
+    old, new = map(_leaves, parts)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
 
