@@ -11,6 +11,7 @@ or one named by --require is not shown to hold.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -100,13 +101,11 @@ class Bench:
 
     def save(self) -> None:
         """Write everything so far, where it is to be kept."""
-        if self._options.output is None:
-            return
-        path: Path = self._options.output
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(path.name + ".partial")
-        fresh.write_text(self.figures.document(), encoding="utf-8")
-        fresh.replace(path)
+        if self._options.output is not None:
+            write_whole(self._options.output, self.figures.document())
+        if self._options.passes is not None:
+            seen = {", ".join(claim.what for claim in one.claims): one.durations_s for one in self.figures.comparisons}
+            write_whole(self._options.passes, json.dumps(seen))
 
     def _compare_on(self, backend: str, wanted: Sequence[str]) -> None:
         size = (GPU_SIZES if self._gpu else CPU_SIZES)[backend]
@@ -191,6 +190,14 @@ def unmet(claims: dict[str, list[Claim]], required: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys([*required, *claims]) if is_unmet(name)]
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file, which is never half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".partial")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
 def machine(gpu: GpuInfo | None) -> str:
     """Return what this machine is, in words and without its name."""
     here = describe_machine()
@@ -218,6 +225,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
     made.add_argument("--require", type=names([*COMPARISONS]), default=(), help="comparisons whose claims must hold")
     made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")
+    made.add_argument("--passes", type=Path, help="file for the seconds of every pass of every comparison, as JSON")
     return made
 
 

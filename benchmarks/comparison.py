@@ -10,12 +10,12 @@ from operator import itemgetter
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from paired import log_ratio, order, trimmed_mean
+from paired import order, steady_mean, turn_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from paired import Arm, Claim
+    from paired import Arm, Claim, TurnSeen
 
     from wattdock.records import GeneratedPass
 
@@ -36,9 +36,9 @@ class Quantity:
     claim: Claim
     of: Callable[[GeneratedPass], float]
 
-    def log_ratio(self, turn: Turn) -> float:
-        """Return the logarithm of A's over B's in four passes: what changes more slowly than these cancels."""
-        return log_ratio([arm for arm, _ in turn], [self.of(one) for _, one in turn])
+    def seen_in(self, turn: Turn) -> TurnSeen:
+        """Return what four passes say of it."""
+        return turn_seen([arm for arm, _ in turn], [self.of(one) for _, one in turn])
 
 
 @dataclass
@@ -50,6 +50,7 @@ class Comparison:
         requests: Per pass, the same in both arms.
         passes: Per block.
         blocks: Arm, seconds and output tokens of each block so far.
+        durations_s: Arm and seconds of every pass so far: one list per quadruple, of its turns.
     """
 
     on: str
@@ -57,6 +58,7 @@ class Comparison:
     passes: int
     quantities: Sequence[Quantity]
     blocks: list[tuple[Arm, float, int]] = field(default_factory=list)
+    durations_s: list[list[list[tuple[Arm, float]]]] = field(default_factory=list)
 
     @property
     def claims(self) -> list[Claim]:
@@ -73,10 +75,11 @@ class Comparison:
         for number in range(self.claims[0].planned):
             turns = self._quadruple(number, arms)
             self._keep_blocks(turns)
+            self.durations_s.append([[(arm, one.span.duration_s) for arm, one in turn] for turn in turns])
             for quantity in self.quantities:
-                ratios = [quantity.log_ratio(turn) for turn in turns]
-                quantity.claim.log_ratios.append(trimmed_mean(ratios))
-                quantity.claim.untrimmed.append(mean(ratios))
+                seen = [quantity.seen_in(turn) for turn in turns]
+                quantity.claim.log_ratios.append(steady_mean(seen))
+                quantity.claim.plain.append(mean(turn.log_ratio for turn in seen))
             after_each()
 
     def _quadruple(self, number: int, arms: Arms) -> list[Turn]:

@@ -6,7 +6,7 @@ Pure statistics: runs nothing and knows neither engines nor meters. Rates are wo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +19,10 @@ Arm = Literal["A", "B"]
 Verdict = Literal["holds", "fails", "unresolved"]
 
 CONFIDENCE = 0.95
-# How much of a quadruple's turns is left out at each end: a host that stalls for a tenth of a second hits few of them,
-# and a mean would be those.
+# The share of a quadruple's turns that count: those in which each arm agrees best with itself.
+STEADY = 0.5
+# How much of these is left out at each end: a host that stalls for a tenth of a second hits few of them, and a mean
+# would be those.
 TRIMMED = 0.2
 # A drift that is linear cancels in each of them, one that is bent in the same way between the two. Either of them again
 # and again puts each arm behind itself as often as behind the other: what a pass leaves to the next one disturbs both.
@@ -32,12 +34,30 @@ def order(number: int) -> tuple[Arm, ...]:
     return ORDERS[number % 2]
 
 
-def log_ratio(arms: Sequence[Arm], rates: Sequence[float]) -> float:
-    """Return the natural logarithm of A's rate over B's, from one block per place in `arms`, all of equal work."""
-    by_arm: dict[Arm, list[float]] = {"A": [], "B": []}
-    for arm, rate in zip(arms, rates, strict=True):
-        by_arm[arm].append(log(rate))
-    return mean(by_arm["A"]) - mean(by_arm["B"])
+@dataclass(frozen=True)
+class TurnSeen:
+    """What four passes of equal work, two of each arm, say.
+
+    Attributes:
+        log_ratio: Natural logarithm of A's rate over B's: what changes more slowly than the turn cancels.
+        unrest: How far each arm is from itself: the sum of the distances between the logarithms of its two rates.
+            The machine changed in between; how the arms compare does not enter.
+    """
+
+    log_ratio: float
+    unrest: float
+
+
+def turn_seen(arms: Sequence[Arm], rates: Sequence[float]) -> TurnSeen:
+    """Return what a turn says, from one rate per place in `arms`, two of each."""
+    (a1, a2), (b1, b2) = ([log(rate) for of, rate in zip(arms, rates, strict=True) if of == arm] for arm in ("A", "B"))
+    return TurnSeen((a1 + a2 - b1 - b2) / 2, abs(a1 - a2) + abs(b1 - b2))
+
+
+def steady_mean(turns: Sequence[TurnSeen]) -> float:
+    """Return the trimmed mean log ratio of the steadiest half of the turns, rounded up."""
+    steadiest = sorted(turns, key=lambda turn: turn.unrest)[: ceil(STEADY * len(turns))]
+    return trimmed_mean([turn.log_ratio for turn in steadiest])
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
@@ -99,14 +119,14 @@ class Claim:
         what: What is compared, for people.
         planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
         log_ratios: One per quadruple so far.
-        untrimmed: The same from plain means, to be seen beside them.
+        plain: The same from plain means over all turns, to be seen beside them.
     """
 
     what: str
     limit: float
     planned: int
     log_ratios: list[float] = field(default_factory=list)
-    untrimmed: list[float] = field(default_factory=list)
+    plain: list[float] = field(default_factory=list)
 
     @property
     def seen(self) -> Bounds | None:
@@ -124,6 +144,6 @@ class Claim:
         if seen is None or seen.n < self.planned:
             return "unresolved"
         verdict = judge(seen, self.limit)
-        plain = bounds(self.untrimmed) if self.untrimmed else seen
+        plain = bounds(self.plain) if self.plain else seen
         is_denied = plain.ratio < self.limit or (plain.lower or 0) > 1
         return "unresolved" if verdict == "holds" and is_denied else verdict

@@ -152,6 +152,8 @@ def main() -> None:
         run.measure(progress_for(quiet=False))
     except WattdockError as error:
         sys.exit(f"two_meters: {error}")
+    except KeyboardInterrupt:
+        sys.stderr.write("two_meters: interrupted; what was measured until then:\n")
     rows = [row for stored in run.stored for row in rows_of(stored.result, both.zeus_timelines)]
     for line in (HEADER, tuple("---" for _ in HEADER), *rows):
         sys.stdout.write(f"| {' | '.join(line)} |\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from bench import unmet
 from contract.runner_process import PYTORCH_PYTHON, ROOT
-from paired import Claim
+from paired import Claim, steady_mean, turn_seen
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from paired import Arm, TurnSeen
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,9 +63,9 @@ def test_a_name_that_means_nothing_is_refused(arguments: list[str], message: str
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
 def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_path: Path) -> None:
     """Two short quadruples on a real engine; whatever this machine says, file and code agree."""
-    kept = tmp_path / "figures.md"
+    kept, passes = tmp_path / "figures.md", tmp_path / "passes.json"
     arguments = ("--only", "energy,pytorch", "--block-s", "0.3", "--quadruples", "2", "--require", "pytorch")
-    done = bench(*arguments, "--output", str(kept))
+    done = bench(*arguments, "--output", str(kept), "--passes", str(passes))
     row = re.search(
         r"^\| runner / bare loop, PyTorch \| 2 \| .* \| 0\.995 \| .* \| \*\*(\w+)\*\* \|$", done.stdout, re.M
     )
@@ -72,3 +75,11 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     assert kept.read_text(encoding="utf-8") == done.stdout
     assert "| energy of one span" in done.stdout
     assert "1 of 2" in done.stderr
+    values = re.search(r"100 × log ratio per quadruple: (.*)$", done.stdout, re.M)
+    quadruples = json.loads(passes.read_text(encoding="utf-8"))["runner / bare loop, PyTorch"]
+    assert values
+    assert values[1].split(", ") == [f"{100 * steady_mean([rates(turn) for turn in one]):+.2f}" for one in quadruples]
+
+
+def rates(turn: list[tuple[Arm, float]]) -> TurnSeen:
+    return turn_seen([arm for arm, _ in turn], [1 / seconds for _, seconds in turn])

@@ -82,7 +82,7 @@ def test_a_stall_blurs_the_plain_mean_and_not_the_trimmed_one() -> None:
     rng = np.random.default_rng(8)
     hit = {name: set(np.flatnonzero(rng.random(2 * passes * QUADRUPLES) < 1 / 30).tolist()) for name in "AB"}
     comparison.run({"A": stalling(machine, "A", hit["A"]), "B": stalling(machine, "B", hit["B"])}, lambda: None)
-    trimmed, plain = bounds(claim.log_ratios), bounds(claim.untrimmed)
+    trimmed, plain = bounds(claim.log_ratios), bounds(claim.plain)
     assert trimmed.ratio == pytest.approx(1 / (1 + COST), rel=1e-9)
     assert plain.margin
     assert plain.margin > 0.005

@@ -106,6 +106,32 @@ def test_what_vllm_found_of_a_split_model_is_estimated_within_two_percent(split:
     assert lines["KV cache"].error == pytest.approx(0, abs=0.01)
 
 
+# The same over two H200s with vLLM's own 1,024 sequences, on a load that compiled.
+COMPILED = {
+    "TP=2": ({"kind": "tensor", "tensor_parallel_size": 2}, (8_091_410_432, 1_136_673_280, 128_801_703_015)),
+    "PP=2": ({"kind": "pipeline", "pipeline_parallel_size": 2}, (8_080_629_760, 1_908_425_216, 128_042_828_903)),
+}
+
+
+@pytest.mark.parametrize("split", COMPILED)
+def test_a_load_that_compiled_peaked_sixty_mebibytes_above_the_estimate(split: str) -> None:
+    """Choosing tokens for twice the sequences is not what decides; compiling adds the same to either split."""
+    parallelism, (weights, peak, cache) = COMPILED[split]
+    found = {"weights_bytes": weights, "activation_peak_bytes": peak, "kv_cache_bytes": cache}
+    found |= {"graph_estimate_bytes": 0, "other_bytes": 71_303_168, "total_bytes": 150_109_880_320}
+    in_effect = {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 16_384, "max_num_seqs": 1024}
+    lines = {line.part: line for line in compared(in_effect | {"memory_by_gpu": {"GPU-a": found}}, parallelism).lines}
+    assert lines["weights"].error == pytest.approx(0, abs=0.01)
+    assert peak - (lines["activation peak"].estimated or 0) == pytest.approx(60 * 2**20, abs=20_000)
+    assert lines["KV cache"].error == pytest.approx(0, abs=0.01)
+
+
+def test_what_graphs_hold_goes_before_what_they_were_expected_to() -> None:
+    """vLLM 0.26 expects nothing, and captures later."""
+    found = compared({"memory_by_gpu": {"GPU-a": reported(8 * GB, graph_estimate_bytes=0, pool_bytes=GB)}}, {})
+    assert {line.part: line.reported for line in found.lines}["graphs and other"] == GB * 5 / 4
+
+
 def test_an_engine_that_reports_nothing_is_unknown_with_the_reason() -> None:
     """Not measured is none, not zero."""
     found = compared({"num_gpu_blocks": None}, {})

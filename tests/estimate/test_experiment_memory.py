@@ -39,10 +39,22 @@ def test_weights_larger_than_the_gpu_are_refused_with_the_fewest_gpus_that_hold_
 
 def test_what_only_perhaps_does_not_fit_is_a_doubt_and_no_refusal() -> None:
     """70.6 GB of weights on each of two GPUs with 85.5 GB, with requests that may end early."""
-    settings = {"model": "meta-llama/Llama-3.1-70B", "vllm": {"tensor_parallel_size": 2}}
+    settings = {"model": "meta-llama/Llama-3.1-70B", "vllm": {"tensor_parallel_size": 2, "max_model_len": 2048}}
     found = fit({**settings, "workload": {"batch_size": 64}}, gpus=2, memory_bytes=H100)
     assert found.verdict == "uncertain"
     assert found.note.endswith("it may fail while it loads or runs")
+
+
+def test_an_engine_that_wants_room_for_the_longest_request_may_fail_while_it_loads() -> None:
+    """Seen on an H200: 131,072 tokens of llama-3.1-70b are 43 GB beside 141 GB of weights, whatever the workload."""
+    whole = {"model": "shape:llama-3.1-70b", "vllm": {"gpu_memory_utilization": 0.99}}
+    found = fit(whole)
+    assert found.verdict == "uncertain"
+    assert "one request of the longest length, 131,072 tokens (42.9 GB of keys and values)" in found.note
+    small = {"model": "shape:llama-3.1-8b", "workload": {"batch_size": 4}}
+    assert fit(small, memory_bytes=24 * 10**9).note.endswith("a smaller max_model_len asks for less")
+    for shorter in ({"max_model_len": 2048}, {"kv_cache_memory_bytes": 10**9}):
+        assert fit(small | {"vllm": shorter}, memory_bytes=24 * 10**9).verdict == "fits"
 
 
 def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() -> None:

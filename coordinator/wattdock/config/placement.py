@@ -61,6 +61,7 @@ class EngineMemory:
         keeps_head_outputs: Whether what attention's heads gave is alive then, too.
         workspace_bytes: What matrix products keep beside them, where the engine counts it among activations.
         logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.
+        moe_logit_bytes: The same for a mixture of experts, where an engine serves it by other code; None: no other.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
         kv_dtype: Of keys and values; "auto" is the model's own.
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
@@ -68,6 +69,8 @@ class EngineMemory:
         overhead_split_bytes: What communicators add on each GPU of a split model; assumed.
         keeps_repeated_heads: Whether the cache keeps key/value heads as often as a model's code repeats them.
         queues: Whether requests that the cache has no room for may wait, rather than fail.
+        longest_tokens: Tokens of the longest request, one of which has to have room before the engine starts; None: as
+            many as the model allows; 0: none has to.
         estimable: False where settings move weights or caches off the GPU, or quantise while loading.
     """
 
@@ -79,6 +82,7 @@ class EngineMemory:
     keeps_head_outputs: bool = False
     workspace_bytes: int = 0
     logit_bytes: int = 8
+    moe_logit_bytes: int | None = None
     kv_cache_bytes: int | None = None
     kv_dtype: str = "auto"
     repeats_kv_heads: bool = False
@@ -86,4 +90,5 @@ class EngineMemory:
     overhead_split_bytes: int = 500_000_000
     keeps_repeated_heads: bool = False
     queues: bool = False
+    longest_tokens: int | None = 0
     estimable: bool = True

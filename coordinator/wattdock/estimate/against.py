@@ -93,7 +93,7 @@ def compare(
     lines = (
         Line("weights", needed.weights, _most(by_gpu, "weights_bytes"), exact=True),
         Line("activation peak", needed.activations, _most(by_gpu, "activation_peak_bytes"), exact=False),
-        Line("graphs and other", needed.overhead, _sum(by_gpu, "graph_estimate_bytes", "other_bytes"), exact=False),
+        Line("graphs and other", needed.overhead, _graphs_and_other(by_gpu), exact=False),
         Line("KV cache", *_cache(needed, engine, by_gpu), exact=False),
         Line("KV cache tokens", *_tokens(model, needed, engine, effective, by_gpu), exact=False),
     )
@@ -111,8 +111,14 @@ def _most(by_gpu: list[Mapping[str, Any]], name: str) -> float | None:
     return float(max(known)) if known else None
 
 
-def _sum(by_gpu: list[Mapping[str, Any]], *names: str) -> float | None:
-    known = all_known(known_sum(one.get(name) for name in names) for one in by_gpu)
+def _graphs_and_other(by_gpu: list[Mapping[str, Any]]) -> float | None:
+    """What captured graphs hold of torch's memory goes before what the engine expected them to take."""
+
+    def of(one: Mapping[str, Any]) -> float | None:
+        held = one.get("pool_bytes")
+        return known_sum((one.get("graph_estimate_bytes") if held is None else held, one.get("other_bytes")))
+
+    known = all_known(of(one) for one in by_gpu)
     return float(max(known)) if known else None
 
 

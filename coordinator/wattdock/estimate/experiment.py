@@ -82,7 +82,11 @@ def memory_fit(
     verdict = needed.verdict(memory_bytes, engine.share)
     if verdict == "cannot fit":
         raise PreflightError(_refusal(config.model.label, model, engine, needed, split, demand, memory_bytes))
-    return MemoryFit(verdict, _note(config, verdict, needed, split, engine.share * memory_bytes), weights)
+    room_bytes = engine.share * memory_bytes
+    doubt = "" if verdict == "fits" else "; it may fail while it loads or runs"
+    if longest := _longest_without_room(model, figures, engine, split, room_bytes):
+        verdict, doubt = "uncertain", f"; it may fail while it loads: {longest}"
+    return MemoryFit(verdict, _note(config, verdict, needed, split, room_bytes) + doubt, weights)
 
 
 def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Demand:
@@ -115,8 +119,23 @@ def _why_not(figures: ModelFigures | None, engine: EngineMemory | None) -> str:
 def _note(config: ExperimentConfig, verdict: str, needed: Needs, split: Split, room_bytes: float) -> str:
     of = f"about {needed.total / GB:.1f} GB of the {room_bytes / GB:.1f} GB that the engine may take of a GPU"
     parts = f"weights {needed.weights / GB:.1f}, keys and values {needed.kv_cache / GB:.1f}"
-    doubt = "" if verdict == "fits" else "; it may fail while it loads or runs"
-    return f"memory of {config.model.label}, {split.label}: {verdict}: {of} ({parts}){doubt}"
+    return f"memory of {config.model.label}, {split.label}: {verdict}: {of} ({parts})"
+
+
+def _longest_without_room(
+    model: Sized, figures: ModelFigures, engine: EngineMemory, split: Split, room_bytes: float
+) -> str | None:
+    """Say that one request of the longest length, for which the engine keeps room, has none; None where it has."""
+    longest = figures.config.get("max_position_embeddings") if engine.longest_tokens is None else engine.longest_tokens
+    if not longest or engine.kv_cache_bytes:
+        return None
+    alone = model.needs(split, engine, Demand(requests=1, context_tokens=longest, prompt_tokens=1))
+    if alone.total <= room_bytes:
+        return None
+    return (
+        f"the engine wants room for one request of the longest length, {longest:,} tokens "
+        f"({alone.kv_cache / GB:.1f} GB of keys and values); a smaller max_model_len asks for less"
+    )
 
 
 def _refusal(
