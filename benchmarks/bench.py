@@ -104,8 +104,8 @@ class Bench:
         if self._options.output is not None:
             write_whole(self._options.output, self.figures.document())
         if self._options.passes is not None:
-            seen = {", ".join(claim.what for claim in one.claims): one.durations_s for one in self.figures.comparisons}
-            write_whole(self._options.passes, json.dumps(seen))
+            seen = {one.claims[0].what: one.durations_s for one in self.figures.comparisons}
+            write_whole(self._options.passes, json.dumps({"command": self.figures.command, "seconds": seen}))
 
     def _compare_on(self, backend: str, wanted: Sequence[str]) -> None:
         size = (GPU_SIZES if self._gpu else CPU_SIZES)[backend]

@@ -24,13 +24,14 @@ Both arms run on one live engine in one process. Every block is the same number 
 their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
 (ABBA, in every other quadruple BAAB): only what changes faster blurs a ratio, and each arm comes after itself as often
 as after the other. From each quadruple of blocks comes one value: the mean logarithm of the ratio of rates, over the
-steadier half of its turns, without the lowest and the highest fifth of five or more. How steady a turn is, each arm
-says by itself: by how far its two passes are apart. The bound is one-sided, 95 %, by Student's t over these values.
-What plain means over all turns give stands below: a pause that this leaves out would show there. *Margin* is what so
-many values with such a scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches
-the limit, a ratio above 1 counting as 1, since nothing in the first arm makes an engine faster; `fails`: the upper
-bound is below it; `unresolved` is neither, and no pass. So is what holds by the steadier half only, and a lower bound
-above 1: the arms then differ in something else, which may hide a cost.
+steadier half of its turns (rounded up), of these without the lowest and the highest fifth, in whole turns. How steady
+a turn is, each arm says by itself: by how far its two passes are apart. So it is the ratio where neither arm was
+disturbed. What plain means over all turns give stands below: a cost that comes and goes would show there. The bound is
+one-sided, 95 %, by Student's t over the quadruples' values. *Margin* is what so many values with such a scatter can
+resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit, a ratio above 1 counting
+as 1, since nothing in the first arm makes an engine faster; `fails`: the upper bound is below it; `unresolved` is
+neither, and no pass. So is what the plain means' ratio denies, and a lower bound above 1 by either: the arms then
+differ in something else, which may hide a cost.
 
 *Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
 engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from wattdock.config.load import load_study
-from wattdock.errors import WattdockError
+from wattdock.errors import ExitCode, WattdockError
 from wattdock.host.folders import wattdock_home
 from wattdock.merge.energy import SpanJoules
 from wattdock.meter.choice import MeterChoice
@@ -141,6 +141,7 @@ def main() -> None:
     if arguments.runner_python:
         settings["runner_python"] = arguments.runner_python
     both = BothChoice("nvml+zeus", "both, to compare them")
+    interrupted = False
     try:
         # Refuses machines without a GPU or without Zeus.
         run = Run(
@@ -154,9 +155,12 @@ def main() -> None:
         sys.exit(f"two_meters: {error}")
     except KeyboardInterrupt:
         sys.stderr.write("two_meters: interrupted; what was measured until then:\n")
+        interrupted = True
     rows = [row for stored in run.stored for row in rows_of(stored.result, both.zeus_timelines)]
     for line in (HEADER, tuple("---" for _ in HEADER), *rows):
         sys.stdout.write(f"| {' | '.join(line)} |\n")
+    if interrupted:
+        sys.exit(ExitCode.INTERRUPTED)
     if failed := [one.result.error for one in run.stored if one.result.error]:
         sys.exit(f"two_meters: {failed[0].stage}: {failed[0].message}")
 

@@ -76,7 +76,7 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     assert "| energy of one span" in done.stdout
     assert "1 of 2" in done.stderr
     values = re.search(r"100 × log ratio per quadruple: (.*)$", done.stdout, re.M)
-    quadruples = json.loads(passes.read_text(encoding="utf-8"))["runner / bare loop, PyTorch"]
+    quadruples = json.loads(passes.read_text(encoding="utf-8"))["seconds"]["runner / bare loop, PyTorch"]
     assert values
     assert values[1].split(", ") == [f"{100 * steady_mean([rates(turn) for turn in one]):+.2f}" for one in quadruples]
 

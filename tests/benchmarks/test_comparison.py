@@ -74,7 +74,7 @@ def test_what_changes_more_slowly_than_four_passes_does_not_blur_a_ratio() -> No
     assert comparison.claims[0].verdict == "holds"
 
 
-def test_a_stall_blurs_the_plain_mean_and_not_the_trimmed_one() -> None:
+def test_a_stall_blurs_the_plain_mean_and_not_a_quadruple_s_value() -> None:
     """One pass in thirty takes half as long again, in either arm by chance."""
     machine, passes = Machine(), 15
     claim = Claim("with / without", 0.995, QUADRUPLES)

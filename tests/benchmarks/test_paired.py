@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from statistics import mean
 
 import numpy as np
 import pytest
-from paired import Arm, Claim, bounds, judge, order, steady_mean, turn_seen
+from paired import Arm, Claim, TurnSeen, bounds, judge, order, steady_mean, trimmed_mean, turn_seen
 
 RATIO = 0.99
 TRIALS, QUADRUPLES = 2000, 6
@@ -53,24 +54,62 @@ def test_a_drift_that_is_bent_cancels_between_neighbouring_quadruples() -> None:
     assert first + second == pytest.approx(0, abs=1e-12)
 
 
-def test_turns_in_which_the_machine_changed_are_told_by_the_arms_themselves() -> None:
-    """A machine with two speeds, each kept for a few passes: the steadier half sees the ratio, and sharper.
+def quadruple_of_a_fitful_machine(rng: np.random.Generator, number: int) -> list[TurnSeen]:
+    """Sixty turns on a machine that is calm or restless for some passes at a time; A is `RATIO` times as fast as B."""
+    arms = list(order(number)) * 60
+    is_restless = np.cumsum(rng.random(len(arms)) < 0.15) % 2
+    rates = np.exp(rng.normal(0, np.where(is_restless, 0.1, 0.01))) * [RATIO if arm == "A" else 1 for arm in arms]
+    return [turn_seen(arms[at : at + 4], rates[at : at + 4].tolist()) for at in range(0, len(arms), 4)]
 
-    Over many machines neither is off by more than its scatter, so leaving turns out favours neither arm.
-    """
+
+def test_the_steadier_turns_are_sharper_and_favour_neither_arm() -> None:
+    """Over many quadruples of both orders: the ratio, with less scatter than trimming or a plain mean leaves."""
     rng = np.random.default_rng(3)
-    steady, plain = [], []
-    for _ in range(400):
-        arms = list(order(0)) * 40
-        regime = np.cumsum(rng.random(len(arms)) < 0.1) % 2
-        noise = rng.normal(0, 0.01, len(arms))
-        rates = np.exp(-0.3 * regime + noise) * [RATIO if arm == "A" else 1 for arm in arms]
-        turns = [turn_seen(arms[at : at + 4], rates[at : at + 4].tolist()) for at in range(0, len(arms), 4)]
-        steady.append(steady_mean(turns))
-        plain.append(float(np.mean([turn.log_ratio for turn in turns])))
-    for values in (steady, plain):
+    seen = [quadruple_of_a_fitful_machine(rng, number) for number in range(400)]
+    steady = [steady_mean(turns) for turns in seen]
+    trimmed, plain = ([of([turn.log_ratio for turn in turns]) for turns in seen] for of in (trimmed_mean, mean))
+    for values in (steady, trimmed, plain):
         assert np.mean(values) == pytest.approx(np.log(RATIO), abs=4 * np.std(values) / np.sqrt(len(values)))
-    assert np.std(steady) < np.std(plain) / 3
+    assert np.std(steady) < 0.75 * np.std(trimmed) < np.std(plain)
+
+
+def test_a_change_that_no_arm_shows_is_left_to_trimming() -> None:
+    """Both passes in the middle at another speed: as steady as can be, and as wrong, with either order its own way."""
+    odd = [1.0, 0.7, 0.7, 1.0]
+    hidden = [turn_seen(order(number), odd) for number in (0, 1)]
+    assert [turn.unrest for turn in hidden] == [0, 0]
+    assert hidden[0].log_ratio == pytest.approx(-hidden[1].log_ratio)
+    calm = [TurnSeen(0.001, 0.0)] * 18
+    assert steady_mean([hidden[0], *calm]) == pytest.approx(0.001)
+
+
+def test_one_turn_is_its_own_mean() -> None:
+    """Closed loops have one per quadruple."""
+    assert steady_mean([TurnSeen(-0.003, 0.2)]) == -0.003
+
+
+def test_a_cost_that_comes_and_goes_is_for_plain_means_to_deny() -> None:
+    """A tenth in every fifth pass of one arm: the steadier turns miss it, and the claim does not hold for them."""
+    rng = np.random.default_rng(11)
+    claim = Claim("a / b", 0.995, planned=8)
+    for number in range(claim.planned):
+        arms = list(order(number)) * 40
+        costs = np.where((np.array(arms) == "A") & (rng.random(len(arms)) < 0.2), 0.1, 0)
+        rates = np.exp(rng.normal(0, 0.003, len(arms)) - costs).tolist()
+        turns = [turn_seen(arms[at : at + 4], rates[at : at + 4]) for at in range(0, len(arms), 4)]
+        claim.log_ratios.append(steady_mean(turns))
+        claim.plain.append(float(np.mean([turn.log_ratio for turn in turns])))
+    assert claim.seen is not None
+    assert judge(claim.seen, claim.limit) == "holds"
+    assert bounds(claim.plain).ratio == pytest.approx(0.98, abs=0.005)
+    assert claim.verdict == "unresolved"
+
+
+def test_what_plain_means_do_not_see_has_not_failed() -> None:
+    """Too slow in the turns that count, and not over all."""
+    slow = [-0.02, -0.0201, -0.0199, -0.02]
+    assert Claim("a / b", 0.995, planned=4, log_ratios=slow, plain=slow).verdict == "fails"
+    assert Claim("a / b", 0.995, planned=4, log_ratios=slow, plain=[0.0] * 4).verdict == "unresolved"
 
 
 @pytest.mark.parametrize(

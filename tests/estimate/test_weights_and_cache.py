@@ -201,15 +201,6 @@ def test_choosing_tokens_needs_the_whole_vocabulary_however_the_model_is_split()
     assert sizes == {1000 * 128256 * 10 + 64 * 4096 * 2}
 
 
-def test_choosing_tokens_of_a_mixture_of_experts_may_take_more() -> None:
-    """Where an engine serves these by other code."""
-    engine = EngineMemory(step_tokens=1, logits_rows=1000, logit_bytes=6, moe_logit_bytes=14)
-    for name, each in (("llama-3.1-8b", 6), ("mixtral-8x7b", 14)):
-        model = architecture(presets()[name].config)
-        peak = activation_bytes(model, Split(), engine, requests=1, prompt_tokens=1, bytes_per_value=2)
-        assert peak == 1000 * model.vocab * each + model.hidden * 2
-
-
 def test_what_files_hold_is_taken_as_it_is() -> None:
     """A checkpoint in a precision that is not known here is as large as its files."""
     config = presets()["llama-3.1-8b"].config | {"quantization_config": {"quant_method": "some-new-one"}}

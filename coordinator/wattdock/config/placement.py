@@ -61,7 +61,6 @@ class EngineMemory:
         keeps_head_outputs: Whether what attention's heads gave is alive then, too.
         workspace_bytes: What matrix products keep beside them, where the engine counts it among activations.
         logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.
-        moe_logit_bytes: The same for a mixture of experts, where an engine serves it by other code; None: no other.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
         kv_dtype: Of keys and values; "auto" is the model's own.
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
@@ -82,7 +81,6 @@ class EngineMemory:
     keeps_head_outputs: bool = False
     workspace_bytes: int = 0
     logit_bytes: int = 8
-    moe_logit_bytes: int | None = None
     kv_cache_bytes: int | None = None
     kv_dtype: str = "auto"
     repeats_kv_heads: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -84,8 +84,8 @@ def memory_fit(
         raise PreflightError(_refusal(config.model.label, model, engine, needed, split, demand, memory_bytes))
     room_bytes = engine.share * memory_bytes
     doubt = "" if verdict == "fits" else "; it may fail while it loads or runs"
-    if longest := _longest_without_room(model, figures, engine, split, room_bytes):
-        verdict, doubt = "uncertain", f"; it may fail while it loads: {longest}"
+    if longest := _longest_request(model, engine, split, memory_bytes):
+        verdict, doubt = "uncertain", (doubt or "; it may fail while it loads") + f": {longest}"
     return MemoryFit(verdict, _note(config, verdict, needed, split, room_bytes) + doubt, weights)
 
 
@@ -122,20 +122,22 @@ def _note(config: ExperimentConfig, verdict: str, needed: Needs, split: Split, r
     return f"memory of {config.model.label}, {split.label}: {verdict}: {of} ({parts})"
 
 
-def _longest_without_room(
-    model: Sized, figures: ModelFigures, engine: EngineMemory, split: Split, room_bytes: float
-) -> str | None:
-    """Say that one request of the longest length, for which the engine keeps room, has none; None where it has."""
-    longest = figures.config.get("max_position_embeddings") if engine.longest_tokens is None else engine.longest_tokens
-    if not longest or engine.kv_cache_bytes:
+def _longest_request(model: Sized, engine: EngineMemory, split: Split, memory_bytes: int) -> str | None:
+    """Say for which request the engine may find no room before it starts; None where it does, or asks for none."""
+    tokens = model.model.max_context if engine.longest_tokens is None else engine.longest_tokens
+    if not tokens:
         return None
-    alone = model.needs(split, engine, Demand(requests=1, context_tokens=longest, prompt_tokens=1))
-    if alone.total <= room_bytes:
+    one = Demand(requests=1, context_tokens=tokens, prompt_tokens=1)
+    alone = model.needs(split, replace(engine, kv_cache_bytes=None), one)
+    if engine.kv_cache_bytes:
+        is_short = alone.kv_cache > engine.kv_cache_bytes
+    else:
+        # Where the weights leave nothing, no length would do.
+        is_short = alone.kv_room(memory_bytes, engine.share) > 0 and alone.verdict(memory_bytes, engine.share) != "fits"
+    if not is_short:
         return None
-    return (
-        f"the engine wants room for one request of the longest length, {longest:,} tokens "
-        f"({alone.kv_cache / GB:.1f} GB of keys and values); a smaller max_model_len asks for less"
-    )
+    wants = f"{tokens:,} tokens ({alone.kv_cache / GB:.1f} GB of keys and values)"
+    return f"the engine wants room for the longest request it may get, {wants}; a smaller max_model_len asks for less"
 
 
 def _refusal(

@@ -90,8 +90,7 @@ def activation_bytes(
     rows = engine.logits_rows if engine.logits_rows is not None else requests
     hidden = tokens * model.hidden * bytes_per_value
     inside = tokens * max(model.mlp_values / split.tensor, model.expert_values) * bytes_per_value
-    each = engine.moe_logit_bytes if model.expert_values else None
-    choosing = rows * model.vocab * (each or engine.logit_bytes)
+    choosing = rows * model.vocab * engine.logit_bytes
     heads = tokens * model.head_values / split.tensor * bytes_per_value if engine.keeps_head_outputs else 0
     beside_mlp = (engine.hidden_copies + model.branches) * hidden + heads + inside
     summed = engine.norm_copies * hidden + heads if split.tensor > 1 else 0

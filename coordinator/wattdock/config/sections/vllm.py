@@ -15,11 +15,10 @@ SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
 # cuBLAS's on a Hopper GPU, which PyTorch takes from the pool that the peak is read from. Source: NVIDIA's cuBLAS
 # documentation, cublasSetWorkspace; PyTorch, CublasHandlePool.cpp.
 WORKSPACE_BYTES = 32 * 1024**2
-# Per request and vocabulary entry: 16-bit logits and their float32 copy. Mixtures of experts that vLLM serves by its
-# older model runner add probabilities and one random number for each.
-# Source: vLLM 0.26 to 0.32, VllmConfig.use_v2_model_runner, Sampler in vllm/v1/worker/gpu/sample and in vllm/v1/sample.
+# Per request and vocabulary entry: 16-bit logits and the float32 copy that some settings of sampling ask for. The older
+# model runner, which 0.26 uses for most mixtures of experts, may take 14; no such model was held against an engine.
+# Source: vLLM 0.26 and 0.32, VllmConfig.use_v2_model_runner, Sampler in vllm/v1/worker/gpu/sample and vllm/v1/sample.
 LOGIT_BYTES = 2 + 4
-MOE_LOGIT_BYTES = LOGIT_BYTES + 4 + 4
 
 
 class Section(ReplicableSection):
@@ -94,7 +93,6 @@ class Section(ReplicableSection):
             keeps_head_outputs=True,
             workspace_bytes=WORKSPACE_BYTES,
             logit_bytes=LOGIT_BYTES,
-            moe_logit_bytes=MOE_LOGIT_BYTES,
             kv_cache_bytes=self.kv_cache_memory_bytes,
             kv_dtype=str((self.model_extra or {}).get("kv_cache_dtype", "auto")),
             repeats_kv_heads=True,
