@@ -105,12 +105,17 @@ def measured(output: Path, launcher: str, *more: str, file: Path | None = None) 
     return results
 
 
+def three_digits(value: float) -> str:
+    """Return a figure to three digits, or to whole ones where it has more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def row(name: str, values: list[float], unit: str) -> Row:
     """Return one line of the table."""
     return (
         name,
-        f"{statistics.median(values):.3g} {unit}".strip(),
-        f"{min(values):.3g} … {max(values):.3g} of {len(values)}",
+        f"{three_digits(statistics.median(values))} {unit}".strip(),
+        f"{three_digits(min(values))} … {three_digits(max(values))} of {len(values)}",
     )
 
 
