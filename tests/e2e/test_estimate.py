@@ -85,6 +85,16 @@ def test_a_plan_refuses_what_cannot_fit_and_says_how_much_the_rest_takes(wattdoc
     assert "8b cannot fit on one GPU: 16.1 GB of weights and keys and values of 1000 requests" in planned.stdout
 
 
+def test_a_plan_tells_which_request_the_engine_may_find_no_room_for(wattdock: Command) -> None:
+    """A model of 16 GB on 24 GB: the workload fits, one request of the model's longest length does not."""
+    l4 = FakeGpu(uuid=fake_nvml.uuid_of(1), name="NVIDIA L4", memory_total_bytes=24 * 10**9)
+    planned = wattdock("plan", "--backend", "vllm", "--model", "shape:llama-3.1-8b", env=on_gpus(wattdock, l4))
+    assert planned.returncode == 0, planned.stderr
+    said = " ".join(planned.stdout.split())
+    assert "memory of shape:llama-3.1-8b, one GPU: uncertain: about " in said
+    assert "131,072 tokens (17.2 GB of keys and values); a smaller max_model_len asks for less" in said
+
+
 def test_an_estimate_stands_beside_what_the_engine_of_a_stored_result_found(wattdock: Command) -> None:
     """With the error of each part, and where it is beyond the aim."""
     made = document({}, [100.0], [600.0])
