@@ -19,9 +19,8 @@ Arm = Literal["A", "B"]
 Verdict = Literal["holds", "fails", "unresolved"]
 
 CONFIDENCE = 0.95
-# The share of a quadruple's turns that count: those in which each arm agrees best with itself. Half was chosen by two
-# runs on two CPUs, whose values it made scatter by 0.27 and 0.23 % instead of 0.59 and 0.24; a third had 0.14 then, and
-# 0.30 without.
+# The share of a quadruple's turns that count: those in which each arm agrees best with itself. Why, and why half:
+# docs/decisions/0030-comparing-arms.md.
 STEADY = 0.5
 # How much of these is left out at each end: a host that stalls for a tenth of a second hits few of them, and a mean
 # would be those.

@@ -21,10 +21,14 @@ def speeds(arms: list[Arm], rng: np.random.Generator, *, ratio: float, drift: fl
     return [float(rate * (ratio if arm == "A" else 1)) for arm, rate in zip(arms, common, strict=True)]
 
 
+def turns_of(arms: list[Arm], rates: list[float]) -> list[TurnSeen]:
+    return [turn_seen(arms[at : at + 4], rates[at : at + 4]) for at in range(0, len(arms), 4)]
+
+
 def quadruples(rng: np.random.Generator, *, drift: float, noise: float) -> list[float]:
     arms = [arm for number in range(QUADRUPLES) for arm in order(number)]
     rates = speeds(arms, rng, ratio=RATIO, drift=drift, noise=noise)
-    return [turn_seen(arms[first : first + 4], rates[first : first + 4]).log_ratio for first in range(0, len(arms), 4)]
+    return [turn.log_ratio for turn in turns_of(arms, rates)]
 
 
 def test_the_lower_bound_lies_below_the_true_ratio_as_often_as_it_says() -> None:
@@ -59,7 +63,7 @@ def quadruple_of_a_fitful_machine(rng: np.random.Generator, number: int) -> list
     arms = list(order(number)) * 60
     is_restless = np.cumsum(rng.random(len(arms)) < 0.15) % 2
     rates = np.exp(rng.normal(0, np.where(is_restless, 0.1, 0.01))) * [RATIO if arm == "A" else 1 for arm in arms]
-    return [turn_seen(arms[at : at + 4], rates[at : at + 4].tolist()) for at in range(0, len(arms), 4)]
+    return turns_of(arms, rates.tolist())
 
 
 def test_the_steadier_turns_are_sharper_and_favour_neither_arm() -> None:
@@ -96,9 +100,9 @@ def test_a_cost_that_comes_and_goes_is_for_plain_means_to_deny() -> None:
         arms = list(order(number)) * 40
         costs = np.where((np.array(arms) == "A") & (rng.random(len(arms)) < 0.2), 0.1, 0)
         rates = np.exp(rng.normal(0, 0.003, len(arms)) - costs).tolist()
-        turns = [turn_seen(arms[at : at + 4], rates[at : at + 4]) for at in range(0, len(arms), 4)]
+        turns = turns_of(arms, rates)
         claim.log_ratios.append(steady_mean(turns))
-        claim.plain.append(float(np.mean([turn.log_ratio for turn in turns])))
+        claim.plain.append(mean(turn.log_ratio for turn in turns))
     assert claim.seen is not None
     assert judge(claim.seen, claim.limit) == "holds"
     assert bounds(claim.plain).ratio == pytest.approx(0.98, abs=0.005)

@@ -9,7 +9,7 @@ import pytest
 from wattdock.config.experiment import ModelSpec
 from wattdock.config.placement import Split
 from wattdock.config.sections.vllm import Section
-from wattdock.estimate.against import Comparison, compare, split_of
+from wattdock.estimate.against import Comparison, Line, compare, split_of
 from wattdock.models.figures import known_figures
 
 GB = 10**9
@@ -43,6 +43,16 @@ def reported(weights: int, **others: int | None) -> dict[str, int | None]:
     return found | {"graph_estimate_bytes": GB // 2, "other_bytes": GB // 4, "total_bytes": TOTAL} | others
 
 
+def lines_of_h200(
+    found: tuple[int, int, int], sequences: int, parallelism: dict[str, Any], shape: str = "llama-3.1-8b"
+) -> dict[str, Line]:
+    """Hold estimates against the weights, activation peak and KV cache that vLLM found with 16,384 tokens per step."""
+    parts = dict(zip(("weights_bytes", "activation_peak_bytes", "kv_cache_bytes"), found, strict=True))
+    by_gpu = {"GPU-a": parts | {"total_bytes": 150_109_880_320}}
+    in_effect = {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 16_384, "max_num_seqs": sequences}
+    return {line.part: line for line in compared(in_effect | {"memory_by_gpu": by_gpu}, parallelism, shape).lines}
+
+
 def test_each_part_stands_beside_the_engine_s_own_with_its_error() -> None:
     """The fullest GPU is compared; the one with the least cache decides for all."""
     by_gpu = {"GPU-a": reported(8 * GB), "GPU-b": reported(9 * GB, kv_cache_bytes=99 * GB)}
@@ -72,11 +82,7 @@ def test_what_is_in_effect_goes_before_what_was_written() -> None:
 @pytest.mark.parametrize("shape", FOUND)
 def test_what_vllm_found_on_an_h200_is_estimated_within_half_a_percent(shape: str) -> None:
     """Weights, the peak of activations, and what they leave for keys and values."""
-    weights, peak, cache = FOUND[shape]
-    found = {"weights_bytes": weights, "activation_peak_bytes": peak, "kv_cache_bytes": cache}
-    found |= {"graph_estimate_bytes": 0, "other_bytes": 241_172_480, "total_bytes": 150_109_880_320}
-    in_effect = {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 16_384, "max_num_seqs": 512}
-    lines = {line.part: line for line in compared(in_effect | {"memory_by_gpu": {"GPU-a": found}}, {}, shape).lines}
+    lines = lines_of_h200(FOUND[shape], 512, {}, shape)
     assert lines["weights"].error == pytest.approx(0, abs=0.005)
     assert lines["activation peak"].error == pytest.approx(0, abs=1e-5)
     assert lines["KV cache"].error == pytest.approx(0, abs=0.005)
@@ -96,11 +102,8 @@ SPLIT = {
 @pytest.mark.parametrize("split", SPLIT)
 def test_what_vllm_found_of_a_split_model_is_estimated_within_two_percent(split: str) -> None:
     """The peak of activations to a few bytes; what is assumed for communicators costs the cache less than 1 %."""
-    parallelism, (weights, peak, cache) = SPLIT[split]
-    found = {"weights_bytes": weights, "activation_peak_bytes": peak, "kv_cache_bytes": cache}
-    found |= {"graph_estimate_bytes": 0, "other_bytes": 69_206_016, "total_bytes": 150_109_880_320}
-    in_effect = {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 16_384, "max_num_seqs": 128}
-    lines = {line.part: line for line in compared(in_effect | {"memory_by_gpu": {"GPU-a": found}}, parallelism).lines}
+    parallelism, found = SPLIT[split]
+    lines = lines_of_h200(found, 128, parallelism)
     assert lines["weights"].error == pytest.approx(0, abs=0.016)
     assert lines["activation peak"].error == pytest.approx(0, abs=1e-5)
     assert lines["KV cache"].error == pytest.approx(0, abs=0.01)
@@ -116,13 +119,10 @@ COMPILED = {
 @pytest.mark.parametrize("split", COMPILED)
 def test_a_load_that_compiled_peaked_sixty_mebibytes_above_the_estimate(split: str) -> None:
     """Choosing tokens for twice the sequences is not what decides; compiling adds the same to either split."""
-    parallelism, (weights, peak, cache) = COMPILED[split]
-    found = {"weights_bytes": weights, "activation_peak_bytes": peak, "kv_cache_bytes": cache}
-    found |= {"graph_estimate_bytes": 0, "other_bytes": 71_303_168, "total_bytes": 150_109_880_320}
-    in_effect = {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 16_384, "max_num_seqs": 1024}
-    lines = {line.part: line for line in compared(in_effect | {"memory_by_gpu": {"GPU-a": found}}, parallelism).lines}
+    parallelism, found = COMPILED[split]
+    lines = lines_of_h200(found, 1024, parallelism)
     assert lines["weights"].error == pytest.approx(0, abs=0.01)
-    assert peak - (lines["activation peak"].estimated or 0) == pytest.approx(60 * 2**20, abs=20_000)
+    assert found[1] - (lines["activation peak"].estimated or 0) == pytest.approx(60 * 2**20, abs=20_000)
     assert lines["KV cache"].error == pytest.approx(0, abs=0.01)
 
 

@@ -11,7 +11,7 @@ from wattdock.estimate.fit import Demand
 from wattdock.known import all_known, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from wattdock.config.placement import EngineMemory
     from wattdock.estimate.estimate import Sized
@@ -91,9 +91,14 @@ def compare(
     needed = model.needs(split, engine, Demand(requests=1, context_tokens=1, prompt_tokens=1))
     by_gpu = list((effective.get("memory_by_gpu") or {}).values())
     lines = (
-        Line("weights", needed.weights, _most(by_gpu, "weights_bytes"), exact=True),
-        Line("activation peak", needed.activations, _most(by_gpu, "activation_peak_bytes"), exact=False),
-        Line("graphs and other", needed.overhead, _graphs_and_other(by_gpu), exact=False),
+        Line("weights", needed.weights, _most(one.get("weights_bytes") for one in by_gpu), exact=True),
+        Line(
+            "activation peak",
+            needed.activations,
+            _most(one.get("activation_peak_bytes") for one in by_gpu),
+            exact=False,
+        ),
+        Line("graphs and other", needed.overhead, _most(map(_graphs_and_other, by_gpu)), exact=False),
         Line("KV cache", *_cache(needed, engine, by_gpu), exact=False),
         Line("KV cache tokens", *_tokens(model, needed, engine, effective, by_gpu), exact=False),
     )
@@ -106,27 +111,22 @@ def _dtype(effective: Mapping[str, Any]) -> str:
     return "auto" if effective.get("quantization") or not isinstance(given, str) else given
 
 
-def _most(by_gpu: list[Mapping[str, Any]], name: str) -> float | None:
-    known = all_known(one.get(name) for one in by_gpu)
+def _most(of_gpus: Iterable[float | None]) -> float | None:
+    known = all_known(of_gpus)
     return float(max(known)) if known else None
 
 
-def _graphs_and_other(by_gpu: list[Mapping[str, Any]]) -> float | None:
+def _graphs_and_other(found: Mapping[str, Any]) -> float | None:
     """What captured graphs hold of torch's memory goes before what the engine expected them to take."""
-
-    def of(one: Mapping[str, Any]) -> float | None:
-        held = one.get("pool_bytes")
-        return known_sum((one.get("graph_estimate_bytes") if held is None else held, one.get("other_bytes")))
-
-    known = all_known(of(one) for one in by_gpu)
-    return float(max(known)) if known else None
+    held = found.get("pool_bytes")
+    return known_sum((found.get("graph_estimate_bytes") if held is None else held, found.get("other_bytes")))
 
 
 def _room(needed: Needs, engine: EngineMemory, by_gpu: list[Mapping[str, Any]]) -> float | None:
     """What the estimate leaves for keys and values on the GPU that the engine saw."""
     if engine.kv_cache_bytes:
         return float(engine.kv_cache_bytes)
-    total = _most(by_gpu, "total_bytes")
+    total = _most(one.get("total_bytes") for one in by_gpu)
     return None if total is None else needed.kv_room(total, engine.share)
 
 
