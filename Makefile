@@ -124,9 +124,9 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 	@$(BIN)/python docker/fetch_wheels.py \
 	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
 
-bench: environments ## Measure what wattdock itself costs: make bench ARGS='--only pytorch --quadruples 10'
+bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
+	@$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py)
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
-	@$(BIN)/python benchmarks/container_costs.py
 
 clean: ## Remove environments and caches, not results
 	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info

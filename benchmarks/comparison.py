@@ -6,39 +6,36 @@ Knows no engine: an arm is a call that does one block of work and returns what w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from operator import itemgetter
-from statistics import mean
 from typing import TYPE_CHECKING
 
-from paired import order, steady_mean, turn_seen
+from paired import bounds, log_ratio, log_ratio_left, order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from paired import Arm, Claim, TurnSeen
+    from paired import Arm, Bounds, Claim
 
     from wattdock.records import GeneratedPass
 
     Arms = Mapping[Arm, Callable[[], GeneratedPass]]
-    # Four passes in the order they were run in, each with its arm.
-    Turn = list[tuple[Arm, GeneratedPass]]
+    # In the order they were run in, each with its arm.
+    Passes = list[tuple[Arm, GeneratedPass]]
+
+# An engine is not at its pace at once: on H200s the first quadruple of three runs stood 0.3 to 0.45 % from the others.
+WARM_UP = -1
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that an arm is judged by; more is better.
+    """Something that an arm is judged by: a time, so less is better.
 
     Attributes:
-        claim: What its ratio, A over B, is held against.
+        claim: What its ratio, B over A, is held against.
         of: Reads it off one pass.
     """
 
     claim: Claim
     of: Callable[[GeneratedPass], float]
-
-    def seen_in(self, turn: Turn) -> TurnSeen:
-        """Return what four passes say of it."""
-        return turn_seen([arm for arm, _ in turn], [self.of(one) for _, one in turn])
 
 
 @dataclass
@@ -49,8 +46,8 @@ class Comparison:
         on: Engine and size of the work, for people.
         requests: Per pass, the same in both arms.
         passes: Per block.
-        blocks: Arm, seconds and output tokens of each block so far.
-        durations_s: Arm and seconds of every pass so far: one list per quadruple, of its turns.
+        blocks: Arm, seconds and output tokens of each block so far; the warm-up's are not among them.
+        durations_s: Arm and seconds of every pass so far, in the order they were run in: one list per quadruple.
     """
 
     on: str
@@ -58,12 +55,19 @@ class Comparison:
     passes: int
     quantities: Sequence[Quantity]
     blocks: list[tuple[Arm, float, int]] = field(default_factory=list)
-    durations_s: list[list[list[tuple[Arm, float]]]] = field(default_factory=list)
+    durations_s: list[list[tuple[Arm, float]]] = field(default_factory=list)
 
     @property
     def claims(self) -> list[Claim]:
         """What is held against it."""
         return [quantity.claim for quantity in self.quantities]
+
+    @property
+    def left_to_the_next(self) -> Bounds | None:
+        """What passes of A leave to the next pass, as the ratio of rates; None where a block is one pass."""
+        if self.passes == 1 or not self.durations_s:
+            return None
+        return bounds([log_ratio_left(quadruple) for quadruple in self.durations_s])
 
     def rate_of(self, arm: Arm) -> float:
         """Return an arm's output tokens per second over all its blocks."""
@@ -71,25 +75,25 @@ class Comparison:
         return sum(count for _, count in own) / sum(took_s for took_s, _ in own)
 
     def run(self, arms: Arms, after_each: Callable[[], None]) -> None:
-        """Run the planned quadruples of blocks; call `after_each` after every one of them."""
+        """Run a quadruple of blocks to warm up and then the planned ones; call `after_each` after each of these."""
+        self._quadruple(WARM_UP, arms)
         for number in range(self.claims[0].planned):
-            turns = self._quadruple(number, arms)
-            self._keep_blocks(turns)
-            self.durations_s.append([[(arm, one.span.duration_s) for arm, one in turn] for turn in turns])
+            done = self._quadruple(number, arms)
+            self._keep_blocks(done)
+            self.durations_s.append([(arm, one.span.duration_s) for arm, one in done])
             for quantity in self.quantities:
-                seen = [quantity.seen_in(turn) for turn in turns]
-                quantity.claim.log_ratios.append(steady_mean(seen))
-                quantity.claim.plain.append(mean(turn.log_ratio for turn in seen))
+                quantity.claim.log_ratios.append(log_ratio([(arm, quantity.of(one)) for arm, one in done]))
             after_each()
 
-    def _quadruple(self, number: int, arms: Arms) -> list[Turn]:
+    def _quadruple(self, number: int, arms: Arms) -> Passes:
         """Run four blocks: turns of one pass of each."""
-        return [[(arm, arms[arm]()) for arm in order(number)] for _ in range(self.passes)]
+        return [(arm, arms[arm]()) for _ in range(self.passes) for arm in order(number)]
 
-    def _keep_blocks(self, turns: Sequence[Turn]) -> None:
-        for block in zip(*(sorted(turn, key=itemgetter(0)) for turn in turns), strict=True):
-            passes = [one for _, one in block]
-            self.blocks.append((block[0][0], seconds(passes), tokens(passes)))
+    def _keep_blocks(self, done: Passes) -> None:
+        for arm in sorted({arm for arm, _ in done}):
+            own = [one for which, one in done if which == arm]
+            for block in (own[::2], own[1::2]):
+                self.blocks.append((arm, seconds(block), tokens(block)))
 
 
 def seconds(block: Sequence[GeneratedPass]) -> float:

@@ -20,6 +20,7 @@ from typing import Any
 from wattdock import __version__
 from wattdock.client import RunnerClient
 from wattdock.errors import PreflightError
+from wattdock.images.build import revision
 from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher, create_and_start
 from wattdock.launch.engine import Containers, connect, find_containers
@@ -130,11 +131,12 @@ def main() -> None:
         scratch = Path(folder)
         rows = [*bench_launch(containers, scratch), *bench_throughput(scratch), *bench_sweep(scratch)]
     engine = containers.engine
+    sources = f"wattdock {__version__} at revision {revision()}"
     machine = f"{os.cpu_count()} CPUs, {engine.name} {engine.version}, the PyTorch CPU image"
     lines = [
         "# What a container costs beside a process",
         "",
-        f"`make bench` with wattdock {__version__} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU.",
+        f"`make bench` with {sources} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU.",
         "",
         "| what | median | range |",
         "|---|---|---|",

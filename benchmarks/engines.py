@@ -159,9 +159,9 @@ class LiveEngine:
         return time.perf_counter() - began - span.duration_s
 
 
-def tokens_per_s(one: GeneratedPass) -> float:
-    """Return a pass's output tokens per second of its span."""
-    return one.output_tokens / one.span.duration_s
+def duration_s(one: GeneratedPass) -> float:
+    """Return the length of a pass's span, in seconds."""
+    return one.span.duration_s
 
 
 def tpot_p99_s(one: GeneratedPass) -> float:

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from paired import bounds
-
 from wattdock import __version__
 
 if TYPE_CHECKING:
@@ -23,15 +21,14 @@ HOW_TO_READ = """\
 Both arms run on one live engine in one process. Every block is the same number of passes and requests, on prompts of
 their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
 (ABBA, in every other quadruple BAAB): only what changes faster blurs a ratio, and each arm comes after itself as often
-as after the other. From each quadruple of blocks comes one value: the mean logarithm of the ratio of rates, over the
-steadier half of its turns (rounded up), of these without the lowest and the highest fifth, in whole turns. How steady
-a turn is, each arm says by itself: by how far its two passes are apart. So it is the ratio where neither arm was
-disturbed. What plain means over all turns give stands below: a cost that comes and goes would show there. The bound is
-one-sided, 95 %, by Student's t over the quadruples' values. *Margin* is what so many values with such a scatter can
-resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit, a ratio above 1 counting
-as 1, since nothing in the first arm makes an engine faster; `fails`: the upper bound is below it; `unresolved` is
-neither, and no pass. So is what the plain means' ratio denies, and a lower bound above 1 by either: the arms then
-differ in something else, which may hide a cost.
+as after the other. From each quadruple of blocks comes one value: the logarithm of the ratio of rates, each arm's times
+summed, so that a pause counts for as long as it lasts. One quadruple runs before the first and does not count. The
+bound is one-sided, 95 %, by Student's t over the quadruples' values. *Margin* is what so many values with such a
+scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit, a ratio above
+1 counting as 1, since nothing in the first arm makes an engine faster; `fails`: the upper bound is below it;
+`unresolved` is neither, and no pass. So is a lower bound above 1: the arms then differ in something else, which may
+hide a cost. *Left to the next* is what a pass of the first arm costs the pass after it, whichever arm that is: turns
+let it fall on both, so the ratio does not have it.
 
 *Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
 engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
@@ -44,12 +41,14 @@ class Figures:
 
     Attributes:
         command: As it was typed.
+        revision: The commit of the sources.
         machine: Without its name.
         meter: What the sampling threads took, and what they read.
         notes: What was not measured, and why.
     """
 
     command: str
+    revision: str
     machine: str
     rows: list[Row] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
@@ -61,7 +60,7 @@ class Figures:
         """Return all of it as Markdown."""
         parts = [
             f"# What wattdock {__version__} itself costs",
-            f"`{self.command}` on {self.begun:%Y-%m-%d}: {self.machine}.",
+            f"`{self.command}` at revision {self.revision} on {self.begun:%Y-%m-%d}: {self.machine}.",
         ]
         if self.rows:
             parts.append(table(("what", "median", "range"), self.rows))
@@ -109,10 +108,9 @@ def details(one: Comparison) -> Iterator[str]:
     for claim in one.claims:
         values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
         yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"
-        if claim.plain != claim.log_ratios:
-            plain = bounds(claim.plain)
-            lower = "–" if plain.lower is None else f"{plain.lower:.4f}"
-            yield f"{claim.what}, from plain means: {plain.ratio:.4f}, lower bound {lower}"
+    if left := one.left_to_the_next:
+        lower = "–" if left.lower is None else f"{left.lower:.4f}"
+        yield f"{one.claims[0].what}, left to the next: {left.ratio:.4f}, lower bound {lower}"
 
 
 def meter_cost(what: str, cost: MeterCost) -> str:

@@ -1,12 +1,13 @@
 """Compare two ways of doing the same work on a machine whose speed drifts: paired blocks, and what they can resolve.
 
-Pure statistics: runs nothing and knows neither engines nor meters. Rates are work per time, so more is better.
+Pure statistics: runs nothing and knows neither engines nor meters.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, exp, log, sqrt
+from itertools import pairwise
+from math import exp, log, sqrt
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal
 
@@ -19,55 +20,33 @@ Arm = Literal["A", "B"]
 Verdict = Literal["holds", "fails", "unresolved"]
 
 CONFIDENCE = 0.95
-# The share of a quadruple's turns that count: those in which each arm agrees best with itself. Why, and why half:
-# docs/decisions/0030-comparing-arms.md.
-STEADY = 0.5
-# How much of these is left out at each end: a host that stalls for a tenth of a second hits few of them, and a mean
-# would be those.
-TRIMMED = 0.2
 # A drift that is linear cancels in each of them, one that is bent in the same way between the two. Either of them again
 # and again puts each arm behind itself as often as behind the other: what a pass leaves to the next one disturbs both.
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 
 
 def order(number: int) -> tuple[Arm, ...]:
-    """Return the arms of every four passes of quadruple `number`, from 0."""
+    """Return the arms of every four passes of quadruple `number`; -1 is the one before the first."""
     return ORDERS[number % 2]
 
 
-@dataclass(frozen=True)
-class TurnSeen:
-    """What four passes of equal work, two of each arm, say.
+def log_ratio(passes: Sequence[tuple[Arm, float]]) -> float:
+    """Return the natural logarithm of A's rate over B's, from the times of passes of equal work, as many of each arm.
 
-    Attributes:
-        log_ratio: Natural logarithm of A's rate over B's: what changes more slowly than the turn cancels.
-        unrest: How far each arm is from itself: the sum of the distances between the logarithms of its two rates. A
-            ratio between the arms cancels in it; what slows an arm now and then does not, be it the machine or the arm.
+    Times are summed first, so that a pause counts for as long as it lasts, however rare it is.
     """
-
-    log_ratio: float
-    unrest: float
-
-
-def turn_seen(arms: Sequence[Arm], rates: Sequence[float]) -> TurnSeen:
-    """Return what a turn says, from one rate per place in `arms`, two of each."""
-    (a1, a2), (b1, b2) = ([log(rate) for of, rate in zip(arms, rates, strict=True) if of == arm] for arm in ("A", "B"))
-    return TurnSeen((a1 + a2 - b1 - b2) / 2, abs(a1 - a2) + abs(b1 - b2))
+    took = {arm: sum(time for of, time in passes if of == arm) for arm in ORDERS[0]}
+    return log(took["B"] / took["A"])
 
 
-def steady_mean(turns: Sequence[TurnSeen]) -> float:
-    """Return the trimmed mean log ratio of the steadiest half of the turns, rounded up: of one, its own.
+def log_ratio_left(passes: Sequence[tuple[Arm, float]]) -> float:
+    """Return what a pass leaves to the next: the same ratio, of whatever came after one of A and after one of B.
 
-    It tells the ratio where neither arm was disturbed; a cost that comes and goes is for plain means to show.
+    Args:
+        passes: In the order they were run in; at least two turns of an `order`.
     """
-    steadiest = sorted(turns, key=lambda turn: turn.unrest)[: ceil(STEADY * len(turns))]
-    return trimmed_mean([turn.log_ratio for turn in steadiest])
-
-
-def trimmed_mean(values: Sequence[float]) -> float:
-    """Return the mean without the `TRIMMED` lowest and highest shares, each rounded down to whole values."""
-    left_out = int(TRIMMED * len(values))
-    return mean(sorted(values)[left_out : len(values) - left_out])
+    after = {arm: mean(time for (before, _), (_, time) in pairwise(passes) if before == arm) for arm in ORDERS[0]}
+    return log(after["B"] / after["A"])
 
 
 @dataclass(frozen=True)
@@ -123,14 +102,12 @@ class Claim:
         what: What is compared, for people.
         planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
         log_ratios: One per quadruple so far.
-        plain: The same from plain means over all turns, to be seen beside them.
     """
 
     what: str
     limit: float
     planned: int
     log_ratios: list[float] = field(default_factory=list)
-    plain: list[float] = field(default_factory=list)
 
     @property
     def seen(self) -> Bounds | None:
@@ -139,17 +116,6 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Unresolved until all planned quadruples are there.
-
-        What is to hold must not be denied by plain means: neither their ratio below the limit, nor their bound above 1.
-        What is to fail must not either: by their ratio at the limit or above. That their own bound lies on the same
-        side is not asked for: a few stalls decide it.
-        """
+        """Unresolved until all planned quadruples are there."""
         seen = self.seen
-        if seen is None or seen.n < self.planned:
-            return "unresolved"
-        verdict = judge(seen, self.limit)
-        plain = bounds(self.plain) if self.plain else seen
-        is_below = plain.ratio < self.limit
-        denied = {"holds": is_below or (plain.lower or 0) > 1, "fails": not is_below}
-        return "unresolved" if denied.get(verdict) else verdict
+        return judge(seen, self.limit) if seen and seen.n == self.planned else "unresolved"

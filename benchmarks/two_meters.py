@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from wattdock import __version__
 from wattdock.config.load import load_study
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.host.folders import wattdock_home
+from wattdock.images.build import revision
 from wattdock.merge.energy import SpanJoules
 from wattdock.meter.choice import MeterChoice
 from wattdock.meter.nvml import NvmlMeter
@@ -156,6 +158,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("two_meters: interrupted; what was measured until then:\n")
         interrupted = True
+    sys.stdout.write(f"wattdock {__version__} at revision {revision()}\n\n")
     rows = [row for stored in run.stored for row in rows_of(stored.result, both.zeus_timelines)]
     for line in (HEADER, tuple("---" for _ in HEADER), *rows):
         sys.stdout.write(f"| {' | '.join(line)} |\n")

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from statistics import mean
 
 import numpy as np
 import pytest
-from paired import Arm, Claim, TurnSeen, bounds, judge, order, steady_mean, trimmed_mean, turn_seen
+from paired import Arm, Claim, bounds, judge, log_ratio, log_ratio_left, order
 
 RATIO = 0.99
-TRIALS, QUADRUPLES = 2000, 6
+TRIALS, QUADRUPLES, TURNS = 2000, 6, 200
 
 
-def speeds(arms: list[Arm], rng: np.random.Generator, *, ratio: float, drift: float, noise: float) -> list[float]:
-    """Rates of blocks in a row: A is `ratio` times as fast as B, all drift by `drift` per block and swing slowly."""
+def durations(arms: list[Arm], rng: np.random.Generator, *, ratio: float, drift: float, noise: float) -> list[float]:
+    """Times of blocks in a row: A is `ratio` times as fast as B, all drift by `drift` per block and swing slowly."""
     number = np.arange(len(arms))
     swing = 0.02 * np.sin(2 * np.pi * (number / 37 + rng.uniform()))
     common = np.exp(drift * number + swing + rng.normal(0, noise, len(arms)))
-    return [float(rate * (ratio if arm == "A" else 1)) for arm, rate in zip(arms, common, strict=True)]
-
-
-def turns_of(arms: list[Arm], rates: list[float]) -> list[TurnSeen]:
-    return [turn_seen(arms[at : at + 4], rates[at : at + 4]) for at in range(0, len(arms), 4)]
+    return [float(took / (ratio if arm == "A" else 1)) for arm, took in zip(arms, common, strict=True)]
 
 
 def quadruples(rng: np.random.Generator, *, drift: float, noise: float) -> list[float]:
     arms = [arm for number in range(QUADRUPLES) for arm in order(number)]
-    rates = speeds(arms, rng, ratio=RATIO, drift=drift, noise=noise)
-    return [turn.log_ratio for turn in turns_of(arms, rates)]
+    passes = list(zip(arms, durations(arms, rng, ratio=RATIO, drift=drift, noise=noise), strict=True))
+    return [log_ratio(passes[at : at + 4]) for at in range(0, len(passes), 4)]
 
 
 def test_the_lower_bound_lies_below_the_true_ratio_as_often_as_it_says() -> None:
@@ -41,79 +36,70 @@ def test_the_lower_bound_lies_below_the_true_ratio_as_often_as_it_says() -> None
 
 
 def test_a_drift_that_fools_pairs_does_not_fool_quadruples() -> None:
-    """A machine that slows down by 1 % per block makes whatever comes first look better by that."""
-    rng = np.random.default_rng(1)
-    first, second = speeds(["A", "B"], rng, ratio=1.0, drift=-0.01, noise=0.0)
-    assert abs(np.log(first / second)) > 0.008
-    arms = list(order(0))
-    steady = [100 * float(np.exp(-0.01 * place)) for place in range(4)]
-    assert turn_seen(arms, steady).log_ratio == pytest.approx(0, abs=1e-12)
+    """A machine that slows down by 1 % of the first block per block makes whatever comes first look better by that."""
+    passes = [(arm, 100.0 + place) for place, arm in enumerate(order(0))]
+    assert log_ratio(passes[:2]) > 0.009
+    assert log_ratio(passes) == pytest.approx(0, abs=1e-12)
 
 
 def test_a_drift_that_is_bent_cancels_between_neighbouring_quadruples() -> None:
     """Each order alone would see it, with opposite signs."""
-    bent = [float(np.exp(0.01 * place**2)) for place in (-1.5, -0.5, 0.5, 1.5)]
-    first, second = (turn_seen(order(number), bent).log_ratio for number in (0, 1))
-    assert first == pytest.approx(0.02)
+    bent = [1 + 0.01 * place**2 for place in (-1.5, -0.5, 0.5, 1.5)]
+    first, second = (log_ratio(list(zip(order(number), bent, strict=True))) for number in (0, 1))
+    assert first == pytest.approx(-0.02, abs=5e-4)
     assert first + second == pytest.approx(0, abs=1e-12)
 
 
-def quadruple_of_a_fitful_machine(rng: np.random.Generator, number: int) -> list[TurnSeen]:
-    """Sixty turns on a machine that is calm or restless for some passes at a time; A is `RATIO` times as fast as B."""
-    arms = list(order(number)) * 60
+def fitful_quadruple(rng: np.random.Generator, number: int, *, pauses: float, longer: float) -> list[tuple[Arm, float]]:
+    """A quadruple on a machine that is calm or restless for some passes at a time; some passes of A take longer.
+
+    Args:
+        pauses: Share of A's passes that are hit.
+        longer: How many times their length these take in addition.
+    """
+    arms = list(order(number)) * TURNS
     is_restless = np.cumsum(rng.random(len(arms)) < 0.15) % 2
-    rates = np.exp(rng.normal(0, np.where(is_restless, 0.1, 0.01))) * [RATIO if arm == "A" else 1 for arm in arms]
-    return turns_of(arms, rates.tolist())
+    took = np.exp(rng.normal(0, np.where(is_restless, 0.1, 0.01)))
+    is_hit = (rng.random(len(arms)) < pauses) & (np.array(arms) == "A")
+    return list(zip(arms, (took * np.where(is_hit, 1 + longer, 1)).tolist(), strict=True))
 
 
-def test_the_steadier_turns_are_sharper_and_favour_neither_arm() -> None:
-    """Over many quadruples of both orders: the ratio, with less scatter than trimming or a plain mean leaves."""
-    rng = np.random.default_rng(3)
-    seen = [quadruple_of_a_fitful_machine(rng, number) for number in range(400)]
-    steady = [steady_mean(turns) for turns in seen]
-    trimmed, plain = ([of([turn.log_ratio for turn in turns]) for turns in seen] for of in (trimmed_mean, mean))
-    for values in (steady, trimmed, plain):
-        assert np.mean(values) == pytest.approx(np.log(RATIO), abs=4 * np.std(values) / np.sqrt(len(values)))
-    assert np.std(steady) < 0.75 * np.std(trimmed) < np.std(plain)
-
-
-def test_a_change_that_no_arm_shows_is_left_to_trimming() -> None:
-    """Both passes in the middle at another speed: as steady as can be, and as wrong, with either order its own way."""
-    odd = [1.0, 0.7, 0.7, 1.0]
-    hidden = [turn_seen(order(number), odd) for number in (0, 1)]
-    assert [turn.unrest for turn in hidden] == [0, 0]
-    assert hidden[0].log_ratio == pytest.approx(-hidden[1].log_ratio)
-    calm = [TurnSeen(0.001, 0.0)] * 18
-    assert steady_mean([hidden[0], *calm]) == pytest.approx(0.001)
-
-
-def test_one_turn_is_its_own_mean() -> None:
-    """Closed loops have one per quadruple."""
-    assert steady_mean([TurnSeen(-0.003, 0.2)]) == -0.003
-
-
-def test_a_cost_that_comes_and_goes_is_for_plain_means_to_deny() -> None:
-    """A tenth in every fifth pass of one arm: the steadier turns miss it, and the claim does not hold for them."""
-    rng = np.random.default_rng(11)
+def verdict_on(rng: np.random.Generator, *, pauses: float, longer: float) -> str:
     claim = Claim("a / b", 0.995, planned=8)
     for number in range(claim.planned):
-        arms = list(order(number)) * 40
-        costs = np.where((np.array(arms) == "A") & (rng.random(len(arms)) < 0.2), 0.1, 0)
-        rates = np.exp(rng.normal(0, 0.003, len(arms)) - costs).tolist()
-        turns = turns_of(arms, rates)
-        claim.log_ratios.append(steady_mean(turns))
-        claim.plain.append(mean(turn.log_ratio for turn in turns))
-    assert claim.seen is not None
-    assert judge(claim.seen, claim.limit) == "holds"
-    assert bounds(claim.plain).ratio == pytest.approx(0.98, abs=0.005)
-    assert claim.verdict == "unresolved"
+        claim.log_ratios.append(log_ratio(fitful_quadruple(rng, number, pauses=pauses, longer=longer)))
+    return claim.verdict
 
 
-def test_what_plain_means_do_not_see_has_not_failed() -> None:
-    """Too slow in the turns that count, and not over all."""
-    slow = [-0.02, -0.0201, -0.0199, -0.02]
-    assert Claim("a / b", 0.995, planned=4, log_ratios=slow, plain=slow).verdict == "fails"
-    assert Claim("a / b", 0.995, planned=4, log_ratios=slow, plain=[0.0] * 4).verdict == "unresolved"
+@pytest.mark.parametrize(("pauses", "longer"), [(0.002, 10), (0.001, 20), (0.01, 0.8), (0.2, 0.1), (1, 0.0055)])
+def test_a_cost_above_the_limit_is_seldom_said_to_be_below_it(pauses: float, longer: float) -> None:
+    """Costs of 0.55 to 2 % on a fitful machine, as rare long pauses or spread evenly: at most in one case of twenty."""
+    rng = np.random.default_rng(11)
+    said = [verdict_on(rng, pauses=pauses, longer=longer) for _ in range(100)]
+    assert said.count("holds") <= 0.05 * len(said)
+
+
+def test_no_cost_is_mostly_shown_to_be_small_on_the_same_machine() -> None:
+    """So the limit can be met there, and what is said of costs above it is no accident of too much scatter."""
+    rng = np.random.default_rng(12)
+    said = [verdict_on(rng, pauses=0, longer=0) for _ in range(100)]
+    assert said.count("holds") > 0.5 * len(said)
+    assert said.count("fails") == 0
+
+
+def test_what_a_pass_leaves_to_the_next_is_seen_apart_from_what_it_costs() -> None:
+    """Passes of A take 1 % longer, and whatever comes after one of these 3 % longer; the machine slows down besides."""
+    left, direct = [], []
+    for number in range(2):
+        arms = list(order(number)) * 50
+        passes, before = [], arms[-1]
+        for place, arm in enumerate(arms):
+            passes.append((arm, (1.01 if arm == "A" else 1) * (1.03 if before == "A" else 1) * (1 + 1e-4 * place)))
+            before = arm
+        left.append(log_ratio_left(passes))
+        direct.append(log_ratio(passes))
+    assert bounds(left).ratio == pytest.approx(1 / 1.03, abs=3e-4)
+    assert bounds(direct).ratio == pytest.approx(1 / 1.01, abs=3e-4)
 
 
 @pytest.mark.parametrize(
@@ -137,21 +123,6 @@ def test_a_run_cut_short_is_unresolved_however_good_it_looks() -> None:
     """To stop where the figure is good would void the bound."""
     short, whole = (Claim("a / b", 0.995, planned=4, log_ratios=[0.0, 0.0001, -0.0001, 0.0][:n]) for n in (3, 4))
     assert (short.verdict, whole.verdict) == ("unresolved", "holds")
-
-
-def test_a_pause_that_trimming_hides_is_no_cost_that_is_shown_to_be_small() -> None:
-    """Trimmed values hold; plain ones of the same turns lie below the limit."""
-    trimmed = [0.0, 0.0001, -0.0001, 0.0]
-    paused = Claim("a / b", 0.995, planned=4, log_ratios=trimmed, plain=[value - 0.006 for value in trimmed])
-    assert paused.verdict == "unresolved"
-    assert Claim("a / b", 0.995, planned=4, log_ratios=trimmed, plain=trimmed).verdict == "holds"
-
-
-def test_stalls_that_one_arm_has_more_of_deny_what_is_to_hold() -> None:
-    """Plain means shown to lie above 1: the arms differ in something that trimming hides."""
-    trimmed = [0.0, 0.0001, -0.0001, 0.0]
-    stalled = Claim("a / b", 0.995, planned=4, log_ratios=trimmed, plain=[value + 0.006 for value in trimmed])
-    assert stalled.verdict == "unresolved"
 
 
 def test_each_arm_comes_after_itself_as_often_as_after_the_other() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from contextlib import contextmanager
@@ -19,11 +18,11 @@ from wattdock_pytorch import PyTorchBackend  # noqa: E402
 from wattdock_runner.errors import WrongState  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from wattdock_pytorch_load import PyTorchModel
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
+    from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
 
 PLANTED = 0.01
@@ -37,17 +36,6 @@ class BarePyTorchBackend(PyTorchBackend):
     def __init__(self) -> None:
         super().__init__()
         self._step_ns = 0.0
-
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
-        """Load as the PyTorch runner does, and leave what was loaded out of Python's garbage collections.
-
-        A full one takes tenths of a second and comes with whichever object is one too many. The runner makes most of
-        its objects between passes, a bare loop does not: it would pay for them inside.
-        """
-        loaded = super().load(order, report)
-        gc.collect()
-        gc.freeze()
-        return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run one pass as the PyTorch runner does, or bare."""

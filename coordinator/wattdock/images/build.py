@@ -174,8 +174,11 @@ def source_date() -> int:
 
 
 def revision() -> str:
-    """Return the commit that is checked out, marked where files differ from it; "unknown" outside a git checkout."""
-    return _git("describe", "--always", "--dirty") or "unknown"
+    """Return the commit that is checked out, marked where files differ from it.
+
+    Outside a git checkout: what WATTDOCK_REVISION says, else "unknown".
+    """
+    return _git("describe", "--always", "--dirty") or os.environ.get("WATTDOCK_REVISION") or "unknown"
 
 
 def _git(*words: str) -> str | None:
