@@ -87,7 +87,7 @@ class Size:
 
 # On a CPU the tiny model keeps a step to milliseconds, so that what is done once per step shows. PyTorch's passes are
 # short because a host's speed wanders on every time scale: the more often two arms take turns, the less of it is left.
-# Eight tokens weigh what the runner does once per pass more heavily than any pass that people run.
+# Four or eight tokens weigh what the runner does once per pass more heavily than any pass that people run.
 # On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does.
 # It stays on one CPU: moved about by the scheduler, its passes scatter three times as much.
 CPU_SIZES = {
@@ -95,7 +95,7 @@ CPU_SIZES = {
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 8, has_own_cpu=True),
+    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 4, has_own_cpu=True),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 

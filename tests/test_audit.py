@@ -10,6 +10,8 @@ from audit_world import CONTAINERS, OTHER, RUNNER, USED, World, launched, result
 from fake_nvml import FakeProcess, constant
 
 from wattdock.preflight import LauncherChoice
+from wattdock.results.audit_procedure import arrivals_checks
+from wattdock.results.result import Performance
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +60,32 @@ def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) 
     assert phases.prefill_j == pytest.approx(6 * 5 * 0.6 * 500, rel=0.01)
     assert phases.decode_j == pytest.approx(6 * 5 * 4.4 * 500, rel=0.01)
     assert phases.closure == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "share", "slope", "status"),
+    [
+        (600, 0.011, 0.005, "pass"),
+        (600, 0.011, 0.041, "fail"),
+        (8, 0.011, 0.041, "unknown"),
+        (8, 0.011, 0.005, "pass"),
+        (8, 0.3, 0.041, "fail"),
+        (1, 0.011, None, "unknown"),
+    ],
+)
+def test_a_few_arrivals_tell_no_queue_that_grows(arrivals: int, share: float, slope: float | None, status: str) -> None:
+    """Eight that waited longer from one to the next are no saturation; being far behind is, with any number."""
+    done = Performance.model_construct(
+        schedule_lag_share=share,
+        backlog_slope=slope,
+        arrivals_min=arrivals,
+        requests=arrivals,
+        arrivals_expected=float(arrivals),
+        offered_rate_per_s=2.0,
+        requests_per_s=1.9,
+    )
+    kept_up, _ = arrivals_checks(done)
+    assert (kept_up.name, kept_up.status) == ("arrivals kept up with", status)
 
 
 ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}

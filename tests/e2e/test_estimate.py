@@ -145,7 +145,8 @@ def test_a_hub_that_does_not_answer_is_asked_once(wattdock: Command) -> None:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("llama-9",), "model 'llama-9' is not known; write OWNER/NAME, ./FOLDER, or one of alia-40b"),
+        (("gemini",), "model 'gemini' is not known; write OWNER/NAME, ./FOLDER, or one of alia-40b"),
+        (("smollm2-135m-instruct",), "is not known; did you mean smollm2-135m? write OWNER/NAME"),
         (("llama-3.1-8b", "--gpu", "H1000"), "GPU 'H1000' is not known; did you mean H100-80GB?"),
         (("llama-3.1-8b", "--dtype", "int3"), "dtype 'int3' is not known; known are float32"),
         (("llama-3.1-8b", "--backend", "vlm"), "vllm"),

@@ -177,6 +177,12 @@ def test_a_misspelt_embedded_model_is_named_before_a_hub_is_asked_for_it(model_i
         check_model(ModelSpec(id=model_id))
 
 
+def test_a_shape_s_name_is_told_how_to_be_written() -> None:
+    """A hub knows none without an owner."""
+    with pytest.raises(ConfigError, match=r"'llama-3.1-8b' is a shape: write shape:llama-3.1-8b for random weights"):
+        check_model(ModelSpec(id="llama-3.1-8b"))
+
+
 @pytest.mark.parametrize("model_id", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct"])
 def test_an_id_unlike_the_embedded_models_is_left_to_the_hub(model_id: str) -> None:
     """Some hub models have no owner."""

@@ -39,6 +39,15 @@ def test_an_open_loop_that_was_not_kept_up_with_is_called_saturated(
     assert "saturated" not in printed(tmp_path, capsys, "pass")
 
 
+def test_other_programs_that_kept_the_cpus_busy_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing else on the page tells why it was slow."""
+    for status, said in (("fail", True), ("pass", False)):
+        checks = [{"name": "CPUs to itself", "status": status, "figure": "others used 61% in the worst pass"}]
+        print_result(row("a", {"audit.checks": checks, "audit.reasons": ["one"]}).result, tmp_path)
+        line = "disturbed others used 61% in the worst pass: other programs kept the CPUs busy"
+        assert (line in " ".join(capsys.readouterr().out.split())) is said
+
+
 def test_a_result_says_how_to_read_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where there are more than the one that it shows."""
     assert f"every reason: wattdock show {tmp_path}" in printed(tmp_path, capsys, "fail")

@@ -5,6 +5,7 @@ Known names need no network, folders only their own files, hub models their conf
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,10 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
     if found is not None:
         return found
     if "/" not in name:
+        near = difflib.get_close_matches(name.lower(), presets(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         known = ", ".join(sorted(presets()))
-        raise ConfigError(f"model {name!r} is not known; write OWNER/NAME, ./FOLDER, or one of {known}")
+        raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {known}")
     from wattdock.models.hub import hub_figures
 
     config, weight_bytes = hub_figures(name, revision=None, home=home)

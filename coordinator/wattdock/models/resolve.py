@@ -12,7 +12,7 @@ from wattdock.config.experiment import EMBEDDED_MODEL
 from wattdock.errors import ConfigError
 from wattdock.models.embedded import resolve_embedded
 from wattdock.models.folder import ModelFolder, check_folder, describe_folder, sampled_revision
-from wattdock.models.shapes import resolve_shape, shape_config
+from wattdock.models.shapes import presets, resolve_shape, shape_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,8 +71,14 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
 
 
 def _require_no_near_miss(model_id: str) -> None:
-    """Raise for a misspelt embedded model, which a hub would only be asked for in vain."""
-    if "/" not in model_id and difflib.get_close_matches(model_id.lower(), [EMBEDDED_MODEL], n=1):
+    """Raise for a misspelt embedded model, or a known shape's name: a hub would only be asked for these in vain."""
+    if "/" in model_id:
+        return
+    if difflib.get_close_matches(model_id.lower(), [EMBEDDED_MODEL], n=1):
         raise ConfigError(
             f"{model_id!r} is no model known here; did you mean {EMBEDDED_MODEL!r}? A hub's ids look like OWNER/NAME"
+        )
+    if model_id.lower() in presets():
+        raise ConfigError(
+            f"{model_id!r} is a shape: write shape:{model_id.lower()} for random weights, or its OWNER/NAME on the hub"
         )

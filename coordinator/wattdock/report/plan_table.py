@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.config.experiment import GpuCount
 from wattdock.plan import load_groups
 from wattdock.preflight import Ready
 from wattdock.report.terminal import Sheet, console
-from wattdock.report.words import NOTHING
 from wattdock.study.pace import Work, duration
 
 if TYPE_CHECKING:
@@ -67,24 +65,15 @@ def _cells(group: int, config: ExperimentConfig, checked: Ready | WattdockError,
         f"{config.workload.prompts_per_pass} {config.prompts.source}",
         str(config.workload.batch_size),
         f"{config.repeats.restarts} × {config.repeats.passes}",
-        _place(config, checked),
+        _place(checked),
         str(duration([work], ((0,),))),
     )
 
 
-def _place(config: ExperimentConfig, checked: Ready | WattdockError) -> str:
+def _place(checked: Ready | WattdockError) -> str:
     if not isinstance(checked, Ready):
-        return f"{gpus_needed(config) or NOTHING} GPU, not here"
+        return "cannot run here"
     return f"GPU {', '.join(str(gpu.index) for gpu in checked.gpus)}" if checked.gpus else "CPU"
-
-
-def gpus_needed(config: ExperimentConfig) -> int:
-    """Return how many GPUs an experiment takes where a GPU is used at all."""
-    if config.accelerator == "cpu":
-        return 0
-    if isinstance(config.gpus, GpuCount):
-        return config.gpus.count
-    return len(config.gpus) if isinstance(config.gpus, list) else config.section.gpus_needed()
 
 
 def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
@@ -110,4 +99,4 @@ def _troubles(
         yield f"invalid: {point.name}: {point.reason}"
     for config, one in zip(experiments, checked, strict=True):
         if not isinstance(one, Ready):
-            yield f"not here: {config.label}: {one}"
+            yield f"cannot run here: {config.label}: {one}"

@@ -9,6 +9,7 @@ from rich.text import Text
 from wattdock.report.terminal import Sheet, console, pairs
 from wattdock.report.words import NOTHING, fallback_text, number, seconds_text
 from wattdock.results.audit_procedure import KEPT_UP
+from wattdock.results.sharing import CPUS_ALONE
 from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from wattdock.results.data_parallel import DataParallel
     from wattdock.results.energy import CrossCheck, EnergyResult, MultiGPUMetrics
-    from wattdock.results.result import Audit, ExperimentResult, Quantiles
+    from wattdock.results.result import Audit, Check, ExperimentResult, Quantiles
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
@@ -125,19 +126,22 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     )
     if done.offered_rate_per_s and done.schedule_lag_share is not None:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
-        saturated = ": saturated, so that latencies grow with the pass" if _fell_behind(result.audit) else ""
+        behind = _failed(result.audit, KEPT_UP)
+        saturated = ": saturated, so that latencies grow with the pass" if behind else ""
         left_out = f"; {done.arrivals_left_out}" if done.arrivals_left_out else ""
         yield "arrivals", f"{rates}{saturated}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
     prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
     cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
     yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
     yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
+    if shared := _failed(result.audit, CPUS_ALONE):
+        yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
     for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
         yield name, _quantiles(quantiles)
 
 
-def _fell_behind(audit: Audit | None) -> bool:
-    return any(check.name == KEPT_UP and check.status == "fail" for check in (audit.checks if audit else ()))
+def _failed(audit: Audit | None, name: str) -> Check | None:
+    return next((one for one in (audit.checks if audit else ()) if one.name == name and one.status == "fail"), None)
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -151,7 +155,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
                 "CPU estimate",
                 (
                     f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
-                    f"({guess.cpu_busy:.0%} busy); an estimate, not a measurement"
+                    f"({guess.cpu_busy:.0%} busy, whoever's work that was); an estimate, not a measurement"
                 ),
             )
         return

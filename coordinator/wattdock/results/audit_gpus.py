@@ -115,11 +115,11 @@ def _consistency(used: Sequence[GpuConditions]) -> Check:
 def _events(environment: EnvironmentSnapshot, energy: EnergyResult) -> Check:
     events = [event for uuid, fact in energy.meter.items() if uuid in environment.gpu_uuids for event in fact.events]
     bad = [event for event in events if event.startswith(LOST)]
-    gaps = sum(event.startswith("gap") for event in events)
+    gaps = f"{sum(event.startswith('gap') for event in events)} gaps between counter changes"
     return Check(
         name="meter without loss",
         status="unknown" if not environment.gpu_uuids else "fail" if bad else "pass",
-        figure="; ".join(bad) or f"{gaps} gaps between counter changes",
+        figure="; ".join(bad) or (gaps if environment.gpu_uuids else "no counter was read"),
         threshold="no reset, standstill or lost GPU",
         source="the meter's own findings",
     )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from wattdock.results.environment import EnvironmentSnapshot
 
 FIGURE_PROCESSES = 3
+# The name of a check that says more than that a figure may not be published: it was slower than it is.
+CPUS_ALONE = "CPUs to itself"
 # Our own judgement: with more, an engine may wait for its CPUs, and its GPUs draw power meanwhile.
 OTHERS_SHARE = 0.1
 
@@ -42,7 +44,7 @@ def _cpu_check(energy: EnergyResult) -> Check:
     shares = all_known(one.cpu_others_share for one in energy.passes)
     worst = max(shares) if shares else None
     return Check(
-        name="CPUs to itself",
+        name=CPUS_ALONE,
         status="unknown" if worst is None else "pass" if worst <= OTHERS_SHARE else "fail",
         figure="whose work they did is not known" if worst is None else f"others used {worst:.0%} in the worst pass",
         threshold=f"{OTHERS_SHARE:.0%}",

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+# As many names as a line of a terminal or two can take.
+FEW = 30
+
+
 @dataclass(frozen=True)
 class Argument:
     """One engine argument: the types that JSON may bring, and the only values allowed (empty: any)."""
@@ -25,7 +29,12 @@ def unknown_name(kind: str, given: str, valid: Iterable[str]) -> InvalidRequest:
     """Return the error for a name that does not exist, with the nearest one that does."""
     names = sorted(valid)
     near = difflib.get_close_matches(given, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(names) or 'none'}"
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif len(names) > FEW:
+        hint = f"none of the {len(names)} valid ones is like it"
+    else:
+        hint = f"valid: {', '.join(names) or 'none'}"
     return InvalidRequest(f"unknown {kind} {given!r}; {hint}")
 
 

@@ -40,6 +40,13 @@ def test_bad_argument_is_named_with_value_and_way_out(given: dict[str, object], 
     assert str(caught.value) == message
 
 
+def test_a_name_like_none_of_many_is_not_answered_with_all_of_them() -> None:
+    """An engine has hundreds."""
+    many = {f"option_{number}": Argument((int,)) for number in range(200)}
+    with pytest.raises(InvalidRequest, match=r"^unknown engine argument 'zzz'; none of the 200 valid ones is like it$"):
+        check_engine_args({"zzz": 1}, many)
+
+
 @pytest.mark.parametrize("text", ["[1]", "3", "{", "null"])
 def test_anything_but_an_object_is_refused(text: str) -> None:
     """Engine arguments are names with values."""
