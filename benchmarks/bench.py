@@ -84,7 +84,10 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
         self._options, self._scratch = options, scratch
-        self._gpu: GpuInfo | None = next(iter(list_gpus()), None)
+        gpus = list_gpus()
+        if options.gpu and options.gpu >= len(gpus):
+            raise PreflightError(f"--gpu {options.gpu}: NVML shows {len(gpus)} GPUs, numbered from 0")
+        self._gpu: GpuInfo | None = gpus[options.gpu] if gpus else None
         self._only = options.only or (DEFAULT_ON_GPU if self._gpu else DEFAULT)
         if self._gpu is None:
             # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
@@ -115,8 +118,7 @@ class Bench:
         if self._options.output is not None:
             write_whole(self._options.output, self.figures.document())
         if self._options.passes is not None:
-            seen = {one.claims[0].what: one.durations_s for one in self.figures.comparisons}
-            write_whole(self._options.passes, json.dumps({"command": self.figures.command, "seconds": seen}))
+            write_whole(self._options.passes, json.dumps(self.figures.passes()))
 
     def _compare_on(self, backend: str, wanted: Sequence[str]) -> None:
         size = (GPU_SIZES if self._gpu else CPU_SIZES)[backend]
@@ -235,6 +237,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quadruples", type=int, help=f"of blocks, per comparison (default: {QUADRUPLES})")
     made.add_argument("--minutes", type=float, help="per comparison, instead of --quadruples")
     made.add_argument("--block-s", type=float, default=10.0, help="least length of a block (default: 10)")
+    made.add_argument("--gpu", type=int, default=0, help="which, by NVML's number, where there are any (default: 0)")
     made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
     made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")
     made.add_argument("--passes", type=Path, help="file for the seconds of every pass of every comparison, as JSON")
@@ -260,14 +263,15 @@ def main() -> int:
     options.output = options.output or (PROGRESS if is_whole else None)
     options.shown = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(options, Path(scratch))
         try:
-            bench.run()
+            bench = Bench(options, Path(scratch))
+            try:
+                bench.run()
+            finally:
+                bench.save()
         except WattdockError as error:
             say(str(error))
             return error.exit_code
-        finally:
-            bench.save()
     document = bench.figures.document()
     sys.stdout.write(document)
     if options.output == PROGRESS:

@@ -34,6 +34,8 @@ let it fall on both, so the ratio does not have it.
 engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
 have, and what lies outside the span (sending prompts, tokenising, fetching the record)."""
 
+HEAD = ("ratio", "n", "seen", "lower bound", "limit", "margin", "verdict")
+
 
 @dataclass
 class Figures:
@@ -72,6 +74,18 @@ class Figures:
         parts += [f"Not measured: {note}." for note in self.notes]
         return "\n\n".join(parts) + "\n"
 
+    def passes(self) -> dict[str, object]:
+        """Return the seconds of every pass of every comparison, and what it takes to judge them again."""
+        seen = {
+            one.claims[0].what: {
+                "limit": one.claims[0].limit,
+                "planned": one.claims[0].planned,
+                "seconds": one.durations_s,
+            }
+            for one in self.comparisons
+        }
+        return {"command": self.command, "revision": self.revision, "machine": self.machine, "comparisons": seen}
+
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
@@ -81,8 +95,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def ratios(comparisons: list[Comparison]) -> str:
     """Return one row per claim."""
-    head = ("ratio", "n", "seen", "lower bound", "limit", "margin", "verdict")
-    return table(head, [ratio_row(claim) for one in comparisons for claim in one.claims])
+    return table(HEAD, [ratio_row(claim) for one in comparisons for claim in one.claims])
 
 
 def ratio_row(claim: Claim) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
@@ -75,16 +75,9 @@ def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) 
 )
 def test_a_few_arrivals_tell_no_queue_that_grows(arrivals: int, share: float, slope: float | None, status: str) -> None:
     """Eight that waited longer from one to the next are no saturation; being far behind is, with any number."""
-    done = Performance.model_construct(
-        schedule_lag_share=share,
-        backlog_slope=slope,
-        arrivals_min=arrivals,
-        requests=arrivals,
-        arrivals_expected=float(arrivals),
-        offered_rate_per_s=2.0,
-        requests_per_s=1.9,
-    )
-    kept_up, _ = arrivals_checks(done)
+    seen: dict[str, Any] = {"requests": arrivals, "arrivals_expected": float(arrivals), "arrivals_min": arrivals}
+    seen |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
+    kept_up, _ = arrivals_checks(Performance.model_construct(**seen))
     assert (kept_up.name, kept_up.status) == ("arrivals kept up with", status)
 
 

@@ -69,6 +69,10 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     assert "| energy of one span" in done.stdout
     assert "1 of 2" in done.stderr
     values = re.search(r"100 × log ratio per quadruple: (.*)$", done.stdout, re.M)
-    quadruples = json.loads(passes.read_text(encoding="utf-8"))["seconds"]["runner / bare loop, PyTorch"]
+    quadruples = json.loads(passes.read_text(encoding="utf-8"))["comparisons"]["runner / bare loop, PyTorch"]["seconds"]
     assert values
     assert values[1].split(", ") == [f"{100 * log_ratio(one):+.2f}" for one in quadruples]
+    judged = [sys.executable, str(ROOT / "benchmarks/pooled.py"), str(passes), str(passes)]
+    pooled = subprocess.run(judged, capture_output=True, text=True, check=False)
+    assert re.search(r"^\| runner / bare loop, PyTorch \| 4 \| ", pooled.stdout, re.M), pooled.stderr
+    assert pooled.stdout.count("at revision") == 2
