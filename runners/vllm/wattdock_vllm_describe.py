@@ -5,34 +5,72 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattdock_vllm_arguments import engine_arguments
-
 from wattdock_runner.json_ready import json_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-# Where vLLM's configuration calls an engine argument by another name.
-OTHER_NAMES = {"kv_cache_dtype": "cache_dtype"}
+# Where vLLM's configuration keeps an engine argument by another name.
+OTHER_NAMES = {
+    "enable_mamba_cache_stochastic_rounding": "mamba_config.enable_stochastic_rounding",
+    "kv_cache_dtype": "cache_config.cache_dtype",
+    "limit_mm_per_prompt": "model_config.multimodal_config.limit_per_prompt",
+    "lora_target_modules": "lora_config.target_modules",
+    "mamba_backend": "mamba_config.backend",
+    "mamba_cache_philox_rounds": "mamba_config.stochastic_rounding_philox_rounds",
+    "mamba_ssu_algorithm": "mamba_config.ssu_algorithm",
+    "scheduling_policy": "scheduler_config.policy",
+    "spec_method": "speculative_config.method",
+    "spec_model": "speculative_config.model",
+    "spec_tokens": "speculative_config.num_speculative_tokens",
+}
+# Parts of its parts, whose names are those of engine arguments.
+INNER_PARTS = ("model_config.multimodal_config", "offload_config.uva", "offload_config.prefetch")
+# Its names are the same, and say what a drafting model runs with.
+DRAFTS_OWN = "speculative_config"
 # Results of resolving the arguments that decide how fast an engine is.
 RESOLVED = ("num_gpu_blocks", "dtype", "max_num_batched_tokens", "async_scheduling")
 
 
-def effective_engine_args(config: Any, args: Any) -> dict[str, Any]:
-    """Return every engine argument as the engine holds it after its start; JSON-ready.
+def effective_engine_args(config: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return what the engine holds of its arguments after its start; JSON-ready.
+
+    Those that nothing in its configuration holds are left out: what was asked says nothing of what is in effect.
 
     Args:
         config: A VllmConfig.
-        args: The EngineArgs it was made from, for arguments that no configuration keeps.
+        names: Of all engine arguments.
     """
-    parts = [config, *(getattr(config, field.name) for field in fields(config)), args]
-    names = {*(engine_arguments() or ()), *RESOLVED}
-    return {name: json_ready(_find(OTHER_NAMES.get(name, name), parts)) for name in sorted(names)}
+    held = _held(config)
+    return {name: json_ready(held[name]) for name in sorted({*names, *RESOLVED}) if name in held}
 
 
-def _find(name: str, parts: list[Any]) -> Any:
-    holders = (part for part in parts if is_dataclass(part) and hasattr(part, name))
-    return getattr(next(holders, None), name, None)
+def _held(config: Any) -> dict[str, Any]:
+    """Return all that a configuration and its parts hold, by an engine argument's name where it has one."""
+    parts = [config, *(getattr(config, field.name) for field in fields(config) if field.name != DRAFTS_OWN)]
+    parts += [_at(config, place) for place in INNER_PARTS]
+    held: dict[str, Any] = {"enable_lora": config.lora_config is not None}
+    # Only what an instance has: its class has the defaults of what it was made from and did not keep.
+    for part in filter(is_dataclass, parts):
+        held = vars(part) | held
+    for name, place in OTHER_NAMES.items():
+        path, _, attribute = place.rpartition(".")
+        if hasattr(holder := _at(config, path), attribute):
+            held[name] = getattr(holder, attribute)
+    return held
+
+
+def _at(config: Any, place: str) -> Any:
+    """Return what lies at a dotted path; None where a part of it is absent."""
+    for name in place.split("."):
+        config = getattr(config, name, None)
+    return config
+
+
+def attention_backend(by_worker: Iterable[Sequence[str] | None]) -> str | None:
+    """Return the names of the attention backends that an engine's layers run on; None where a worker cannot tell."""
+    told = list(by_worker)
+    return None if None in told else ", ".join(sorted({name for names in told for name in names or ()})) or None
 
 
 def parallelism(config: Any, layers_by_gpu: Mapping[str, int]) -> dict[str, Any]:

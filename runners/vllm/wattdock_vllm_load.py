@@ -25,8 +25,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
-from wattdock_vllm_arguments import defaults_for
-from wattdock_vllm_describe import effective_engine_args, parallelism
+from wattdock_vllm_arguments import defaults_for, engine_arguments
+from wattdock_vllm_describe import attention_backend, effective_engine_args, parallelism
 from wattdock_vllm_faults import ChildFaults, fault_of
 from wattdock_vllm_sockets import close_sockets, open_sockets
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
@@ -97,7 +97,7 @@ def load_model(
     report("drawing random weights" if order.random_weights else "reading weights", None)
     model = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
-    described = _describe(model, settings, gpus, parameters, span, random_weights=order.random_weights is not None)
+    described = _describe(model, gpus, parameters, span, random_weights=order.random_weights is not None)
     return model, described
 
 
@@ -231,7 +231,6 @@ def _tokenizer(order: LoadOrder) -> Any:
 
 def _describe(
     model: VllmModel,
-    settings: dict[str, Any],
     gpus: tuple[Gpu, ...],
     parameters: int | None,
     span: Span,
@@ -242,7 +241,9 @@ def _describe(
     places = model.engine.collective_rpc("wattdock_place")
     layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
     generation = config.model_config.try_get_generation_config()
-    effective = effective_engine_args(config, EngineArgs(**settings)) | {
+    effective = effective_engine_args(config, engine_arguments() or ()) | {
+        # Chosen in each worker, layer by layer; the configuration holds what was asked.
+        "attention_backend": attention_backend(model.engine.collective_rpc("wattdock_attention")),
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
         # Not an argument, but what came of them: weights, activation peak, graphs and cache as vLLM measured them.
         "memory_by_gpu": memory_by_gpu(model.engine),

@@ -1,4 +1,4 @@
-"""What runs inside each of vLLM's workers: drain its device, name it, and draw random weights.
+"""What runs inside each of vLLM's workers: drain its device, say what it runs on, and draw random weights.
 
 vLLM imports this module by name in every worker, before the model is made (`worker_extension_cls`).
 """
@@ -35,6 +35,7 @@ class WorkerExtension:
     device: Any
     model_config: Any
     parallel_config: Any
+    vllm_config: Any
 
     def wattdock_drain(self) -> None:
         """Return when this worker's device has done all its work."""
@@ -47,6 +48,16 @@ class WorkerExtension:
         if self.device.type != "cuda":
             return None, layers
         return str(torch.cuda.get_device_properties(self.device).uuid), layers
+
+    def wattdock_attention(self) -> list[str] | None:
+        """Return the names of the backends that this worker's attention layers run on; None where they do not tell."""
+        try:
+            layers = self.vllm_config.compilation_config.static_forward_context.values()
+            # Mixtures of experts are there too.
+            return sorted({one.get_attn_backend().get_name() for one in layers if hasattr(one, "get_attn_backend")})
+        except Exception as error:  # noqa: BLE001 - a model that does not tell can be measured all the same
+            log.warning("attention backend unknown: %s: %s", type(error).__name__, error)
+            return None
 
     def wattdock_drew_whole(self) -> bool:
         """Whether random weights were drawn as whole tensors, of which this worker took its shards."""

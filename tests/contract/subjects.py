@@ -42,6 +42,32 @@ TINY_LLAMA: dict[str, Any] = {
 }
 CORPUS = ["the quick brown fox jumps over the lazy dog", "a watt is a joule per second", "0123456789"]
 CHAT_TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}[assistant]"
+# What vLLM's configuration holds nowhere; a new version's additions show here.
+VLLM_UNREAD = frozenset(
+    {
+        # Choices of a layer's kernel; what was asked stands in `additional_config`.
+        *("gdn_prefill_backend", "kda_prefill_backend", "kda_decode_backend"),
+        # The caller's own, and the server's.
+        *("aggregate_engine_logging", "device_ids", "disable_log_stats", "fail_on_environ_validation"),
+        *("log_config_file", "tokens_only"),
+        # A part that TINY_LLAMA is loaded without: drafting, adapters, other inputs than text.
+        *("spec_method", "spec_model", "spec_tokens"),
+        *("default_mm_loras", "enable_mixed_moe_lora_format", "enable_moe_shared_loras", "enable_tower_connector_lora"),
+        *("fully_sharded_loras", "lora_dtype", "lora_target_modules", "max_cpu_loras", "max_lora_cls_labels"),
+        *("max_lora_rank", "max_loras", "specialize_active_lora"),
+        *("enable_mm_embeds", "interleave_mm_strings", "language_model_only", "limit_mm_per_prompt", "media_io_kwargs"),
+        *("mm_device_do_normalize", "mm_encoder_attn_backend", "mm_encoder_attn_dtype", "mm_encoder_fp8_scale_path"),
+        *(
+            "mm_encoder_fp8_scale_save_margin",
+            "mm_encoder_fp8_scale_save_path",
+            "mm_encoder_only",
+            "mm_encoder_tp_mode",
+        ),
+        *("mm_hasher_algorithm", "mm_ipc_gpu_memory_gb", "mm_processor_cache_gb", "mm_processor_cache_type"),
+        *("mm_processor_device", "mm_processor_kwargs", "mm_shm_cache_max_object_size_mb", "mm_tensor_ipc"),
+        *("skip_mm_profiling", "video_pruning_method", "video_pruning_rate"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +81,7 @@ class Subject:
         gpus: UUIDs of the GPUs that it computes on; each holds all layers.
         dtype: What "auto" means there for TINY_LLAMA.
         statuses: What its diagnosis is made of.
+        unread: Its arguments that cannot be read back from the engine.
     """
 
     name: str
@@ -65,6 +92,7 @@ class Subject:
     gpus: tuple[str, ...] = ()
     dtype: str = "float32"
     statuses: frozenset[str] = frozenset({"ok"})
+    unread: frozenset[str] = frozenset()
 
     @property
     def load_fields(self) -> dict[str, Any]:
@@ -85,7 +113,7 @@ TENSORRT = Subject(
 SUBJECTS = (
     Subject("fake", FAKE_FOLDER, sys.executable, {"step_s": 0.01}),
     Subject("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON),
-    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON),
+    Subject("vllm", VLLM_FOLDER, VLLM_PYTHON, unread=VLLM_UNREAD),
     TENSORRT,
 )
 

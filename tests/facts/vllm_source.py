@@ -22,14 +22,24 @@ if TYPE_CHECKING:
 USED = {
     "__init__.py": {"": "SamplingParams"},
     "config/cache.py": {"CacheConfig": "block_size cache_dtype num_gpu_blocks"},
+    "config/compilation.py": {"CompilationConfig": "static_forward_context"},
     "config/load.py": {"LoadConfig": "model_loader_extra_config"},
+    "config/lora.py": {"LoRAConfig": "target_modules"},
+    # And, from 0.27 on, ssu_algorithm.
+    "config/mamba.py": {"MambaConfig": "backend enable_stochastic_rounding stochastic_rounding_philox_rounds"},
     "config/model.py": {
-        "ModelConfig": "dtype get_num_layers() get_vocab_size() hf_text_config max_model_len quantization "
-        "trust_remote_code try_get_generation_config()"
+        "ModelConfig": "dtype get_num_layers() get_vocab_size() hf_text_config max_model_len multimodal_config "
+        "quantization trust_remote_code try_get_generation_config()"
     },
+    "config/multimodal.py": {"MultiModalConfig": "limit_per_prompt"},
+    "config/offload.py": {"OffloadConfig": "prefetch uva"},
     "config/parallel.py": {"ParallelConfig": "pipeline_parallel_size tensor_parallel_size"},
-    "config/scheduler.py": {"SchedulerConfig": "async_scheduling max_num_batched_tokens max_num_seqs"},
-    "config/vllm.py": {"VllmConfig": "cache_config model_config parallel_config scheduler_config"},
+    "config/scheduler.py": {"SchedulerConfig": "async_scheduling max_num_batched_tokens max_num_seqs policy"},
+    "config/speculative.py": {"SpeculativeConfig": "method model num_speculative_tokens"},
+    "config/vllm.py": {
+        "VllmConfig": "cache_config compilation_config lora_config mamba_config model_config offload_config "
+        "parallel_config scheduler_config speculative_config"
+    },
     "distributed/parallel_state.py": {"": "cleanup_dist_env_and_memory()"},
     "engine/arg_utils.py": {"": "EngineArgs"},
     "envs.py": {
@@ -37,6 +47,7 @@ USED = {
         "VLLM_NO_USAGE_STATS VLLM_RPC_BASE_PATH VLLM_WORKER_MULTIPROC_METHOD"
     },
     "inputs/engine.py": {"TokensInput": "prompt_token_ids type"},
+    "model_executor/layers/attention_layer_base.py": {"AttentionLayerBase": "get_attn_backend()"},
     "model_executor/model_loader/__init__.py": {"": "register_model_loader()"},
     "model_executor/model_loader/base_loader.py": {"BaseModelLoader": "download_model() load_config load_weights()"},
     "outputs.py": {
@@ -52,6 +63,7 @@ USED = {
         "SamplingParams": "detokenize ignore_eos max_tokens output_kind seed temperature top_k top_p",
     },
     "usage/usage_lib.py": {"UsageContext": "LLM_CLASS"},
+    "v1/attention/backend.py": {"AttentionBackend": "get_name()"},
     "v1/core/block_pool.py": {"BlockPool": "get_num_free_blocks()"},
     "v1/core/kv_cache_manager.py": {"KVCacheManager": "block_pool enable_caching watermark_blocks"},
     "v1/core/sched/request_queue.py": {"RequestQueue": "__bool__() peek_request()"},
@@ -68,7 +80,7 @@ USED = {
         "KVCacheGroupSpec": "kv_cache_spec",
     },
     "v1/request.py": {"Request": "num_preemptions num_tokens"},
-    "v1/worker/worker_base.py": {"WorkerBase": "device model_config model_runner parallel_config"},
+    "v1/worker/worker_base.py": {"WorkerBase": "device model_config model_runner parallel_config vllm_config"},
 }
 
 

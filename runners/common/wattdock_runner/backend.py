@@ -96,7 +96,7 @@ class LoadedModel:
     """What the engine says it runs with, read back from it after loading; None is unknown.
 
     Attributes:
-        effective_engine_args: JSON-ready.
+        effective_engine_args: JSON-ready; without those that cannot be read back.
         parallelism: JSON-ready, for instance {"kind": "tensor", "size": 2}.
         weight_bytes: Size of the parameters of one copy of the model, as loaded.
         warnings: Seen while loading, to be repeated to the user.

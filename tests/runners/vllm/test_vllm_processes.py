@@ -38,7 +38,8 @@ def answers(runner: Runner, folder: Path, split: dict[str, object]) -> list[list
     """Return the ids that a model of random weights generates, loaded with this split."""
     weights = pb.RandomWeights(low=-0.5, high=0.5, seed=3)
     loaded, _ = runner.load(folder, engine_args=split, random_weights=weights)
-    assert json.loads(loaded.effective_engine_args_json)["random_weights_drawn"] == "whole"
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert (effective["random_weights_drawn"], effective["attention_backend"]) == ("whole", "CPU_ATTN")
     asked = workload(in_flight=3, max_output_tokens=24, return_token_ids=True)
     done = runner.generate(asked, [ids_prompt(length) for length in (5, 9, 14)])
     runner.stub.Unload(pb.UnloadRequest(), timeout=60)

@@ -58,6 +58,15 @@ def reference(python: Path, folder: Path, script: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
+def in_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what becomes of what goes wrong inside a real engine."""
+    folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
+    printed = reference(VLLM_PYTHON, VLLM_FOLDER, Path(__file__).with_name("in_engine.py"), str(folder))
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with real files: float32 weights, tokenizer, and preferences that no pass may follow."""
     folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
@@ -209,8 +218,26 @@ def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded
     assert effective.items() >= {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", **decided}.items()
     assert effective["num_gpu_blocks"] > 0
     assert effective["memory_by_gpu"] == {}
+    # Nobody asked for one, and there is only this for a CPU.
+    assert effective["attention_backend"] == "CPU_ATTN"
     assert "hf_token" not in effective
     assert "'repetition_penalty': 1.9" in " ".join(loaded[1].environment.warnings)
+
+
+def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tuple[Runner, Path]) -> None:
+    """In its parts for adapters and scheduling, as vLLM left them; it has none for pictures."""
+    runner, folder = bare
+    adapters = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["q_proj"]}
+    asked: dict[str, object] = {**adapters, "scheduling_policy": "priority"}
+    loaded, _ = runner.load(folder, engine_args=asked, random_weights=SMALL_UNIFORM)
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert effective.items() >= {**asked, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
+    assert "mm_processor_cache_gb" not in effective
+
+
+def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: dict[str, Any]) -> None:
+    """And nothing fails because of it."""
+    assert in_engine["attention"] == [[["CPU_ATTN"]], [None]]
 
 
 def test_closed_loop_keeps_as_many_in_flight_as_asked(runner: Runner) -> None:
