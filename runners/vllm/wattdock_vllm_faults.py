@@ -29,6 +29,7 @@ MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
 # What vLLM raises for values that it does not take, or not together.
 REFUSALS = {"AssertionError", "NotImplementedError", "OSError", "TypeError", "ValueError", "VLLMClientError"}
 NO_WEIGHTS = "Cannot find any model weights"
+DEATH = "EngineDeadError"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Fault:
         """Whether vLLM does not take what it was given."""
         return bool(REFUSALS.intersection(self.kinds)) or NO_WEIGHTS in self.message
 
+    @property
+    def is_death(self) -> bool:
+        """Whether vLLM says that the engine is gone."""
+        return DEATH in self.kinds
+
 
 def fault_of(error: BaseException) -> Fault:
     """Return an exception as a value."""
@@ -68,9 +74,13 @@ class ChildFaults:
         self._place = Path(f"/proc/{os.getpid()}/fd/{os.memfd_create('wattdock-faults')}")
         os.environ[PLACE] = str(self._place)
 
-    def cause(self) -> Fault | None:
-        """Return the first fault, or the first of memory: others follow from it."""
-        lines = map(json.loads, self._place.read_text(encoding="utf-8").splitlines())
+    def reported(self) -> int:
+        """Return how much was reported until now, for `cause`."""
+        return self._place.stat().st_size
+
+    def cause(self, since: int = 0) -> Fault | None:
+        """Return the first fault that was reported `since` then, or the first of memory: others follow from it."""
+        lines = map(json.loads, self._place.read_bytes()[since:].splitlines())
         known = [Fault(tuple(one["kinds"]), one["message"]) for one in lines]
         return next((fault for fault in known if fault.is_memory), next(iter(known), None))
 

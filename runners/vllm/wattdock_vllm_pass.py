@@ -17,7 +17,7 @@ from wattdock_vllm_load import VllmModel, drain
 from wattdock_runner.admission import Admission
 from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
 from wattdock_runner.served import Served
 from wattdock_runner.supply import PromptSupply
 from wattdock_runner.text import encode_prompts, require_servable
@@ -129,21 +129,28 @@ def sampling_params(workload: Workload, position: int, limit: int) -> SamplingPa
 def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recorder: PassRecorder) -> list[_VllmServed]:
     """Open the span, serve, drain, close it; leave no request in the engine, whatever happens."""
     running: dict[str, _VllmServed] = {}
+    # What was reported before, the engine has survived.
+    since = model.faults.reported()
     try:
         drain(model.engine)
         served = _loop(model, workload, requests, recorder, running)
         drain(model.engine)
-    except RuntimeError as error:
-        died = has_died(model.engine)
+    except RunnerFault:
+        raise
+    # vLLM's failures have no class in common: its assertions, MemoryError and EngineDeadError are no RuntimeError.
+    except Exception as error:
+        own, cause = fault_of(error), model.faults.cause(since)
+        died = has_died(model.engine) or own.is_death
         if died:
             running.clear()
-        cause = model.faults.cause()
-        fault = cause or fault_of(error)
-        if fault.is_memory:
-            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {fault.message}") from error
+        if lack := next((fault for fault in (cause, own) if fault and fault.is_memory), None):
+            what = lack.message or lack.kinds[0]
+            raise OutOfMemory(f"generating with {workload.in_flight} in flight: {what}") from error
+        why = f"; first reported: {cause}" if cause else ""
         if died:
-            why = f"; first reported: {cause}" if cause else ""
             raise RuntimeError(f"a process of vLLM's engine died during the pass{why}") from error
+        if cause:
+            raise RuntimeError(f"vLLM failed during the pass: {own}{why}") from error
         raise
     finally:
         model.engine.abort_request(list(running))

@@ -70,6 +70,7 @@ USED = {
     "v1/core/sched/scheduler.py": {"Scheduler": "kv_cache_config kv_cache_manager requests running waiting"},
     "v1/engine/core.py": {"EngineCore": "model_executor scheduler"},
     "v1/engine/core_client.py": {"InprocClient": "engine_core shutdown()"},
+    "v1/engine/exceptions.py": {"": "EngineDeadError"},
     "v1/engine/llm_engine.py": {
         "LLMEngine": "abort_request() add_request() collective_rpc() engine_core from_engine_args() step() vllm_config"
     },

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+from vllm.v1.engine.exceptions import EngineDeadError
 from wattdock_vllm_load import end_engine, load_model
+from wattdock_vllm_pass import run_pass
 
-from wattdock_runner.backend import LoadOrder, RandomWeights
+from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
 from wattdock_runner.clock import now_ns
+from wattdock_runner.recorder import PassRecorder
+
+# A worker's process that logs an exception, as vLLM's do.
+CHILD = """
+import logging, sys
+from wattdock_vllm_faults import report_to_parent
+report_to_parent()
+try:
+    raise RuntimeError(sys.argv[1])
+except RuntimeError:
+    logging.getLogger("vllm.v1.executor").exception("failed")
+"""
 
 
 class Silent:
@@ -25,6 +41,30 @@ class Silent:
         raise NotImplementedError
 
 
+def child_logs(message: str) -> None:
+    """Let a process below this one log an exception."""
+    subprocess.run([sys.executable, "-c", CHILD, message], check=True, stderr=subprocess.DEVNULL)
+
+
+def passed(error: Exception | None = None, logged: str | None = None) -> list[str]:
+    """Return class and words of what comes of a pass whose first step logs and raises this."""
+
+    def step() -> NoReturn:
+        if logged:
+            child_logs(logged)
+        raise error or AssertionError
+
+    if error:
+        model.engine.step = step
+    try:
+        run_pass(model, Workload(Arrival.BATCH, 1, 2), [Prompt((3, 4, 5))], PassRecorder())
+    except Exception as seen:  # noqa: BLE001 - it is the result
+        return [type(seen).__name__, str(seen)]
+    finally:
+        vars(model.engine).pop("step", None)
+    return []
+
+
 order = LoadOrder(Path(sys.argv[1]), random_weights=RandomWeights(-0.02, 0.02, 1))
 model, _ = load_model(order, lambda *_: None, now_ns())
 layers = model.engine.vllm_config.compilation_config.static_forward_context
@@ -32,5 +72,17 @@ attention = [model.engine.collective_rpc("wattdock_attention")]
 layers["silent"] = Silent()
 attention.append(model.engine.collective_rpc("wattdock_attention"))
 del layers["silent"]
+child_logs("CUDA out of memory, so a smaller one is tried")
+passes = {
+    "handled before": passed(RuntimeError("a plain one")),
+    "assertion, memory": passed(AssertionError(), "CUDA out of memory"),
+    "assertion, other": passed(AssertionError("no block"), "device-side assert"),
+    "assertion": passed(AssertionError("no block")),
+    "host memory": passed(MemoryError(), "device-side assert"),
+    "afterwards": passed(),
+    # It lives on, but takes nothing back that it was given.
+    "death": passed(EngineDeadError()),
+    "death, other": passed(EngineDeadError(), "device-side assert"),
+}
 end_engine(model.engine)
-sys.stdout.write("\n" + json.dumps({"attention": attention}))
+sys.stdout.write("\n" + json.dumps({"attention": attention, "passes": passes}))

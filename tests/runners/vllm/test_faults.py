@@ -52,6 +52,17 @@ def test_a_childs_exception_reaches_the_runner_and_the_lack_of_memory_comes_firs
     assert faults.ChildFaults().cause() is None
 
 
+def test_what_was_reported_before_a_pass_is_no_cause_of_what_fails_in_it(faults: ModuleType) -> None:
+    """Whoever logs an exception may have handled it, as one that tries a size and takes a smaller one."""
+    reports = faults.ChildFaults()
+    child_raises("RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')")
+    since = reports.reported()
+    assert reports.cause(since) is None
+    child_raises("AssertionError('blocks of ä')")
+    assert str(reports.cause(since)) == "AssertionError: blocks of ä"
+    assert reports.cause().is_memory
+
+
 class OutOfMemoryError(RuntimeError):
     """As torch names its own."""
 

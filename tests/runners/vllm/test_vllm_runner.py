@@ -240,6 +240,22 @@ def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: d
     assert in_engine["attention"] == [[["CPU_ATTN"]], [None]]
 
 
+def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[str, Any]) -> None:
+    """Whatever class vLLM raised; what was logged before has nothing to do with it, and the next pass is served."""
+    died, failed = "a process of vLLM's engine died during the pass", "vLLM failed during the pass"
+    reported = "first reported: RuntimeError: device-side assert"
+    assert in_engine["passes"] == {
+        "handled before": ["RuntimeError", "a plain one"],
+        "assertion, memory": ["OutOfMemory", "generating with 1 in flight: CUDA out of memory"],
+        "assertion, other": ["RuntimeError", f"{failed}: AssertionError: no block; {reported}"],
+        "assertion": ["AssertionError", "no block"],
+        "host memory": ["OutOfMemory", "generating with 1 in flight: MemoryError"],
+        "afterwards": [],
+        "death": ["RuntimeError", died],
+        "death, other": ["RuntimeError", f"{died}; {reported}"],
+    }
+
+
 def test_closed_loop_keeps_as_many_in_flight_as_asked(runner: Runner) -> None:
     """A finished request is replaced while its neighbours run on, and never is there one too many."""
     prompts = [ids_prompt(4, max_output_tokens=5 + 10 * (i % 3)) for i in range(12)]
