@@ -1,4 +1,4 @@
-"""Zeus keeps the GPUs it found for a process's life; tests change them."""
+"""Zeus keeps the GPUs and CPUs it found for a process's life; tests change them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def fresh_zeus() -> Iterator[None]:
-    """Let Zeus forget, afterwards, the GPUs that it found inside."""
+    """Let Zeus forget, afterwards, the GPUs and CPUs that it found inside."""
+    import zeus.device.cpu
     import zeus.device.gpu
 
     try:
@@ -19,3 +20,5 @@ def fresh_zeus() -> Iterator[None]:
     finally:
         zeus.device.gpu._gpus = None
         zeus.device.gpu.nvml_is_available.cache_clear()
+        zeus.device.cpu._cpus = None
+        zeus.device.cpu.rapl_is_available.cache_clear()

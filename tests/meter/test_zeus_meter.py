@@ -9,6 +9,7 @@ import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
 from fresh_zeus import fresh_zeus
+from powercap import add_domain
 
 from wattdock.energy import span_energy
 from wattdock.errors import MeterError
@@ -158,4 +159,18 @@ def test_without_a_gpu_zeus_is_an_error_and_never_silence(
 def test_a_gpu_that_zeus_cannot_open_is_an_error_that_names_the_other_meter(library: Path) -> None:
     """Zeus takes all GPUs or none; NVML's meter goes on without the lost one."""
     with on(library, [FakeGpu(lost_at_s=0)]) as fake, pytest.raises(MeterError, match=r"lost.*--meter nvml"):
+        ZeusMeter(fake).start()
+
+
+@pytest.mark.parametrize(("counter", "said"), [(None, "Error reading package energy"), ("/proc/self/mem", "Errno 5")])
+def test_cpu_counters_that_zeus_cannot_open_are_an_error_that_names_the_other_meter(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counter: str | None, said: str
+) -> None:
+    """A counter that is not there, and one whose reading the kernel refuses, though no CPU is to be measured."""
+    energy_uj = add_domain(tmp_path, "intel-rapl:0", "package-0")
+    energy_uj.unlink()
+    if counter:
+        energy_uj.symlink_to(counter)
+    monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", str(tmp_path))
+    with on(library, TWO) as fake, pytest.raises(MeterError, match=rf"counters \(RAPL\).*{said}.*--meter nvml"):
         ZeusMeter(fake).start()

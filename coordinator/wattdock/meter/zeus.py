@@ -101,6 +101,7 @@ class ZeusHost(NvmlHost):
             return reason
         from zeus.device import get_gpus
         from zeus.device.exception import ZeusBaseGPUError
+        from zeus.exception import ZeusBaseError
         from zeus.monitor import ZeusMonitor
 
         self.errors = (nvml.NvmlError, ZeusBaseGPUError)
@@ -114,6 +115,9 @@ class ZeusHost(NvmlHost):
                 self._monitor = ZeusMonitor(gpu_indices=with_counter, cpu_indices=[], approx_instant_energy=False)
         except self.errors as error:
             raise MeterError(f"Zeus cannot read this host's GPUs: {error}; --meter nvml goes on without one") from error
+        except (ZeusBaseError, OSError) as error:
+            # ZeusMonitor opens the CPUs' counters even where it is to read none, and knows two of the ways to fail.
+            raise MeterError(f"Zeus cannot open the CPUs' counters (RAPL): {error}; --meter nvml needs none") from error
         if len(self._gpus) != self.count():
             raise MeterError(f"Zeus sees {len(self._gpus)} of {self.count()} GPUs; use --meter nvml")
         return None
