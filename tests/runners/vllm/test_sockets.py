@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 from textwrap import dedent
 
+import pytest
 from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON
+
+pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
 
 # A queue as vLLM's: sockets with an unread message, and the context that nothing but they and it hold, frozen.
 SCRIPT = dedent(
