@@ -14,8 +14,10 @@ import torch
 from transformers import AutoModelForCausalLM
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+from vllm.platforms import current_platform
 from wattdock_vllm_faults import report_to_parent
 from wattdock_vllm_memory import memory_found, pool_bytes
+from wattdock_vllm_shared_memory import unlink_once_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +29,8 @@ EXTENSION = "wattdock_vllm_worker.WorkerExtension"
 
 if multiprocessing.parent_process():
     report_to_parent()
+    if current_platform.is_cpu():
+        unlink_once_shared()
 
 
 class WorkerExtension:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from wattdock.launch.keeper import end_group
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -157,7 +157,7 @@ def running(
     finally:
         channel.close()
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            end_group(process.pid)
         process.wait()
         shutil.rmtree(home)
 

@@ -213,6 +213,13 @@ def workers(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"VLLM::Worker")]
 
 
+def segments(pids: list[int]) -> set[Path]:
+    """Return the files of shared memory that the processes have mapped, by name."""
+    maps = (line.split(maxsplit=5) for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    named = {Path(words[5]) for words in maps if len(words) == 6 and words[5].startswith("/dev/shm/")}
+    return {path for path in named if path.exists()}
+
+
 def gone_within(seconds: float, pids: list[int]) -> bool:
     """Return whether none of the processes exists, at the latest after some seconds."""
     deadline_s = time.monotonic() + seconds
@@ -231,9 +238,11 @@ def gone_within(seconds: float, pids: list[int]) -> bool:
 def test_an_engine_killed_mid_pass_is_a_named_row_and_nothing_is_left(
     split: tuple[Command, subprocess.Popen[str], list[int]], victim: str, words: str
 ) -> None:
-    """Which process died, the exit code, the last log lines; then no process of the run."""
+    """Which process died, the exit code, the last log lines; then no process of the run and no shared memory."""
     vllm, running, pids = split
     assert len(workers(pids)) == 2
+    shared = segments(pids)
+    assert shared
     os.kill(pids[0] if victim == "runner" else workers(pids)[0], signal.SIGKILL)
     _, err = running.communicate(timeout=240)
     assert running.returncode == RUNNER, err
@@ -246,6 +255,7 @@ def test_an_engine_killed_mid_pass_is_a_named_row_and_nothing_is_left(
     assert row["error"]["log_tail"]
     assert row["environment"]["parallelism"] == {"kind": "tensor", "tensor_parallel_size": 2, "devices": {}}
     assert gone_within(10, pids)
+    assert {path for path in shared if path.exists()} == set()
 
 
 def test_nothing_is_left_of_an_engine_whose_coordinator_was_killed(
@@ -253,7 +263,10 @@ def test_nothing_is_left_of_an_engine_whose_coordinator_was_killed(
 ) -> None:
     """Not even of a worker that is stopped and hears no signal."""
     vllm, running, pids = split
+    shared = segments(pids)
+    assert shared
     os.kill(workers(pids)[0], signal.SIGSTOP)
     vllm.interrupt(signal.SIGKILL)
     running.wait(10)
     assert gone_within(60, pids)
+    assert {path for path in shared if path.exists()} == set()

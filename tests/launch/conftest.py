@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STANDIN = Path(__file__).with_name("standin_runner.py")
 PATIENCE_S = 60
+SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 
 
 class Until(Protocol):
@@ -63,14 +64,18 @@ def spec(tmp_path: Path) -> Callable[[str], LaunchSpec]:
 
 
 @pytest.fixture
-def left() -> Callable[[Path], list[int]]:
-    """Return which of the processes that wrote their pid into a log still run."""
+def left() -> Callable[[Path], list[str]]:
+    """Return what is still there of the processes and shared memory that were written into a log."""
 
-    def running(log_path: Path) -> list[int]:
-        words = [line.split() for line in log_path.read_text().splitlines()]
-        return [int(pair[1]) for pair in words if pair[:1] == ["pid"] and is_running(int(pair[1]))]
+    def still_there(log_path: Path) -> list[str]:
+        return [line for line in log_path.read_text().splitlines() if exists(*line.split()[:2])]
 
-    return running
+    return still_there
+
+
+def exists(kind: str = "", name: str = "") -> bool:
+    """Whether a process or a segment that a stand-in told of is there."""
+    return (kind == "pid" and is_running(int(name))) or (kind == "segment" and (SEGMENTS / name).exists())
 
 
 def is_running(pid: int) -> bool:

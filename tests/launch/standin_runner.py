@@ -1,6 +1,6 @@
 """A program in a runner's place, started as if it were the interpreter; its backend name says how it behaves.
 
-Every process that it starts prints "pid N" into its log.
+Every process that it starts prints "pid N" into its log, and shared memory "segment NAME".
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 FOREVER_S = 600
@@ -26,6 +28,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if "family" in behaviour:
         start_grandchild()
+    if "sharing" in behaviour:
+        share_memory()
+    if "clinging" in behaviour:
+        start_lasting_tracker()
     if "crash" in behaviour:
         print("loading\nCUDA driver is too old", file=sys.stderr, flush=True)
         sys.exit(3)
@@ -55,6 +61,17 @@ def start_grandchild() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     os.read(started, 1)
+
+
+def share_memory() -> None:
+    """Leave a segment to Python's resource tracker, as an engine that is killed does."""
+    print(f"segment {SharedMemory(create=True, size=4096).name}", flush=True)
+
+
+def start_lasting_tracker() -> None:
+    """Start what looks like a resource tracker and does not end."""
+    words = f"import multiprocessing.resource_tracker, time; time.sleep({FOREVER_S})"
+    print(f"pid {subprocess.Popen([sys.executable, '-c', words]).pid}", flush=True)
 
 
 def surroundings() -> dict[str, object]:

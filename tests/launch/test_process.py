@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Spec = Callable[[str], LaunchSpec]
     Until = Callable[..., None]
-    Left = Callable[[Path], list[int]]
+    Left = Callable[[Path], list[str]]
 
 
 COORDINATOR = """
@@ -122,9 +122,11 @@ def test_all_that_a_runner_started_belongs_to_it(launcher: ProcessLauncher, spec
         ("frozen_deaf", "did not stop in time and was killed"),
         ("family", "stopped"),
         ("deaf_family", "did not stop in time and was killed"),
+        ("sharing", "stopped"),
+        ("frozen_deaf_sharing", "did not stop in time and was killed"),
     ],
 )
-def test_stop_leaves_no_process_and_no_folder(
+def test_stop_leaves_no_process_no_folder_and_no_shared_memory(
     behaviour: str,
     reason: str,
     launcher: ProcessLauncher,
@@ -133,11 +135,11 @@ def test_stop_leaves_no_process_and_no_folder(
     left: Left,
     zombies: Callable[[], list[int]],
 ) -> None:
-    """Whether a runner obeys, ignores SIGTERM, is stopped, or has children in other sessions."""
+    """Whether a runner obeys, ignores SIGTERM, is stopped, has children in other sessions, or a resource tracker."""
     wanted = spec(behaviour)
     runner = launcher.launch(wanted)
     until(lambda: ready(wanted))
-    assert len(left(wanted.log_path)) == 1 + ("family" in behaviour)
+    assert len(left(wanted.log_path)) == 1 + ("family" in behaviour) + ("sharing" in behaviour)
     began_s = time.monotonic()
     runner.stop(grace_s=1)
     assert runner.exit_reason() == reason
@@ -158,7 +160,7 @@ def test_kill_does_not_wait(launcher: ProcessLauncher, spec: Spec, until: Until)
         assert not runner.alive()
 
 
-@pytest.mark.parametrize("behaviour", ["good", "deaf", "frozen", "deaf_family"])
+@pytest.mark.parametrize("behaviour", ["good", "deaf", "frozen", "deaf_family_sharing"])
 def test_a_coordinator_killed_by_force_takes_its_runner_along(
     behaviour: str,
     coordinator: Callable[[str], subprocess.Popen[str]],
@@ -215,6 +217,30 @@ def test_a_runner_dies_with_its_keeper(
     assert not folder_of(runner.address).exists()
 
 
+def test_shared_memory_goes_with_a_runner_whose_keeper_was_killed(
+    launcher: ProcessLauncher, spec: Spec, until: Until, left: Left, keeper_of: Callable[[int], int]
+) -> None:
+    """The coordinator, which ends the rest of the runner's group at once, spares Python's resource tracker."""
+    wanted = spec("sharing")
+    runner = launcher.launch(wanted)
+    until(lambda: ready(wanted))
+    os.kill(keeper_of(runner.pid), signal.SIGKILL)
+    until(lambda: not runner.alive())
+    until(lambda: not left(wanted.log_path))
+
+
+def test_what_calls_itself_a_resource_tracker_and_does_not_end_is_killed(
+    launcher: ProcessLauncher, spec: Spec, until: Until, left: Left
+) -> None:
+    """It was the last one left."""
+    wanted = spec("clinging")
+    with launcher.launch(wanted) as runner:
+        until(lambda: ready(wanted))
+        assert len(left(wanted.log_path)) == 2
+        runner.kill()
+    assert left(wanted.log_path) == []
+
+
 def test_a_keeper_asked_to_end_stops_its_runner_first(
     launcher: ProcessLauncher,
     spec: Spec,
@@ -233,15 +259,18 @@ def test_a_keeper_asked_to_end_stops_its_runner_first(
 
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
-    [("crash", "exited with code 3"), ("killed", "killed by SIGKILL (out of memory?)")],
+    [("crash", "exited with code 3"), ("sharing_killed", "killed by SIGKILL (out of memory?)")],
 )
-def test_a_runner_that_dies_on_start_says_how(
-    behaviour: str, reason: str, launcher: ProcessLauncher, spec: Spec, until: Until
+def test_a_runner_that_dies_on_start_says_how_and_leaves_nothing(
+    behaviour: str, reason: str, launcher: ProcessLauncher, spec: Spec, until: Until, left: Left
 ) -> None:
     """The client learns by polling that there is nothing to wait for."""
-    with launcher.launch(spec(behaviour)) as runner:
+    wanted = spec(behaviour)
+    with launcher.launch(wanted) as runner:
         until(lambda: not runner.alive())
         assert runner.exit_reason() == reason
+    assert wanted.log_path.read_text().count("segment ") == ("sharing" in behaviour)
+    assert left(wanted.log_path) == []
 
 
 def test_the_end_of_the_log_holds_the_last_words(launcher: ProcessLauncher, spec: Spec, until: Until) -> None:

@@ -18,12 +18,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIFELINE_FD, STATUS_FD, LOG_FD = 0, 1, 2
 # Source: <linux/prctl.h>.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 REAP_INTERVAL_S = 0.02
+# Python's process that unlinks named shared memory and semaphores once all that made or used them have ended.
+TRACKER_WORDS = b"multiprocessing.resource_tracker"
+# It takes milliseconds; how long it may take once nothing else is left.
+TRACKER_GRACE_S = 5.0
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -43,9 +51,8 @@ def main(arguments: list[str]) -> int:
     watch = Watch(runner, wake_fd, grace_s)
     watch.until_over()
     if watch.status is None:
-        # Not reaped yet, so the number is still its own. One call for the whole group: a process that keeps forking
-        # could outrun the list of descendants.
-        os.killpg(runner, signal.SIGKILL)
+        # Not reaped yet, so the number is still its own.
+        end_group(runner)
     end_descendants()
     shutil.rmtree(folder, ignore_errors=True)
     say(f"ended {ending(watch.status, asked=watch.deadline_s is not None)}")
@@ -161,33 +168,77 @@ def reap(runner: int | None) -> int | None:
             status = child_status
 
 
+def end_group(group: int) -> None:
+    """Kill all of a process group but for resource trackers, which then end by themselves.
+
+    Raises:
+        ProcessLookupError: There is no such group.
+    """
+    # One call for all of it: a process that keeps forking could outrun a list of them.
+    os.killpg(group, signal.SIGSTOP)
+    kill_all_but_trackers([pid for pid, _, its_group in processes() if its_group == group])
+
+
 def end_descendants() -> None:
-    """Kill and reap until no descendant is left.
+    """Kill and reap until no descendant is left, resource trackers last.
 
     As child subreaper this process is the ancestor of all that the runner started, whatever session it moved to.
     """
+    patience_ends_s = time.monotonic() + TRACKER_GRACE_S
     with contextlib.suppress(ChildProcessError):
         while True:
-            for pid in descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+            pids = descendants(os.getpid())
+            if kill_all_but_trackers(pids):
+                # A driver may take long to let go of a killed process, which holds its end of the tracker's pipe.
+                patience_ends_s = time.monotonic() + TRACKER_GRACE_S
+            elif time.monotonic() > patience_ends_s:
+                send(signal.SIGKILL, pids)
             reap(None)
             time.sleep(REAP_INTERVAL_S)
+
+
+def kill_all_but_trackers(pids: list[int]) -> bool:
+    """Kill processes, have resource trackers among them go on; return whether there was any other."""
+    others = [pid for pid in pids if not is_tracker(pid)]
+    send(signal.SIGKILL, others)
+    send(signal.SIGCONT, [pid for pid in pids if pid not in others])
+    return bool(others)
+
+
+def send(number: signal.Signals, pids: list[int]) -> None:
+    """Send a signal to whichever of the processes still exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether a process is one of Python's resource trackers."""
+    try:
+        return TRACKER_WORDS in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def descendants(ancestor: int) -> list[int]:
     """Return the pids of all processes below `ancestor`, parents first."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name in brackets may itself hold brackets and spaces; the parent is the second field after it.
-                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
+    for pid, parent, _ in processes():
+        children.setdefault(parent, []).append(pid)
     found = list(children.get(ancestor, []))
     for pid in found:
         found.extend(children.get(pid, []))
     return found
+
+
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Yield pid, parent and process group of every process."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name in brackets may itself hold brackets and spaces; the parent is the second field after it.
+                _, parent, group, *_ = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+                yield int(entry.name), int(parent), int(group)
 
 
 def ending(status: int | None, *, asked: bool) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
-from wattdock.launch.keeper import descendants
+from wattdock.launch.keeper import descendants, end_group
 from wattdock.launch.log import log_tail
 from wattdock.launch.protocol import STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
@@ -157,7 +156,7 @@ class RunnerProcess(LaunchedRunner):
     def _clean_up_for_keeper(self) -> None:
         """Do what a keeper that was itself killed could not: its death took the runner, but not the runner's group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+            end_group(self.pid)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _let_go(self) -> None:
