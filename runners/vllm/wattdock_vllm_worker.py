@@ -19,6 +19,8 @@ from wattdock_vllm_faults import report_to_parent
 from wattdock_vllm_memory import memory_found, pool_bytes
 from wattdock_vllm_shared_memory import unlink_once_shared
 
+from wattdock_runner.own_process import die_with_parent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -27,7 +29,10 @@ log = logging.getLogger("vllm.wattdock")
 
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
 
-if multiprocessing.parent_process():
+if runner := multiprocessing.parent_process():
+    # vLLM's own way takes seconds, and for ever in a worker that is stopped. The thread that starts workers is the one
+    # that loads models, which lasts as long as its process.
+    die_with_parent(runner.pid)
     report_to_parent()
     if current_platform.is_cpu():
         unlink_once_shared()

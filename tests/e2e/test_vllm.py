@@ -270,3 +270,20 @@ def test_nothing_is_left_of_an_engine_whose_coordinator_was_killed(
     running.wait(10)
     assert gone_within(60, pids)
     assert {path for path in shared if path.exists()} == set()
+
+
+def test_workers_end_with_their_runner_where_nobody_is_left_to_end_them(
+    split: tuple[Command, subprocess.Popen[str], list[int]],
+) -> None:
+    """Coordinator and keeper were killed too, and one worker is stopped and hears nothing."""
+    vllm, running, pids = split
+    [keeper] = [pid for pid, line in vllm.processes().items() if "keeper.py" in line]
+    shared = segments(pids)
+    assert shared
+    os.kill(workers(pids)[0], signal.SIGSTOP)
+    vllm.interrupt(signal.SIGKILL)
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(pids[0], signal.SIGKILL)
+    running.wait(10)
+    assert gone_within(8, pids)
+    assert {path for path in shared if path.exists()} == set()

@@ -34,19 +34,15 @@ USED = {
     "config/multimodal.py": {"MultiModalConfig": "limit_per_prompt"},
     "config/offload.py": {"OffloadConfig": "prefetch uva"},
     "config/parallel.py": {"ParallelConfig": "pipeline_parallel_size tensor_parallel_size"},
-<<<<<<< HEAD
     "config/scheduler.py": {"SchedulerConfig": "async_scheduling max_num_batched_tokens max_num_seqs policy"},
     "config/speculative.py": {"SpeculativeConfig": "method model num_speculative_tokens"},
     "config/vllm.py": {
         "VllmConfig": "cache_config compilation_config lora_config mamba_config model_config offload_config "
         "parallel_config scheduler_config speculative_config"
-=======
-    "config/scheduler.py": {"SchedulerConfig": "async_scheduling max_num_batched_tokens max_num_seqs"},
-    "config/vllm.py": {"VllmConfig": "cache_config model_config parallel_config scheduler_config"},
+    },
     "distributed/device_communicators/base_device_communicator.py": {"DeviceCommunicatorBase": "rank"},
     "distributed/device_communicators/cpu_communicator.py": {
         "_CPUSHMDistributed": "_init_cpu_shm() communicator group_name"
->>>>>>> 07081bb (An engine that is killed leaves no shared memory: Python's resource tracker is ended last)
     },
     "distributed/parallel_state.py": {"": "cleanup_dist_env_and_memory()"},
     "engine/arg_utils.py": {"": "EngineArgs"},

@@ -14,13 +14,18 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the one that started it ends.
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends.
+
+    Args:
+        parent: The pid of who started it; where that has ended already, so does this process, at once.
 
     Source: prctl(2), PR_SET_PDEATHSIG.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         log.warning("cannot tie this process to its parent: %s", os.strerror(ctypes.get_errno()))
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def log_to_stderr() -> None:
