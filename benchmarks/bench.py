@@ -61,8 +61,8 @@ COMPARISONS = {
     "vllm-final": "vllm",
     "meter": "vllm",
 }
-# How many quadruples of blocks each gets: as many as it took to resolve it.
-QUADRUPLES = {"pytorch": 12, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
+# How many quadruples of blocks each gets: what resolved it, or twice as many where that was close.
+QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
 DEFAULT = (*OVERHEADS, "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
 LEFT_OUT_ON_CPU = (

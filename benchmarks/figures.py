@@ -132,7 +132,7 @@ def meter_cost(what: str, cost: MeterCost) -> str:
     cpu = f"{share:.2%} of one CPU for {cost.threads} thread(s), over {cost.metered_s:.0f} s of blocks"
     inside = f"{mean(cost.busy):.1%} (mean of {len(cost.busy)}, most {max(cost.busy):.1%})" if cost.busy else "–"
     rows = [
-        ("metered", what),
+        ("metered", f"{what}; NVML's meter alone, without RAPL's and a progress line"),
         ("CPU time of the sampling threads", cpu),
         ("share of time inside NVML calls, per GPU", inside),
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import pytest
 
 from wattdock.launch.keeper import end_group
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -173,3 +174,15 @@ def wait_until_ready(stub: Any, process: subprocess.Popen[bytes], log: Path) -> 
             assert time.monotonic() < deadline, log.read_text()
         else:
             return
+
+
+def output_ids(result: Pass) -> list[list[int]]:
+    """Return the ids of each request."""
+    return [list(record.output_ids.ids) for record in result.requests]
+
+
+def refusal(call: object) -> tuple[grpc.StatusCode, str]:
+    """Return status code and detail of a call that must fail."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)  # type: ignore[call-overload]
+    return caught.value.code(), caught.value.details() or ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from contract.runner_process import collect, generate_requests, ids_prompt, load_request, workload
+from contract.runner_process import collect, generate_requests, ids_prompt, load_request, refusal, workload
 from contract.subjects import TINY_LLAMA
 
 from wattdock.config.sections.base import section_class
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 TEN_AND_FIFTY = (ids_prompt(10), ids_prompt(50))
 LONG_PASS = {"min_duration_s": 600.0, "max_output_tokens": 40}
-
-
-def refusal(call: object) -> tuple[grpc.StatusCode, str]:
-    """Return status code and detail of a call that must fail."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call)  # type: ignore[call-overload]
-    return caught.value.code(), caught.value.details() or ""
 
 
 def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Runner, subject: Subject) -> None:

@@ -17,6 +17,8 @@ from contract.runner_process import (
     generate_requests,
     ids_prompt,
     load_request,
+    output_ids,
+    refusal,
     runner_environment,
     running,
     workload,
@@ -101,22 +103,10 @@ def token_prompts() -> list[pb.Prompt]:
     return [pb.Prompt(token_ids=pb.TokenIds(ids=ids)) for ids in PROMPTS]
 
 
-def output_ids(result: Pass) -> list[list[int]]:
-    """Return the ids of each request."""
-    return [list(record.output_ids.ids) for record in result.requests]
-
-
 def run(runner: Runner, prompts: list[pb.Prompt] | None = None, **fields: Any) -> Pass:
     """Run all prompts in one batch and return ids with the record."""
     asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
     return runner.generate(workload(**asked), token_prompts() if prompts is None else prompts)
-
-
-def refusal(call: object) -> tuple[grpc.StatusCode, str]:
-    """Return status code and detail of a call that must fail."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call)  # type: ignore[call-overload]
-    return caught.value.code(), caught.value.details() or ""
 
 
 @pytest.mark.parametrize("in_flight", [1, 3, 4])

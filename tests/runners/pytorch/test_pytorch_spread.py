@@ -17,11 +17,12 @@ from contract.runner_process import (
     generate_requests,
     ids_prompt,
     load_request,
+    output_ids,
     running,
     workload,
 )
 from contract.subjects import SMALL_UNIFORM, write_config
-from runners.pytorch.test_pytorch_runner import PROMPTS, output_ids, reference, run, token_prompts
+from runners.pytorch.test_pytorch_runner import PROMPTS, reference, run, token_prompts
 
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, generate_requests, ids_prompt, running, workload
+from contract.runner_process import (
+    VLLM_FOLDER,
+    VLLM_PYTHON,
+    generate_requests,
+    ids_prompt,
+    output_ids,
+    running,
+    workload,
+)
 from contract.subjects import SMALL_UNIFORM, write_config
 
 from wattdock.launch.keeper import descendants
@@ -21,7 +29,7 @@ from wattdock_proto.v1 import runner_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from contract.runner_process import Pass, Runner
+    from contract.runner_process import Runner
 
 pytestmark = [
     pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}"),
@@ -53,10 +61,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         two = {**SMALL, "data_parallel_size": 2}
         yield Engines(runner, runner.load(shape, engine_args=two, random_weights=SMALL_UNIFORM)[0], alone)
         runner.stub.Unload(pb.UnloadRequest())
-
-
-def output_ids(done: Pass) -> list[list[int]]:
-    return [list(request.output_ids.ids) for request in done.requests]
 
 
 def workers(runner: Runner) -> list[int]:

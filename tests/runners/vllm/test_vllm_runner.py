@@ -19,6 +19,8 @@ from contract.runner_process import (
     generate_requests,
     ids_prompt,
     load_request,
+    output_ids,
+    refusal,
     runner_environment,
     running,
     workload,
@@ -55,15 +57,6 @@ def reference(python: Path, folder: Path, script: Path, *arguments: str) -> str:
     command = [str(python), str(script), *arguments]
     environment = runner_environment(folder, "")
     return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-@pytest.fixture(scope="module")
-def in_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what becomes of what goes wrong inside a real engine."""
-    folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
-    printed = reference(VLLM_PYTHON, VLLM_FOLDER, Path(__file__).with_name("in_engine.py"), str(folder))
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -110,39 +103,11 @@ def runner(loaded: tuple[Runner, pb.Loaded]) -> Runner:
     return loaded[0]
 
 
-@pytest.fixture(scope="module")
-def second_runner() -> Iterator[Runner]:
-    """Return another runner, for tests that load; its environment asks for an engine core of its own process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-        with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
-            yield runner
-
-
-@pytest.fixture
-def bare(second_runner: Runner, tmp_path: Path) -> Iterator[tuple[Runner, Path]]:
-    """Return a runner with nothing loaded, and a folder with config.json only."""
-    yield second_runner, write_config(tmp_path / "bare")
-    second_runner.stub.Unload(pb.UnloadRequest())
-
-
 def run(runner: Runner, prompts: list[pb.Prompt] | None = None, **fields: Any) -> Pass:
     """Run PROMPTS, or others, in one batch and return ids with the record."""
     asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
     default = [pb.Prompt(token_ids=pb.TokenIds(ids=ids)) for ids in PROMPTS]
     return runner.generate(workload(**asked), default if prompts is None else prompts)
-
-
-def output_ids(result: Pass) -> list[list[int]]:
-    """Return the ids of each request."""
-    return [list(record.output_ids.ids) for record in result.requests]
-
-
-def refusal(call: object) -> tuple[grpc.StatusCode, str]:
-    """Return status code and detail of a call that must fail."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call)  # type: ignore[call-overload]
-    return caught.value.code(), caught.value.details() or ""
 
 
 def cut_after_first(ids: list[int], ends: list[int]) -> list[int]:
@@ -233,27 +198,6 @@ def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tupl
     effective = json.loads(loaded.effective_engine_args_json)
     assert effective.items() >= {**asked, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
     assert "mm_processor_cache_gb" not in effective
-
-
-def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: dict[str, Any]) -> None:
-    """And nothing fails because of it."""
-    assert in_engine["attention"] == [[["CPU_ATTN"]], [None]]
-
-
-def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[str, Any]) -> None:
-    """Whatever class vLLM raised; what was logged before has nothing to do with it, and the next pass is served."""
-    died, failed = "a process of vLLM's engine died during the pass", "vLLM failed during the pass"
-    reported = "first reported: RuntimeError: device-side assert"
-    assert in_engine["passes"] == {
-        "handled before": ["RuntimeError", "a plain one"],
-        "assertion, memory": ["OutOfMemory", "generating with 1 in flight: CUDA out of memory"],
-        "assertion, other": ["RuntimeError", f"{failed}: AssertionError: no block; {reported}"],
-        "assertion": ["AssertionError", "no block"],
-        "host memory": ["OutOfMemory", "generating with 1 in flight: MemoryError"],
-        "afterwards": [],
-        "death": ["RuntimeError", died],
-        "death, other": ["RuntimeError", f"{died}; {reported}"],
-    }
 
 
 def test_closed_loop_keeps_as_many_in_flight_as_asked(runner: Runner) -> None:
@@ -360,72 +304,6 @@ def test_a_model_larger_than_memory_is_refused_with_what_it_wanted(second_runner
     status, detail = refusal(second_runner.stub.Load(load_request(folder, random_weights=SMALL_UNIFORM)))
     assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "tried to allocate 512000000000 bytes" in detail
-
-
-def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
-    """The second time, all but the last block come from the cache, and the tokens stay the same."""
-    runner, folder = bare
-    engine_args: dict[str, object] = {"enable_prefix_caching": True, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    prompts = [ids_prompt(4 * BLOCK_TOKENS + 5)]
-    first, second = run(runner, prompts), run(runner, prompts)
-    assert [one.summary.cached_prompt_tokens for one in (first, second)] == [0, 4 * BLOCK_TOKENS]
-    assert second.requests[0].cached_prompt_tokens == 4 * BLOCK_TOKENS
-    assert second.summary.prompt_tokens == 4 * BLOCK_TOKENS + 5
-    assert output_ids(first) == output_ids(second)
-
-
-def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, Path]) -> None:
-    """vLLM would preempt and compute twice, and the figure would be another workload's."""
-    runner, folder = bare
-    # 1 KiB a token, so 32 KiB a block: room for one prompt of the model's whole context and a little more.
-    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    asked = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(asked, [ids_prompt(150), ids_prompt(20)]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    # 190 tokens take 6 blocks and 60 take 2.
-    assert "5 requests in flight need 22 blocks of KV cache" in detail
-    assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
-
-
-@pytest.mark.parametrize(
-    ("prompt_tokens", "asked", "named"),
-    [
-        (150, {}, "5 requests in flight need 25 blocks of KV cache for their first tokens alone, and there are"),
-        (150, {"arrival": pb.ARRIVAL_CLOSED}, "5 requests in flight need 25 blocks of KV cache"),
-        (150, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}, "3 of 5 requests ran, and the next one waited for 5"),
-        # Admitted with 4 blocks each; four hold all 17 or 18 once they have grown by one.
-        (120, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}, "4 of 5 requests ran, and the next one waited for 4"),
-    ],
-)
-def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
-    bare: tuple[Runner, Path], prompt_tokens: int, asked: dict[str, Any], named: str
-) -> None:
-    """Nobody can know how long answers are that may end early; but that fewer ran than asked must not go unseen."""
-    runner, folder = bare
-    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **asked)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(prompt_tokens)]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert named in detail
-    assert run(runner, [ids_prompt(prompt_tokens)], in_flight=3, **asked).summary.requests == 1
-
-
-@pytest.mark.parametrize(
-    "asked", [{"ignore_eos": False}, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}], ids=["to the end", "poisson"]
-)
-def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, Path], asked: dict[str, Any]) -> None:
-    """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
-    runner, folder = bare
-    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
-    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **asked)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(60)]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "time(s) and computed it again; lower batch_size" in detail
-    assert run(runner, [ids_prompt(150)], in_flight=3, **asked).summary.requests == 1
 
 
 def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(bare: tuple[Runner, Path]) -> None:

@@ -1,0 +1,46 @@
+"""What becomes of what goes wrong inside a real engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, runner_environment
+from contract.subjects import write_config
+
+pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
+
+
+@pytest.fixture(scope="module")
+def in_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what the script prints."""
+    folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
+    command = [str(VLLM_PYTHON), str(Path(__file__).with_name("in_engine.py")), str(folder)]
+    environment = runner_environment(VLLM_FOLDER, "")
+    printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: dict[str, Any]) -> None:
+    """And nothing fails because of it."""
+    assert in_engine["attention"] == [[["CPU_ATTN"]], [None]]
+
+
+def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[str, Any]) -> None:
+    """Whatever class vLLM raised; what was logged before has nothing to do with it, and the next pass is served."""
+    died, failed = "a process of vLLM's engine died during the pass", "vLLM failed during the pass"
+    reported = "first reported: RuntimeError: device-side assert"
+    assert in_engine["passes"] == {
+        "handled before": ["RuntimeError", "a plain one"],
+        "assertion, memory": ["OutOfMemory", "generating with 1 in flight: CUDA out of memory"],
+        "assertion, other": ["RuntimeError", f"{failed}: AssertionError: no block; {reported}"],
+        "assertion": ["AssertionError", "no block"],
+        "host memory": ["OutOfMemory", "generating with 1 in flight: MemoryError"],
+        "afterwards": [],
+        "death": ["RuntimeError", died],
+        "death, other": ["RuntimeError", f"{died}; {reported}"],
+    }

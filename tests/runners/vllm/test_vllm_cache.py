@@ -1,0 +1,95 @@
+"""What vLLM's cache of keys and values may do to a pass: serve part of a prompt, or have too little room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from contract.runner_process import VLLM_PYTHON, generate_requests, ids_prompt, output_ids, refusal, workload
+from contract.subjects import SMALL_UNIFORM
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from contract.runner_process import Pass, Runner
+
+pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
+
+NEW_TOKENS = 40
+# vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
+BLOCK_TOKENS = 32
+
+
+def served(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
+    """Run prompts in one batch and return ids with the record."""
+    asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
+    return runner.generate(workload(**asked), prompts)
+
+
+def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
+    """The second time, all but the last block come from the cache, and the tokens stay the same."""
+    runner, folder = bare
+    engine_args: dict[str, object] = {"enable_prefix_caching": True, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    prompts = [ids_prompt(4 * BLOCK_TOKENS + 5)]
+    first, second = served(runner, prompts), served(runner, prompts)
+    assert [one.summary.cached_prompt_tokens for one in (first, second)] == [0, 4 * BLOCK_TOKENS]
+    assert second.requests[0].cached_prompt_tokens == 4 * BLOCK_TOKENS
+    assert second.summary.prompt_tokens == 4 * BLOCK_TOKENS + 5
+    assert output_ids(first) == output_ids(second)
+
+
+def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, Path]) -> None:
+    """vLLM would preempt and compute twice, and the figure would be another workload's."""
+    runner, folder = bare
+    # 1 KiB a token, so 32 KiB a block: room for one prompt of the model's whole context and a little more.
+    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    asked = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(asked, [ids_prompt(150), ids_prompt(20)]))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    # 190 tokens take 6 blocks and 60 take 2.
+    assert "5 requests in flight need 22 blocks of KV cache" in detail
+    assert served(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "asked", "named"),
+    [
+        (150, {}, "5 requests in flight need 25 blocks of KV cache for their first tokens alone, and there are"),
+        (150, {"arrival": pb.ARRIVAL_CLOSED}, "5 requests in flight need 25 blocks of KV cache"),
+        (150, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}, "3 of 5 requests ran, and the next one waited for 5"),
+        # Admitted with 4 blocks each; four hold all 17 or 18 once they have grown by one.
+        (120, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}, "4 of 5 requests ran, and the next one waited for 4"),
+    ],
+)
+def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
+    bare: tuple[Runner, Path], prompt_tokens: int, asked: dict[str, Any], named: str
+) -> None:
+    """Nobody can know how long answers are that may end early; but that fewer ran than asked must not go unseen."""
+    runner, folder = bare
+    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **asked)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(prompt_tokens)]))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert named in detail
+    assert served(runner, [ids_prompt(prompt_tokens)], in_flight=3, **asked).summary.requests == 1
+
+
+@pytest.mark.parametrize(
+    "asked", [{"ignore_eos": False}, {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}], ids=["to the end", "poisson"]
+)
+def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, Path], asked: dict[str, Any]) -> None:
+    """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
+    runner, folder = bare
+    engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
+    runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
+    crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **asked)
+    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(60)]))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "time(s) and computed it again; lower batch_size" in detail
+    assert served(runner, [ids_prompt(150)], in_flight=3, **asked).summary.requests == 1
