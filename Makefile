@@ -125,8 +125,9 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
 
 bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
-	@$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py)
-	@$(BIN)/python benchmarks/bench.py $(ARGS)
+	@export WATTDOCK_REVISION="$$(git describe --always --dirty 2>/dev/null)"; \
+	$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \
+	$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py || code=$$?;) exit $$code
 
 clean: ## Remove environments and caches, not results
 	rm -rf $(VENV) .venv.lock build runners/*/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info coordinator/*.egg-info

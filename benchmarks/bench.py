@@ -61,7 +61,7 @@ COMPARISONS = {
     "vllm-final": "vllm",
     "meter": "vllm",
 }
-# How many quadruples of blocks each gets: what resolved it, or twice as many where that was close.
+# How many quadruples of blocks each gets; whether they resolve it, the machine's scatter decides.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
 DEFAULT = (*OVERHEADS, "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
@@ -84,10 +84,10 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
         self._options, self._scratch = options, scratch
-        gpus = list_gpus()
-        if options.gpu and options.gpu >= len(gpus):
+        gpus = [] if options.cpu else list_gpus()
+        if options.gpu is not None and options.gpu not in range(len(gpus)):
             raise PreflightError(f"--gpu {options.gpu}: NVML shows {len(gpus)} GPUs, numbered from 0")
-        self._gpu: GpuInfo | None = gpus[options.gpu] if gpus else None
+        self._gpu: GpuInfo | None = gpus[options.gpu or 0] if gpus else None
         self._only = options.only or (DEFAULT_ON_GPU if self._gpu else DEFAULT)
         if self._gpu is None:
             # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
@@ -164,7 +164,7 @@ class Bench:
 
     def _compare(self, name: str, arms: Arms, comparison: Comparison) -> None:
         self.claims[name] = comparison.claims
-        self.figures.comparisons.append(comparison)
+        self.figures.comparisons[name] = comparison
 
         def after_each() -> None:
             self.save()
@@ -237,7 +237,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quadruples", type=int, help=f"of blocks, per comparison (default: {QUADRUPLES})")
     made.add_argument("--minutes", type=float, help="per comparison, instead of --quadruples")
     made.add_argument("--block-s", type=float, default=10.0, help="least length of a block (default: 10)")
-    made.add_argument("--gpu", type=int, default=0, help="which, by NVML's number, where there are any (default: 0)")
+    where = made.add_mutually_exclusive_group()
+    where.add_argument("--gpu", type=int, help="which, by NVML's number; by default the first, where there are any")
+    where.add_argument("--cpu", action="store_true", help="in the sizes for a CPU, though there is a GPU")
     made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
     made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")
     made.add_argument("--passes", type=Path, help="file for the seconds of every pass of every comparison, as JSON")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     # In the order they were run in, each with its arm.
     Passes = list[tuple[Arm, GeneratedPass]]
 
-# An engine is not at its pace at once: on H200s the first quadruple of three runs stood 0.3 to 0.45 % from the others.
+# An engine may not be at its pace at once (docs/decisions/0030-comparing-arms.md).
 WARM_UP = -1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from statistics import mean
+from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
@@ -22,13 +22,14 @@ Both arms run on one live engine in one process. Every block is the same number 
 their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
 (ABBA, in every other quadruple BAAB): only what changes faster blurs a ratio, and each arm comes after itself as often
 as after the other. From each quadruple of blocks comes one value: the logarithm of the ratio of rates, each arm's times
-summed, so that a pause counts for as long as it lasts. One quadruple runs before the first and does not count. The
+summed, so that a pause that the run met counts for as long as it lasts; of what comes more seldom than that, no run
+says anything. One quadruple runs before the first and does not count. The
 bound is one-sided, 95 %, by Student's t over the quadruples' values. *Margin* is what so many values with such a
 scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit, a ratio above
 1 counting as 1, since nothing in the first arm makes an engine faster; `fails`: the upper bound is below it;
 `unresolved` is neither, and no pass. So is a lower bound above 1: the arms then differ in something else, which may
 hide a cost. *Left to the next* is what a pass of the first arm costs the pass after it, whichever arm that is: turns
-let it fall on both, so the ratio does not have it.
+let it fall on both, so neither the ratio nor the verdict has it.
 
 *Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
 engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
@@ -46,6 +47,7 @@ class Figures:
         revision: The commit of the sources.
         machine: Without its name.
         meter: What the sampling threads took, and what they read.
+        comparisons: By name.
         notes: What was not measured, and why.
     """
 
@@ -53,7 +55,7 @@ class Figures:
     revision: str
     machine: str
     rows: list[Row] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
     meter: tuple[str, MeterCost] | None = None
     notes: list[str] = field(default_factory=list)
     begun: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -67,8 +69,9 @@ class Figures:
         if self.rows:
             parts.append(table(("what", "median", "range"), self.rows))
         if self.comparisons:
-            parts += ["## Ratios", HOW_TO_READ, ratios(self.comparisons)]
-            parts.append("\n".join(f"- {line}" for one in self.comparisons for line in details(one)))
+            done = list(self.comparisons.values())
+            parts += ["## Ratios", HOW_TO_READ, ratios(done)]
+            parts.append("\n".join(f"- {line}" for one in done for line in details(one)))
         if self.meter and self.meter[1].metered_s:
             parts += ["## The meter's threads", meter_cost(*self.meter)]
         parts += [f"Not measured: {note}." for note in self.notes]
@@ -77,12 +80,16 @@ class Figures:
     def passes(self) -> dict[str, object]:
         """Return the seconds of every pass of every comparison, and what it takes to judge them again."""
         seen = {
-            one.claims[0].what: {
-                "limit": one.claims[0].limit,
-                "planned": one.claims[0].planned,
+            name: {
+                "on": one.on,
+                "requests": one.requests,
+                "claims": {
+                    claim.what: {"limit": claim.limit, "planned": claim.planned, "log_ratios": claim.log_ratios}
+                    for claim in one.claims
+                },
                 "seconds": one.durations_s,
             }
-            for one in self.comparisons
+            for name, one in self.comparisons.items()
         }
         return {"command": self.command, "revision": self.revision, "machine": self.machine, "comparisons": seen}
 
@@ -118,6 +125,8 @@ def details(one: Comparison) -> Iterator[str]:
             f"{min(lengths_s):.1f} … {max(lengths_s):.1f} s; {one.rate_of('A'):,.1f} against {one.rate_of('B'):,.1f} "
             "output tokens/s"
         )
+        took_s = sorted(took_s for quadruple in one.durations_s for _, took_s in quadruple)
+        yield f"{one.claims[0].what}: {len(took_s)} passes, median {median(took_s):.3f} s, longest {took_s[-1]:.3f} s"
     for claim in one.claims:
         values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
         yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"

@@ -144,6 +144,7 @@ def main() -> None:
         settings["runner_python"] = arguments.runner_python
     both = BothChoice("nvml+zeus", "both, to compare them")
     interrupted = False
+    sources = f"wattdock {__version__} at revision {revision()}"
     try:
         # Refuses machines without a GPU or without Zeus.
         run = Run(
@@ -158,7 +159,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("two_meters: interrupted; what was measured until then:\n")
         interrupted = True
-    sys.stdout.write(f"wattdock {__version__} at revision {revision()}\n\n")
+    sys.stdout.write(f"{sources}\n\n")
     rows = [row for stored in run.stored for row in rows_of(stored.result, both.zeus_timelines)]
     for line in (HEADER, tuple("---" for _ in HEADER), *rows):
         sys.stdout.write(f"| {' | '.join(line)} |\n")

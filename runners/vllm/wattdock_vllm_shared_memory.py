@@ -11,13 +11,13 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
-
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 
 
 def unlink_once_shared() -> None:
     """Have every group of this worker unlink its segment when the whole group has mapped it."""
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
     share = _CPUSHMDistributed._init_cpu_shm
 
     @wraps(share)

@@ -56,7 +56,7 @@ def test_a_name_that_means_nothing_is_refused() -> None:
 def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_path: Path) -> None:
     """Two short quadruples on a real engine; whatever this machine says, file and code agree."""
     kept, passes = tmp_path / "figures.md", tmp_path / "passes.json"
-    arguments = ("--only", "energy,pytorch", "--block-s", "0.3", "--quadruples", "2")
+    arguments = ("--cpu", "--only", "energy,pytorch", "--block-s", "0.3", "--quadruples", "2")
     done = bench(*arguments, "--output", str(kept), "--passes", str(passes))
     row = re.search(
         r"^\| runner / bare loop, PyTorch \| 2 \| .* \| 0\.995 \| .* \| \*\*(\w+)\*\* \|$", done.stdout, re.M
@@ -64,15 +64,16 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     assert row, done.stdout + done.stderr
     assert done.returncode == (0 if row[1] == "holds" else 9)
     assert (f"unresolved is no pass: pytorch ({row[1]})" in done.stderr) is (row[1] != "holds")
-    assert re.search(r"^`python benchmarks/bench\.py --only .*` at revision \S+ on ", done.stdout, re.M)
+    assert re.search(r"^`python benchmarks/bench\.py --cpu --only .*` at revision \S+ on ", done.stdout, re.M)
     assert kept.read_text(encoding="utf-8") == done.stdout
     assert "| energy of one span" in done.stdout
     assert "1 of 2" in done.stderr
     values = re.search(r"100 × log ratio per quadruple: (.*)$", done.stdout, re.M)
-    quadruples = json.loads(passes.read_text(encoding="utf-8"))["comparisons"]["runner / bare loop, PyTorch"]["seconds"]
+    quadruples = json.loads(passes.read_text(encoding="utf-8"))["comparisons"]["pytorch"]["seconds"]
     assert values
     assert values[1].split(", ") == [f"{100 * log_ratio(one):+.2f}" for one in quadruples]
-    judged = [sys.executable, str(ROOT / "benchmarks/pooled.py"), str(passes), str(passes)]
-    pooled = subprocess.run(judged, capture_output=True, text=True, check=False)
-    assert re.search(r"^\| runner / bare loop, PyTorch \| 4 \| ", pooled.stdout, re.M), pooled.stderr
-    assert pooled.stdout.count("at revision") == 2
+    judged = [sys.executable, str(ROOT / "benchmarks/pooled.py"), str(passes)]
+    again = subprocess.run(judged, capture_output=True, text=True, check=False)
+    assert row[0] in again.stdout.splitlines(), again.stderr
+    assert again.returncode == done.returncode
+    assert subprocess.run([*judged, str(passes)], capture_output=True, check=False).returncode == 2

@@ -71,12 +71,22 @@ def verdict_on(rng: np.random.Generator, *, pauses: float, longer: float) -> str
     return claim.verdict
 
 
-@pytest.mark.parametrize(("pauses", "longer"), [(0.002, 10), (0.001, 20), (0.01, 0.8), (0.2, 0.1), (1, 0.0055)])
+@pytest.mark.parametrize(("pauses", "longer"), [(0.002, 10), (0.001, 20), (0.01, 0.8), (0.2, 0.1), (1, 0.006)])
 def test_a_cost_above_the_limit_is_seldom_said_to_be_below_it(pauses: float, longer: float) -> None:
-    """Costs of 0.55 to 2 % on a fitful machine, as rare long pauses or spread evenly: at most in one case of twenty."""
+    """Costs of 0.6 to 2 % on a fitful machine, spread evenly or as pauses that a run meets a few times.
+
+    Were it said in one case of twenty, more than ten of a hundred would be one chance in a hundred.
+    """
     rng = np.random.default_rng(11)
     said = [verdict_on(rng, pauses=pauses, longer=longer) for _ in range(100)]
-    assert said.count("holds") <= 0.05 * len(said)
+    assert said.count("holds") <= 10
+
+
+def test_what_a_run_hardly_meets_it_cannot_show() -> None:
+    """One pass of A in 10,000, 200 times as long, is a cost of 2 % too; most runs of 3,200 have none."""
+    rng = np.random.default_rng(13)
+    said = [verdict_on(rng, pauses=1e-4, longer=200) for _ in range(40)]
+    assert said.count("holds") > 10
 
 
 def test_no_cost_is_mostly_shown_to_be_small_on_the_same_machine() -> None:

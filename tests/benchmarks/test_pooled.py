@@ -14,34 +14,48 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def run(*ratios: float, planned: int | None = None, limit: float = 0.995) -> dict[str, Any]:
-    """One run whose quadruples have these ratios of A's rate over B's."""
-    quadruples = [[["A", 1.0], ["B", ratio], ["B", ratio], ["A", 1.0]] for ratio in ratios]
-    seen = {"limit": limit, "planned": planned or len(ratios), "seconds": quadruples}
-    return {"command": "c", "revision": "r", "machine": "m", "comparisons": {"a / b": seen}}
+def run(*values: float, planned: int | None = None, limit: float = 0.995, on: str = "an engine") -> dict[str, Any]:
+    """One run of a comparison with these log ratios, and a second quantity without a cost."""
+    claims = {
+        what: {"limit": limit, "planned": planned or len(values), "log_ratios": list(seen)}
+        for what, seen in (("throughput", values), ("latency", [1e-4 * value for value in values]))
+    }
+    seen = {"on": on, "requests": 1, "claims": claims, "seconds": []}
+    return {"command": "c", "revision": "r", "machine": "m", "comparisons": {"meter": seen}}
+
+
+SHORT = [run(0.0035, -0.0045), run(-0.004, 0.004), run(0.001, -0.001), run(-0.002, 0.002)]
 
 
 def test_runs_that_resolve_nothing_alone_resolve_together() -> None:
-    """The bound is over all quadruples of all of them."""
-    short = [run(1.0035, 0.9955), run(0.996, 1.004), run(1.001, 0.999), run(0.998, 1.002)]
-    assert [claim.verdict for one in short for claim in pooled([one])].count("holds") < len(short)
-    (claim,) = pooled(short)
-    assert (claim.seen.n if claim.seen else 0, claim.verdict) == (8, "holds")
+    """The bound is over all quadruples of all of them, of each quantity by itself."""
+    assert "unresolved" in {pooled([one])["meter"][0].verdict for one in SHORT}
+    throughput, latency = pooled(SHORT)["meter"]
+    assert (throughput.seen.n if throughput.seen else 0, throughput.verdict) == (8, "holds")
+    assert latency.log_ratios == [1e-4 * value for value in throughput.log_ratios]
 
 
 def test_a_run_cut_short_leaves_the_whole_unresolved() -> None:
     """However good the rest is."""
-    (claim,) = pooled([run(1.0, 0.9999, 1.0001), run(1.0, 1.0, planned=3)])
-    assert claim.verdict == "unresolved"
+    assert pooled([run(0.0, -1e-4, 1e-4), run(0.0, 0.0, planned=3)])["meter"][0].verdict == "unresolved"
 
 
-def test_runs_of_different_comparisons_are_refused() -> None:
-    """Another limit is another claim."""
+@pytest.mark.parametrize("other", [run(0.0, limit=0.998), run(0.0, on="another engine")])
+def test_runs_of_different_comparisons_are_refused(other: dict[str, Any]) -> None:
+    """Another limit is another claim, and another engine or length another cost."""
     with pytest.raises(ConfigError, match="not runs of one comparison"):
-        pooled([run(1.0), run(1.0, limit=0.998)])
+        pooled([run(0.0), other])
 
 
-@pytest.mark.parametrize(("text", "code"), [(json.dumps(run(1.0, 0.9999, 1.0001)), 0), ("{}", 2), ("no", 2)])
+def test_a_run_counts_once() -> None:
+    """Its values twice would make the bound better for nothing."""
+    with pytest.raises(ConfigError, match="the same run twice"):
+        pooled([SHORT[0], SHORT[1], SHORT[0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [(json.dumps(run(0.0, -1e-4, 1e-4)), 0), (json.dumps(run(0.1, -0.1)), 9), ("{}", 2), ("no", 2)]
+)
 def test_the_exit_code_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int) -> None:
     """And a file that is something else is one line."""
     (tmp_path / "passes.json").write_text(text)

@@ -176,9 +176,9 @@ def source_date() -> int:
 def revision() -> str:
     """Return the commit that is checked out, marked where files differ from it.
 
-    Outside a git checkout: what WATTDOCK_REVISION says, else "unknown".
+    WATTDOCK_REVISION says it instead where it is set; without either it is "unknown".
     """
-    return _git("describe", "--always", "--dirty") or os.environ.get("WATTDOCK_REVISION") or "unknown"
+    return os.environ.get("WATTDOCK_REVISION") or _git("describe", "--always", "--dirty") or "unknown"
 
 
 def _git(*words: str) -> str | None:

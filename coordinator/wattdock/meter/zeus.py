@@ -117,7 +117,8 @@ class ZeusHost(NvmlHost):
             raise MeterError(f"Zeus cannot read this host's GPUs: {error}; --meter nvml goes on without one") from error
         except (ZeusBaseError, OSError) as error:
             # ZeusMonitor opens the CPUs' counters even where it is to read none, and knows two of the ways to fail.
-            raise MeterError(f"Zeus cannot open the CPUs' counters (RAPL): {error}; --meter nvml needs none") from error
+            what = "ZeusMonitor did not start (the CPUs' counters, RAPL?)"
+            raise MeterError(f"{what}: {error}; --meter nvml goes on without it") from error
         if len(self._gpus) != self.count():
             raise MeterError(f"Zeus sees {len(self._gpus)} of {self.count()} GPUs; use --meter nvml")
         return None

@@ -71,14 +71,14 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
 
 
 def _require_no_near_miss(model_id: str) -> None:
-    """Raise for a misspelt embedded model, or a known shape's name: a hub would only be asked for these in vain."""
+    """Raise for a known shape's name, or a misspelt embedded model: a hub would only be asked for these in vain."""
     if "/" in model_id:
         return
+    if shape := presets().get(model_id.lower()):
+        drawn = f"shape:{shape.name} for random weights" if shape.servable else ""
+        ways = " or ".join(filter(None, (drawn, f"{shape.id} for the hub's" if shape.id else "")))
+        raise ConfigError(f"{model_id!r} is the name of a shape; write {ways or 'another'}")
     if difflib.get_close_matches(model_id.lower(), [EMBEDDED_MODEL], n=1):
         raise ConfigError(
             f"{model_id!r} is no model known here; did you mean {EMBEDDED_MODEL!r}? A hub's ids look like OWNER/NAME"
-        )
-    if model_id.lower() in presets():
-        raise ConfigError(
-            f"{model_id!r} is a shape: write shape:{model_id.lower()} for random weights, or its OWNER/NAME on the hub"
         )

@@ -155,7 +155,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
                 "CPU estimate",
                 (
                     f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
-                    f"({guess.cpu_busy:.0%} busy, whoever's work that was); an estimate, not a measurement"
+                    f"({guess.cpu_busy:.0%} busy, whosever work that was); an estimate, not a measurement"
                 ),
             )
         return
