@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, runner_environment
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,12 +91,7 @@ def test_every_form_of_decoder_is_counted_exactly_as_torch_counts_it() -> None:
     cases = [(name, prompt, output) for name in CONFIGS for prompt, output in lengths]
     given_to_torch = [{"config": CONFIGS[name], "prompt_tokens": s, "output_tokens": t} for name, s, t in cases]
     script = Path(__file__).with_name("flop_counter.py")
-    counted = subprocess.run(
-        [str(PYTORCH_PYTHON), str(script), json.dumps(given_to_torch)],
-        env=runner_environment(PYTORCH_FOLDER, ""),
-        stdout=subprocess.PIPE,
-        check=True,
-    ).stdout
+    counted = printed_by(script, json.dumps(given_to_torch), python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER)
     ours = [
         request_flops(decoder(CONFIGS[name]), prompt_tokens=s, output_tokens=t, causal=False) for name, s, t in cases
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -10,6 +9,7 @@ from importlib.resources import files
 import yaml
 
 from wattdock.errors import ConfigError
+from wattdock.nearest import nearest
 
 MIB = 1 << 20
 
@@ -71,8 +71,8 @@ def gpu_model(name: str) -> GpuModel:
     by_name = {word.lower(): model for model in gpu_models().values() for word in (model.name, *model.aliases)}
     if found := by_name.get(name.lower()):
         return found
-    near = difflib.get_close_matches(name.lower(), by_name, n=1, cutoff=0.4)
-    hint = f"did you mean {by_name[near[0]].aliases[0]}? " if near else ""
+    near = nearest(name, by_name)
+    hint = f"did you mean {by_name[near].aliases[0]}? " if near else ""
     raise ConfigError(
         f"GPU {name!r} is not known; {hint}known are {', '.join(one.aliases[0] for one in gpu_models().values())}"
     )

@@ -32,6 +32,8 @@ VLLM_FOLDER = ROOT / "runners/vllm"
 VLLM_PYTHON = VLLM_FOLDER / ".venv/bin/python"
 TENSORRT_FOLDER = ROOT / "runners/tensorrt"
 SEND_CHUNK = 1 << 20
+# How long to wait for what has to come; a test that passes waits no longer than it takes.
+PATIENCE_S = 120
 
 
 @dataclass
@@ -124,6 +126,19 @@ def runner_environment(folder: Path, gpus: str, stand_in: Path | None = None) ->
     return {**os.environ, **devices, **caches, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
+def printed_by(script: Path, *arguments: str, python: Path, folder: Path, given: str | None = None) -> str:
+    """Return what a script prints in a backend's environment; `given` is its standard input."""
+    command = [str(python), str(script), *arguments]
+    environment = runner_environment(folder, "")
+    return subprocess.run(command, env=environment, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def pytorch_reference(*arguments: str) -> str:
+    """Return what plain transformers and torch say; see tests/runners/pytorch/reference.py."""
+    script = ROOT / "tests/runners/pytorch/reference.py"
+    return printed_by(script, *arguments, python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER)
+
+
 @contextmanager
 def running(
     backend: str,
@@ -164,11 +179,11 @@ def running(
 
 
 def wait_until_ready(stub: Any, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once Describe answers; fail with the log if the process ends or 20 s go by."""
-    deadline = time.monotonic() + 20
+    """Return once Describe answers; fail with the log if the process ends or none comes."""
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            stub.Describe(pb.DescribeRequest(), wait_for_ready=True, timeout=1)
+            stub.Describe(pb.DescribeRequest(), wait_for_ready=True, timeout=5)
         except grpc.RpcError:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from contract.runner_process import (
     FAKE_FOLDER,
+    PATIENCE_S,
     generate_requests,
     ids_prompt,
     load_request,
@@ -166,7 +167,7 @@ def test_runner_dies_with_the_process_that_started_it(tmp_path: Path, model_path
             time.sleep(0.05)
         os.kill(pid, signal.SIGSTOP)
         parent.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while _is_alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)

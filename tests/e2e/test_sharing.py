@@ -49,7 +49,7 @@ def check(row: dict[str, Any], name: str) -> tuple[str, str]:
 
 
 def wait_until_held(wattdock: Command, env: dict[str, str]) -> dict[str, Any]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         view: dict[str, Any] = json.loads(wattdock("gpus", "--json", env=env).stdout)
         if view["machine_lease"]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from command import Command
-from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, VLLM_PYTHON, runner_environment
+from contract.runner_process import PYTORCH_PYTHON, VLLM_PYTHON, pytorch_reference
 from contract.subjects import write_config, write_tokenizer
 from unprivileged import give_to_user, user_home
 
@@ -26,7 +26,6 @@ from wattdock.records import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-REPO = Path(__file__).resolve().parents[2]
 CONFIG, RUNNER = 2, 5
 BLOCK_TOKENS = 32
 PROMPTS = [[7, 8, 9] * 24, [3 + i % 90 for i in range(70)], [200 - i for i in range(80)], [5, 4, 3, 6, 7] * 14]
@@ -93,8 +92,7 @@ class Row:
 def write_checkpoint(folder: Path) -> None:
     """Write a tiny model with float32 weights and a tokenizer."""
     write_config(folder, dtype="float32")
-    make = [str(PYTORCH_PYTHON), str(REPO / "tests/runners/pytorch/reference.py"), "make", str(folder)]
-    subprocess.run(make, env=runner_environment(PYTORCH_FOLDER, ""), check=True)
+    pytorch_reference("make", str(folder))
     write_tokenizer(folder)
     for file in folder.iterdir():
         file.chmod(0o644)

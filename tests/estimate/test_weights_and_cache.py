@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, runner_environment
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,14 +63,7 @@ def theirs() -> dict[str, dict[str, int | None]]:
     if not PYTORCH_PYTHON.exists():
         pytest.skip(f"no PyTorch environment at {PYTORCH_PYTHON}")
     script = Path(__file__).parents[1] / "transformers_counter.py"
-    counted = subprocess.run(
-        [str(PYTORCH_PYTHON), str(script)],
-        input=json.dumps(CONFIGS),
-        env=runner_environment(PYTORCH_FOLDER, ""),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
+    counted = printed_by(script, python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER, given=json.dumps(CONFIGS))
     found: dict[str, dict[str, int | None]] = json.loads(counted)
     return found
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -175,12 +177,19 @@ def uuid_of(number: int) -> str:
 
 
 def build(folder: Path) -> Path:
-    """Compile the library into a folder and return that folder: what to put on LD_LIBRARY_PATH."""
+    """Write the library into a folder and return that folder: what to put on LD_LIBRARY_PATH."""
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [str(_SOURCES / name) for name in ("model.c", "nvml.c")]
-    command = ["gcc", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(folder / SONAME), *sources, "-lm"]
-    subprocess.run(command, check=True)
+    (folder / SONAME).write_bytes(_compiled())
     return folder
+
+
+@cache
+def _compiled() -> bytes:
+    sources = [str(_SOURCES / name) for name in ("model.c", "nvml.c")]
+    with tempfile.NamedTemporaryFile(suffix=".so") as built:
+        command = ["gcc", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", built.name, *sources, "-lm"]
+        subprocess.run(command, check=True)
+        return Path(built.name).read_bytes()
 
 
 def config(

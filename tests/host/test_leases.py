@@ -282,7 +282,7 @@ def test_a_full_or_read_only_file_system_is_a_clear_error_and_holds_nothing(
     )
     script = f'mount -t tmpfs -o {options} tmpfs {folder} && {fill} && exec {sys.executable} -c "$0" {folder}'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, attempt], capture_output=True, text=True, timeout=30
+        ["unshare", "--mount", "sh", "-c", script, attempt], capture_output=True, text=True, timeout=120
     )
     assert said in done.stdout, done.stderr
     assert done.stdout.strip().endswith("{}")

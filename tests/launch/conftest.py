@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STANDIN = Path(__file__).with_name("standin_runner.py")
-PATIENCE_S = 60
+PATIENCE_S = 120
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 
 

@@ -36,7 +36,7 @@ def keeper_beside(answers: list[int], tmp_path: Path) -> tuple[list[str], Path]:
     with socketserver.ThreadingUnixStreamServer(str(tmp_path / "e.sock"), Engine) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         command = [sys.executable, "-I", "-S", str(KEEPER), str(tmp_path / "e.sock"), "abc", str(folder)]
-        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=30, check=True)
+        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=True)
         server.shutdown()
     return asked, folder
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUILD = """
-import sys, time
+import sys
 from pathlib import Path
 from wattdock.errors import PreflightError
 from wattdock.models.build import build_once
-target, seconds = Path(sys.argv[1]), float(sys.argv[2])
+target = Path(sys.argv[1])
 def build(scratch):
     (scratch / "half").touch()
     print("building", flush=True)
-    time.sleep(seconds)
+    sys.stdin.read()
     (scratch / "whole").touch()
 try:
     build_once(target, build, progress=lambda line: print(line, flush=True))
@@ -38,29 +37,36 @@ print("done", sorted(file.name for file in target.iterdir()), flush=True)
 DONE = "done ['half', 'whole']"
 
 
-def start(target: Path, seconds: float) -> subprocess.Popen[str]:
+def start(target: Path) -> subprocess.Popen[str]:
+    """Start one that builds until its standard input is closed."""
     return subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(target), str(seconds)],
+        [sys.executable, "-c", BUILD, str(target)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
+def next_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
 def test_of_two_that_want_a_folder_one_builds_and_the_other_waits(tmp_path: Path) -> None:
     """Both get the whole folder."""
     target = tmp_path / "models" / "m"
-    processes = [start(target, 1.0), start(target, 1.0)]
-    said = sorted((process.communicate(timeout=240)[0].splitlines() for process in processes), key=str)
-    assert said == [["building", DONE], [f"waiting for another wattdock that holds {tmp_path}/models/.m.lock", DONE]]
+    processes = [start(target), start(target)]
+    first_words = sorted(next_line(process) for process in processes)
+    assert first_words == ["building\n", f"waiting for another wattdock that holds {tmp_path}/models/.m.lock\n"]
+    assert [process.communicate(timeout=240)[0] for process in processes] == [f"{DONE}\n"] * 2
 
 
 def test_a_killed_builder_leaves_no_folder_and_the_next_one_starts_afresh(tmp_path: Path) -> None:
     """Half a model must never be found under the model's name."""
     target = tmp_path / "m"
-    process = start(target, 60)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "building\n"
+    process = start(target)
+    assert next_line(process) == "building\n"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=240)
     assert not target.exists()
@@ -72,13 +78,10 @@ def test_a_killed_builder_leaves_no_folder_and_the_next_one_starts_afresh(tmp_pa
 def test_an_interrupted_wait_leaves_the_builder_its_folder(tmp_path: Path) -> None:
     """Ctrl-C in one terminal must not ruin the download in another."""
     target = tmp_path / "m"
-    builder = start(target, 2.0)
-    assert builder.stdout is not None
-    assert builder.stdout.readline() == "building\n"
-    waiter = start(target, 0)
-    assert waiter.stdout is not None
-    assert waiter.stdout.readline().startswith("waiting")
-    time.sleep(0.1)
+    builder = start(target)
+    assert next_line(builder) == "building\n"
+    waiter = start(target)
+    assert next_line(waiter).startswith("waiting")
     waiter.send_signal(signal.SIGINT)
     waiter.communicate(timeout=240)
     assert builder.communicate(timeout=240)[0] == f"{DONE}\n"
@@ -112,7 +115,7 @@ def test_a_home_that_may_not_be_written_to_is_refused_in_one_line(tmp_path: Path
     barred = home / "barred"
     barred.mkdir(mode=0o755)
     os.chown(barred, 0, 0) if os.getuid() == 0 else barred.chmod(0o555)
-    done = run_as_user([sys.executable, "-c", BUILD, barred / "models" / "m", "0"], env={"HOME": str(home)}, cwd=home)
+    done = run_as_user([sys.executable, "-c", BUILD, barred / "models" / "m"], env={"HOME": str(home)}, cwd=home)
     assert done.returncode == 1
     assert done.stderr.startswith(f"refused: cannot write {barred}/models/m: Permission denied; ")
     assert done.stderr.count("\n") == 1

@@ -25,6 +25,7 @@ def plot(
     if width not in WIDTHS:
         raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
     from wattdock.report.points import points
+    from wattdock.report.words import counted
 
     with stored(named, output_dir) as rows:
         found = points(rows)
@@ -36,4 +37,4 @@ def plot(
             from wattdock.report.figures import draw
 
             draw(kind, found, output, width=width)
-    typer.echo(f"{kind} of {len(found)} results in {output}")
+    typer.echo(f"{kind} of {counted(len(found), 'result')} in {output}")

@@ -18,7 +18,8 @@ def report(
 ) -> None:
     """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
     from wattdock.report.html.page import write_page
+    from wattdock.report.words import counted
 
     with stored(named, output_dir) as rows:
         write_page(rows, output, title=title)
-    typer.echo(f"{len(rows)} results in {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    typer.echo(f"{counted(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB)")

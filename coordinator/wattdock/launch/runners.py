@@ -5,11 +5,11 @@ Starts nothing and imports nothing of theirs; there is no list of names to edit.
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
 from wattdock.errors import ConfigError
+from wattdock.nearest import nearest
 
 REPO = Path(__file__).resolve().parents[3]
 PROTO_DIR = REPO / "proto"
@@ -47,6 +47,6 @@ def find_runner(backend: str) -> Path:
         return next(
             folder / backend for folder in runners_path() if (folder / backend / f"wattdock_{backend}.py").is_file()
         )
-    near = difflib.get_close_matches(backend, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
+    near = nearest(backend, known)
+    hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
     raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(known) or 'none'}); {hint}")

@@ -5,7 +5,6 @@ Known names need no network, folders only their own files, hub models their conf
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
 from wattdock.errors import ConfigError
 from wattdock.models.folder import check_folder, read_config, weight_data_bytes
 from wattdock.models.shapes import preset_of, presets, shape_config
+from wattdock.nearest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,8 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
     if found is not None:
         return found
     if "/" not in name:
-        near = difflib.get_close_matches(name.lower(), presets(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest(name, presets())
+        hint = f"did you mean {near}? " if near else ""
         known = ", ".join(sorted(presets()))
         raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {known}")
     from wattdock.models.hub import hub_figures

@@ -5,7 +5,6 @@ Figures live in data/shapes.yaml with their sources.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import yaml
 from wattdock.errors import ConfigError
 from wattdock.models.build import build_once
 from wattdock.models.folder import ModelFolder, describe_folder
+from wattdock.nearest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,8 +74,8 @@ def shape_config(name: str) -> dict[str, Any]:
         return presets()[name].config
     if name in presets():
         raise ConfigError(f"shape {name!r} cannot be served: {presets()[name].note}")
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}? " if near else ""
+    near = nearest(name, known)
+    hint = f"did you mean {near}? " if near else ""
     raise ConfigError(f"unknown shape {name!r}; {hint}known are {', '.join(sorted(known))}")
 
 

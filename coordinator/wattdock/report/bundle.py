@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ def print_created(created: Created) -> None:
     out = console()
     manifest = created.manifest
     _lines(out, _rest(manifest))
-    out.print(f"{created.path}: {len(manifest.results)} results", markup=False, soft_wrap=True)
+    out.print(f"{created.path}: {counted(len(manifest.results), 'result')}", markup=False, soft_wrap=True)
     out.print(f"digest sha256:{created.digest} (print it beside your figures)", markup=False, soft_wrap=True)
 
 

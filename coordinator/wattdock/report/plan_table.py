@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wattdock.plan import load_groups
 from wattdock.preflight import Ready
 from wattdock.report.terminal import Sheet, console
+from wattdock.report.words import counted
 from wattdock.study.pace import Work, duration
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Ma
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     passes = sum(sum(work.passes_left) for work in works)
     out.print(
-        f"{len(works)} experiments, {len(groups)} load group(s), {passes} passes, expected: {duration(works, groups)}",
+        f"{counted(len(works), 'experiment')}, {counted(len(groups), 'load group')}, "
+        f"{counted(passes, 'pass', 'passes')}, expected: {duration(works, groups)}",
         highlight=False,
         soft_wrap=True,
     )

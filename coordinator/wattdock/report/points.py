@@ -8,8 +8,8 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from wattdock.merge.statistics import mean_interval
-from wattdock.report.style import PHASES, gpus_in_words
-from wattdock.report.table import TIMING_COVERAGE
+from wattdock.report.style import PHASES
+from wattdock.report.words import counted
 from wattdock.results.facts import labels
 from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
@@ -97,7 +97,7 @@ def grouped(shown: Sequence[Point], of: Callable[[Point], str]) -> dict[str, lis
 
 def by_gpus(one: Point) -> str:
     """Return how many GPUs a result used, in words."""
-    return gpus_in_words(one.gpu_count)
+    return counted(one.gpu_count, "GPU")
 
 
 def by_batch(one: Point) -> str:
@@ -177,9 +177,10 @@ def _joules(result: ExperimentResult) -> Figure | None:
     if over_restarts := _over_restarts(result, ENERGY):
         return over_restarts
     value = energy.energy_per_output_token_j
-    if energy.uncertainty.timing_j is None or not energy.total_j:
+    timing_j = energy.uncertainty.timing95_j
+    if timing_j is None or not energy.total_j:
         return Figure(value)
-    half = TIMING_COVERAGE * energy.uncertainty.timing_j / energy.total_j * value
+    half = timing_j / energy.total_j * value
     return Figure(value, max(value - half, 0.0), value + half, "timing")
 
 

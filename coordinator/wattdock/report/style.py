@@ -130,8 +130,3 @@ def dot_styles(series: Iterable[Series]) -> dict[Series, Style]:
 def front_looks(models: Iterable[str]) -> dict[str, Look]:
     """Return the look of each model's Pareto front, in alphabetical order; the first is dotted."""
     return {model: LOOKS[(at + 2) % len(LOOKS)] for at, model in enumerate(sorted(set(models)))}
-
-
-def gpus_in_words(count: int) -> str:
-    """Return "no GPU", "1 GPU", "2 GPUs", …."""
-    return "no GPU" if count == 0 else f"{count} GPU" if count == 1 else f"{count} GPUs"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.report.terminal import Sheet, console, pairs
-from wattdock.report.words import NOTHING, fallback_text, number, seconds_text
+from wattdock.report.words import NOTHING, counted, fallback_text, number, seconds_text
 from wattdock.results.audit_procedure import KEPT_UP
 from wattdock.results.sharing import CPUS_ALONE
 from wattdock.results.store import REQUESTS, load_requests
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
-TIMING_COVERAGE = 1.96
 # More results than these are shown as a table only.
 SHOWN_WHOLE = 3
 SUMMARY = ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W")
@@ -79,7 +78,7 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield from _replica_rows(result.data_parallel)
     yield from _compute_rows(result)
     if (seen := result.statistics) and seen.ci95 and seen.ci95_relative is not None:
-        restarts = f"{len(seen.per_restart)} restarts"
+        restarts = counted(len(seen.per_restart), "restart")
         _, high = seen.ci95
         ends_at_0 = high >= 2 * seen.mean
         around = f"{seen.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{seen.mean:.4g} ± {seen.ci95_relative:.2%}"
@@ -159,7 +158,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
                 ),
             )
         return
-    half = TIMING_COVERAGE * (energy.uncertainty.timing_j or 0.0)
+    half = energy.uncertainty.timing95_j or 0.0
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
         own = f"{joules:,.1f} J" if joules is not None else NOTHING
@@ -226,7 +225,7 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 def _passes(result: ExperimentResult) -> str:
     count = len(result.energy.passes) if result.energy else 0
-    return f"{count} pass" if count == 1 else f"{count} passes"
+    return counted(count, "pass", "passes")
 
 
 def _quantiles(quantiles: Quantiles | None) -> str:
@@ -239,7 +238,7 @@ def _quantiles(quantiles: Quantiles | None) -> str:
 
 def _summary_row(result: ExperimentResult) -> list[str]:
     done, energy = result.performance, result.energy
-    half = TIMING_COVERAGE * (energy.uncertainty.timing_j or 0.0) if energy and energy.total_j else None
+    half = energy.uncertainty.timing95_j or 0.0 if energy and energy.total_j else None
     return [
         str(result.config.get("name") or result.experiment_id[:8]),
         result.status,

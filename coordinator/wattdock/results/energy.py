@@ -29,6 +29,9 @@ NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
 
+# Standard deviations of a normal distribution on either side that hold 95 % of it.
+NORMAL95 = 1.96
+
 
 class Uncertainty(Stored):
     """The budget of `total_j`: parts that are never added into one vague number.
@@ -46,6 +49,11 @@ class Uncertainty(Stored):
     counter_lag_std_s: float
     statistical_j: float | None = None
     sensor_gain: Literal["unknown"] | float = "unknown"
+
+    @property
+    def timing95_j(self) -> float | None:
+        """Half the width of the 95 % interval from timing alone."""
+        return None if self.timing_j is None else NORMAL95 * self.timing_j
 
 
 class PassEnergy(Stored):

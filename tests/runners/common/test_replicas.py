@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from contract.runner_process import FAKE_FOLDER, collect, generate_requests, ids_prompt, load_request, running, workload
+from contract.runner_process import (
+    FAKE_FOLDER,
+    PATIENCE_S,
+    collect,
+    generate_requests,
+    ids_prompt,
+    load_request,
+    running,
+    workload,
+)
 from contract.subjects import write_config
 
 from wattdock.launch.keeper import descendants
@@ -190,7 +199,7 @@ def test_replicas_end_with_their_runner(fake: Runner, model_path: Path) -> None:
     os.kill(pids[0], signal.SIGSTOP)
     fake.process.kill()
     fake.process.wait()
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + PATIENCE_S
     while any(_runs(pid) for pid in pids):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

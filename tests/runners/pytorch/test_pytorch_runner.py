@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from contract.runner_process import (
     ids_prompt,
     load_request,
     output_ids,
+    pytorch_reference,
     refusal,
-    runner_environment,
     running,
     workload,
 )
@@ -40,18 +39,11 @@ PROMPTS = [[7, 8, 9], [3 + i % 90 for i in range(17)], [200 - i for i in range(6
 GIB = 1 << 30
 
 
-def reference(*arguments: str) -> str:
-    """Return what reference.py prints."""
-    command = [str(PYTORCH_PYTHON), str(Path(__file__).with_name("reference.py")), *arguments]
-    environment = runner_environment(PYTORCH_FOLDER, "")
-    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with real files: weights, tokenizer, and a generation_config full of preferences."""
     folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
-    reference("make", str(folder))
+    pytorch_reference("make", str(folder))
     write_tokenizer(folder)
     return folder
 
@@ -59,7 +51,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def continuations(checkpoint: Path) -> list[list[int]]:
     """Return plain transformers' greedy ids for PROMPTS."""
-    answer: list[list[int]] = json.loads(reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
+    answer: list[list[int]] = json.loads(pytorch_reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
     return answer
 
 
@@ -288,7 +280,7 @@ def test_text_without_a_tokenizer_is_refused(bare: tuple[Runner, Path]) -> None:
 
 def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(tmp_path: Path) -> None:
     """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12; ties and rotary tables as transformers makes them."""
-    facts = json.loads(reference("weights", str(write_config(tmp_path))))
+    facts = json.loads(pytorch_reference("weights", str(write_config(tmp_path))))
     assert -0.0201 < facts["low"] < -0.0199
     assert 0.0398 < facts["high"] < 0.0401
     assert facts["mean"] == pytest.approx(0.01, abs=2e-4)
@@ -306,13 +298,13 @@ def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(tm
 
 def test_a_pass_is_prepared_before_its_span_and_compiles_nothing(tmp_path: Path) -> None:
     """Settings and wrapper cost time that is not inference; in a compiled model the wrapper would date nothing."""
-    seen = json.loads(reference("order", str(write_config(tmp_path, dtype="float32"))))
+    seen = json.loads(pytorch_reference("order", str(write_config(tmp_path, dtype="float32"))))
     assert seen == {"order": ["settings", "wrapper", "open", "generate", "close"], "compiles": [False]}
 
 
 def test_a_model_that_accelerate_spreads_keeps_its_wrapper_and_gives_the_same_tokens(tmp_path: Path) -> None:
     """Steps are marked by a wrapper around `forward`, and so does accelerate move what comes in and goes out."""
-    seen = json.loads(reference("spread", str(write_config(tmp_path, dtype="float32"))))
+    seen = json.loads(pytorch_reference("spread", str(write_config(tmp_path, dtype="float32"))))
     plain, spread = seen["passes"]
     assert plain == spread
     assert all(len(set(ids)) > 3 for ids in plain)

@@ -18,11 +18,12 @@ from contract.runner_process import (
     ids_prompt,
     load_request,
     output_ids,
+    pytorch_reference,
     running,
     workload,
 )
 from contract.subjects import SMALL_UNIFORM, write_config
-from runners.pytorch.test_pytorch_runner import PROMPTS, reference, run, token_prompts
+from runners.pytorch.test_pytorch_runner import PROMPTS, run, token_prompts
 
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -45,7 +46,7 @@ DATA: dict[str, Any] = {"data_parallel_size": 2}
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a small float32 Llama with real weights."""
     folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
-    reference("make", str(folder))
+    pytorch_reference("make", str(folder))
     return folder
 
 
@@ -76,7 +77,7 @@ def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Ru
     assert (effective["tp_plan"], effective["tp_size"], effective["data_parallel_size"]) == ("auto", 2, 1)
     assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
     assert len(workers(runner)) == 2
-    expected = json.loads(reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
+    expected = json.loads(pytorch_reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
     done = run(runner)
     assert output_ids(done) == expected
     assert done.summary.span.drained
@@ -105,7 +106,7 @@ def test_two_replicas_give_the_single_process_es_greedy_tokens_from_one_queue(ru
     assert split == {"kind": "data", "data_parallel_size": 2, "devices": {}}
     assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
     done = run(runner, in_flight=2)
-    assert output_ids(done) == json.loads(reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
+    assert output_ids(done) == json.loads(pytorch_reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
     assert {one.replica for one in done.requests} == {0, 1}
     assert sum(one.requests for one in done.summary.replicas) == 4
     assert sum(one.output_tokens for one in done.summary.replicas) == done.summary.output_tokens

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from contract.runner_process import TENSORRT_FOLDER, generate_requests, ids_prompt, load_request, running, workload
+from contract.runner_process import (
+    PATIENCE_S,
+    TENSORRT_FOLDER,
+    generate_requests,
+    ids_prompt,
+    load_request,
+    running,
+    workload,
+)
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
 from runners.tensorrt.make_standin import make_standin
 from wattdock_tensorrt_workers import descendants, workers_below
@@ -286,7 +294,7 @@ def test_no_worker_outlives_a_test_that_ends_with_a_model_loaded(stand_in: Path,
         (worker,) = workers_below(runner.process.pid)
         command = Path(f"/proc/{worker.pid}/cmdline")
         assert b"mpi4py.futures.server" in command.read_bytes()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     # One that nobody has collected yet has no command line.
     while command.exists() and command.read_bytes():
         assert time.monotonic() < deadline_s

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, runner_environment
+from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, printed_by
 from contract.subjects import write_config
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
@@ -18,9 +17,8 @@ pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM envir
 def in_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what the script prints."""
     folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
-    command = [str(VLLM_PYTHON), str(Path(__file__).with_name("in_engine.py")), str(folder)]
-    environment = runner_environment(VLLM_FOLDER, "")
-    printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    script = Path(__file__).with_name("in_engine.py")
+    printed = printed_by(script, str(folder), python=VLLM_PYTHON, folder=VLLM_FOLDER)
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,9 @@ from contract.runner_process import (
     ids_prompt,
     load_request,
     output_ids,
+    printed_by,
+    pytorch_reference,
     refusal,
-    runner_environment,
     running,
     workload,
 )
@@ -52,19 +52,11 @@ PROMPTS = [[7, 8, 9], [3 + i % 90 for i in range(17)], [200 - i for i in range(6
 BLOCK_TOKENS = 32
 
 
-def reference(python: Path, folder: Path, script: Path, *arguments: str) -> str:
-    """Return what a script prints in a backend's environment."""
-    command = [str(python), str(script), *arguments]
-    environment = runner_environment(folder, "")
-    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with real files: float32 weights, tokenizer, and preferences that no pass may follow."""
     folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
-    script = Path(__file__).parents[1] / "pytorch/reference.py"
-    reference(PYTORCH_PYTHON, PYTORCH_FOLDER, script, "make", str(folder))
+    pytorch_reference("make", str(folder))
     write_tokenizer(folder)
     preferences = {"eos_token_id": 2, "do_sample": True, "repetition_penalty": 1.9, "top_k": 1}
     (folder / "generation_config.json").write_text(json.dumps(preferences), encoding="utf-8")
@@ -338,7 +330,7 @@ def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path
 
 def test_drawn_values_have_the_stated_distribution() -> None:
     """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12, also in bfloat16; a name is a draw of its own."""
-    facts = json.loads(reference(VLLM_PYTHON, VLLM_FOLDER, Path(__file__).with_name("drawn.py")))
+    facts = json.loads(printed_by(Path(__file__).with_name("drawn.py"), python=VLLM_PYTHON, folder=VLLM_FOLDER))
     assert -0.0201 < facts["low"] < -0.0199
     assert 0.0398 < facts["high"] < 0.0401
     assert facts["mean"] == pytest.approx(0.01, abs=2e-4)
