@@ -27,7 +27,7 @@ HOOK
     -H "unix://$folder/docker.sock" --group "$group" --storage-driver overlay2 --bridge none --iptables=false \
     >"$folder/log" 2>&1 </dev/null &
   pid=$!
-  for _ in $(seq 150); do
+  for _ in $(seq 600); do
     if DOCKER_HOST=unix://$folder/docker.sock docker version >/dev/null 2>&1; then
       echo "unix://$folder/docker.sock"
       return
@@ -36,7 +36,7 @@ HOOK
     sleep 0.1
   done
   kill "$pid"
-  echo "dockerd did not answer within 15 s: $folder/log" >&2
+  echo "dockerd did not answer within 60 s: $folder/log" >&2
   exit 1
 }
 

@@ -46,8 +46,8 @@ def test_a_warm_up_of_several_passes_and_three_idle_spans_surround_the_measured_
     ]
     idle = row["energy"]["idle_baselines"]
     assert [one["state"] for one in idle] == ["empty", "loaded_before", "loaded_after"]
-    assert all(one["mean_power_w"] == pytest.approx(300, rel=0.01) and one["unsettled"] is None for one in idle)
-    assert row["energy"]["net_j"] == pytest.approx(0, abs=0.02 * row["energy"]["total_j"])
+    assert all(one["mean_power_w"] == pytest.approx(300, rel=0.1) and one["unsettled"] is None for one in idle)
+    assert row["energy"]["net_j"] == pytest.approx(0, abs=0.1 * row["energy"]["total_j"])
 
 
 def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_row_says_so(wattdock: Command) -> None:
