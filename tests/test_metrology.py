@@ -10,12 +10,15 @@ import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
+from wattdock.energy import COUNTER_LAG
 from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter_cards import store_card, with_cards
 from wattdock.metrology import Pulse, meter_card
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wattdock.meter.timeline import Timeline
     from wattdock.results.metrology import MeterCard
 
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
@@ -26,13 +29,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
 
 
-def card_of(library: Path, gpu: FakeGpu) -> MeterCard:
-    """Let the real meter watch pulses whose distance is no multiple of the counter's period, and judge it by them."""
+def watched(library: Path, gpu: FakeGpu) -> Timeline:
+    """Let the real meter watch pulses whose distance is no multiple of the counter's period."""
     with fake_nvml.loaded(library, gpus=[gpu]) as fake:
         meter = NvmlMeter(fake)
         meter.start()
         end_ns = fake_nvml.VIRTUAL_ORIGIN_NS + int((PULSES + 3) * PERIOD_S * 1e9)
-        [timeline] = meter.stop(end_ns).gpus.values()
+        return meter.stop(end_ns)
+
+
+def card_of(library: Path, gpu: FakeGpu) -> MeterCard:
+    """Judge the counter by the pulses."""
+    [timeline] = watched(library, gpu).gpus.values()
     starts_s = PERIOD_S * np.arange(2, PULSES + 2)
     pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s]
     return meter_card(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
@@ -83,3 +91,20 @@ def test_a_step_that_begins_with_an_overshoot_is_left_out(library: Path) -> None
     assert by_kind["square on"].mean_s < -0.005
     assert {kind: one.overshoot for kind, one in by_kind.items()} == {"square on": True, "square off": False}
     assert card.lag_s == pytest.approx(0.008, abs=0.003)
+    # How far kinds of steps differ, one of them does not tell.
+    assert card.lag_std_s is not None
+    assert card.lag_std_s >= COUNTER_LAG.std_s
+
+
+@pytest.mark.parametrize("low_w", [100, 590], ids=["a lag", "no lag"])
+def test_a_timeline_cites_the_card_that_it_has_its_lag_from_and_no_other(
+    library: Path, tmp_path: Path, low_w: float
+) -> None:
+    """A result that names a card says that its lag was measured."""
+    gpu = loaded(0.012, profile=(square(low_w, 600, PERIOD_S, DUTY),))
+    card = card_of(library, gpu)
+    store_card(card, home=tmp_path)
+    [seen] = with_cards(watched(library, gpu), home=tmp_path, progress=pytest.fail).gpus.values()
+    has_lag = card.lag_s is not None
+    assert has_lag == (low_w == 100)
+    assert (seen.card, seen.lag is not None) == (card.measured_utc if has_lag else None, has_lag)

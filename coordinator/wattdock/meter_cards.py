@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.host.gpus import GpuInfo
-    from wattdock.meter.timeline import Timeline
+    from wattdock.meter.timeline import GpuTimeline, Timeline
 
 # A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
@@ -121,11 +121,14 @@ def load_cards(uuids: Sequence[str], *, home: Path, progress: Callable[[str], No
 def with_cards(timeline: Timeline, *, home: Path, progress: Callable[[str], None]) -> Timeline:
     """Return `timeline` with the lags that were measured on its GPUs, instead of the one that is assumed."""
     cards = load_cards(list(timeline.gpus), home=home, progress=progress)
-    gpus = {
-        uuid: dataclasses.replace(gpu, card=cards[uuid].measured_utc, lag=_lag(cards[uuid])) if uuid in cards else gpu
-        for uuid, gpu in timeline.gpus.items()
-    }
+    gpus = {uuid: _with_card(gpu, cards.get(uuid)) for uuid, gpu in timeline.gpus.items()}
     return dataclasses.replace(timeline, gpus=gpus)
+
+
+def _with_card(gpu: GpuTimeline, card: MeterCard | None) -> GpuTimeline:
+    """Return the timeline that takes its lag from a card, where that has one."""
+    lag = _lag(card) if card else None
+    return dataclasses.replace(gpu, card=card.measured_utc, lag=lag) if card and lag else gpu
 
 
 def _lag(card: MeterCard) -> LagModel | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import MJ_PER_J, EnergyCurve, LagModel
+from wattdock.energy import COUNTER_LAG, MJ_PER_J, EnergyCurve, LagModel
 from wattdock.meter.instants import tick_instants
 from wattdock.records import NS_PER_S
 from wattdock.results.metrology import MeterCard, StepLag
@@ -121,12 +121,15 @@ def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
 
 
 def _combined(steps: Sequence[StepLag]) -> LagModel | None:
-    """Mean over kinds of steps; its uncertainty from how kinds differ and from the spread within them."""
+    """Mean over kinds of steps; its uncertainty from how kinds differ and from the spread within them.
+
+    One kind alone does not tell how kinds differ: then it is taken to be as much as where no lag was measured.
+    """
     if not steps:
         return None
     means_s = [one.mean_s for one in steps]
     within_s = sqrt(sum(one.standard_deviation_s**2 / one.steps for one in steps)) / len(steps)
-    between_s = float(np.std(means_s, ddof=1)) if len(means_s) > 1 else 0.0
+    between_s = float(np.std(means_s, ddof=1)) if len(means_s) > 1 else COUNTER_LAG.std_s
     return LagModel(mean_s=float(np.mean(means_s)), std_s=hypot(within_s, between_s))
 
 

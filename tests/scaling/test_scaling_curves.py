@@ -101,6 +101,14 @@ def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> No
     assert [len(curves(one)) for one in found] == [1, 1]
 
 
+def test_another_power_limit_is_another_setting() -> None:
+    """Their mean would be the figure of neither."""
+    held_down = document({}, [100.0, 101.0, 102.0], [600.0] * 3)
+    held_down["environment"]["host_gpus"][0]["power_limit_w"] = 400.0
+    found, _ = settings({"a": tensor(1), "b": ExperimentResult.model_validate(held_down)})
+    assert [len(one.points) for one in found] == [1, 1]
+
+
 def test_amdahl_finds_the_serial_share_of_four_sizes_and_refuses_three() -> None:
     """A line through three points would say little of its own error."""
     results = {f"TP {gpus}": tensor(gpus) for gpus in (1, 2, 4, 8)}

@@ -131,7 +131,8 @@ def _key(one: _Usable) -> str:
     section = {key: value for key, value in config.get(seen.backend, {}).items() if key not in SPLIT_KEYS}
     workload = {key: value for key, value in config["workload"].items() if key not in NOT_THE_WORK}
     what = [seen.model.name, seen.model.revision, seen.model.weights, seen.backend, seen.framework_version]
-    return json.dumps([what, sorted(set(seen.gpu_names)), section, workload], sort_keys=True, default=str)
+    gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.host_gpus if gpu.used})]
+    return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
 
 
 def _split_key(one: _Usable) -> tuple[int, str, bool]:
