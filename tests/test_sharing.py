@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wattdock.results.energy import GpuProcessSeen, MeterFact
-from wattdock.results.sharing import sharing_checks
+from wattdock.results.energy import GpuProcessSeen
+from wattdock.results.sharing import Restarts, sharing_checks
 
 
 def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
@@ -24,15 +24,14 @@ def outcome(
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Any]:
-    fact = MeterFact(
-        source="counter", counter_period_s=0.1, nvml_busy_fraction=0.1, ticks=9, process_lists=4, events=[]
-    )
+    shown = {one.gpu_uuid: 4 for one in processes if one.own}
+    restarts = Restarts(process_lists={"GPU-a": 4, "GPU-b": 4}, runner_lists=shown)
     passes = [SimpleNamespace(cpu_others_share=one) for one in cpu_others]
-    energy: Any = SimpleNamespace(gpu_processes=list(processes), meter={"GPU-a": fact, "GPU-b": fact}, passes=passes)
+    energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
     )
-    return {check.name: check for check in sharing_checks(environment, energy)}
+    return {check.name: check for check in sharing_checks(environment, energy, restarts)}
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from wattdock.config.experiment import IdleSpec, WarmUpSpec
 from wattdock.energy import span_energy
 from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.procedure import halves_ns, procedure
-from wattdock.meter.timeline import Series
+from wattdock.meter.timeline import MeterEvent, Series
 from wattdock.records import NS_PER_S, RestartRecord, Span, TokenSeries, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from wattdock.meter.timeline import GpuTimeline
 
 GPU = "GPU-a"
 LIMITS = WarmUpSpec(profile="steady")
@@ -41,6 +43,12 @@ def warm_up(
             WarmUpSample(span, tokens, tokens * joules_per_token(at_s), {f"{GPU} temperature_c": temperature_c(at_s)})
         )
     return samples
+
+
+def at_40_c(gpu: GpuTimeline, first_s: int, until_s: int) -> GpuTimeline:
+    """Return a GPU with a reading of 40 °C in each of these seconds."""
+    at_ns = np.arange(first_s, until_s, dtype=np.int64) * NS_PER_S
+    return dataclasses.replace(gpu, series={"temperature_c": Series(at_ns, np.full(len(at_ns), 40.0))})
 
 
 def test_a_warm_up_ends_when_it_was_long_enough_and_nothing_drifts() -> None:
@@ -100,7 +108,7 @@ def test_a_temperature_is_that_of_a_span_s_second_half() -> None:
 def test_a_gpu_whose_power_still_falls_is_not_at_rest() -> None:
     """80 W throughout is; 100 W and then 80 W is not."""
     limits, span = IdleSpec(duration_s=10), Span("idle-empty", 5 * NS_PER_S, 15 * NS_PER_S)
-    calm = constant_power(GPU, 80, start_s=0, end_s=20)
+    calm = at_40_c(constant_power(GPU, 80, start_s=0, end_s=20), 0, 20)
     at_s = calm.ticks.after_start_ns / NS_PER_S
     falling_mj = np.round((at_s * 80 + np.minimum(at_s, 10) * 20) * 1e3).astype(np.int64)
     falling = dataclasses.replace(calm, ticks=dataclasses.replace(calm.ticks, energy_mj=falling_mj))
@@ -108,6 +116,26 @@ def test_a_gpu_whose_power_still_falls_is_not_at_rest() -> None:
     [found] = idle_unsettled({GPU: falling}, span, [GPU], limits)
     assert found.startswith("GPU-a: 100.0 W, then 80.0 W")
     assert idle_unsettled({}, span, [GPU], limits) == ("GPU-a: the meter did not see it",)
+
+
+def test_a_gpu_whose_temperature_nobody_read_twice_is_not_known_to_be_at_rest() -> None:
+    """One reading shows no change; a GPU that has no sensor is judged by its power."""
+    limits, span = IdleSpec(duration_s=10), Span("idle-empty", 5 * NS_PER_S, 15 * NS_PER_S)
+    blind = constant_power(GPU, 80, start_s=0, end_s=20)
+    for gpu in (blind, at_40_c(blind, 7, 8)):
+        assert idle_unsettled({GPU: gpu}, span, [GPU], limits) == ("GPU-a: temperature unknown",)
+    assert idle_unsettled({GPU: at_40_c(blind, 7, 9)}, span, [GPU], limits) == ()
+    told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
+    assert idle_unsettled({GPU: dataclasses.replace(blind, events=(told,))}, span, [GPU], limits) == ()
+
+
+def test_a_sensor_read_in_one_pass_of_a_warm_up_is_not_steady() -> None:
+    """The other sensor's constant temperature does not speak for it."""
+    samples = warm_up(180)
+    last = {**samples[-1].temperature_c, f"{GPU} memory_temperature_c": 90.0}
+    samples[-1] = dataclasses.replace(samples[-1], temperature_c=last)
+    [found] = warm_up_steadiness(samples, LIMITS, metered=True).drifting
+    assert found.startswith("temperature unknown")
 
 
 def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference_as_uncertainty() -> None:

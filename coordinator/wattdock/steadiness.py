@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 S_PER_MIN = 60.0
 # A slope needs a few points, or noise passes for a trend and a trend for noise.
 MIN_SAMPLES = 3
+MIN_READINGS = 2
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
 # Read once a second: a short span's second half may hold no reading.
 TEMPERATURE_REACH_S = 3.0
@@ -38,7 +39,7 @@ class Steadiness:
         duration_s: Of the warm-up so far.
         tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
             None with too few samples, or without energy.
-        temperature_range_c: Largest change of any sensor; None where none was read.
+        temperature_range_c: Largest change of any sensor; None where none was read, or one of them only once.
         drifting: What is not steady yet, with its figure; empty when the warm-up is over.
     """
 
@@ -92,11 +93,11 @@ def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> 
 
 def _temperature_range_c(samples: Sequence[WarmUpSample]) -> float | None:
     sensors = set().union(*(one.temperature_c for one in samples))
-    ranges = []
-    for sensor in sensors:
-        seen = [one.temperature_c[sensor] for one in samples if sensor in one.temperature_c]
-        ranges.append(max(seen) - min(seen))
-    return max(ranges, default=None)
+    seen = [[one.temperature_c[sensor] for one in samples if sensor in one.temperature_c] for sensor in sensors]
+    # One reading shows no change.
+    if any(len(of_sensor) < MIN_READINGS for of_sensor in seen):
+        return None
+    return max((max(of_sensor) - min(of_sensor) for of_sensor in seen), default=None)
 
 
 def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
@@ -131,10 +132,20 @@ def idle_unsettled(
             found.append(f"{uuid}: power unknown")
         elif abs(second / first - 1) > limits.settled:
             found.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
-        temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
-        if len(temperatures) and np.ptp(temperatures) > limits.temperature_c:
+        since_ns = min(span.start_ns, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
+        temperatures = series_values(gpu, TEMPERATURES[0], since_ns, span.end_ns)
+        if _has_no(gpu, TEMPERATURES[0]):
+            continue
+        if len(temperatures) < MIN_READINGS:
+            found.append(f"{uuid}: temperature unknown")
+        elif np.ptp(temperatures) > limits.temperature_c:
             found.append(f"{uuid}: {temperatures[0]:g} °C, then {temperatures[-1]:g} °C")
     return tuple(found)
+
+
+def _has_no(gpu: GpuTimeline, name: str) -> bool:
+    """Whether the driver said that it has no such reading for this GPU."""
+    return any(event.kind == "not_supported" and event.message.startswith(f"{name}:") for event in gpu.events)
 
 
 def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:

@@ -50,6 +50,8 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
+    from wattdock.merge.energy import SpanJoules
+    from wattdock.merge.environment import DIFFERENT_GPUS
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows
     from wattdock.results.reread import load_restarts
@@ -59,7 +61,10 @@ def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
     folder, result = row.folder, row.result
     used = result.environment.gpu_uuids if result.environment else []
     in_flight = result.config["workload"]["batch_size"]
-    summary = windows(load_restarts(folder, result), used, in_flight=in_flight)
+    # Only the last restart's GPUs are stored.
+    reason = DIFFERENT_GPUS if result.energy and result.energy.reason == DIFFERENT_GPUS else None
+    restarts = load_restarts(folder, result)
+    summary = windows(restarts, used, in_flight=in_flight, joules_in=SpanJoules(reason))
     chosen = [one for one in summary.passes if window in (one.window, "all")]
     if as_json:
         print_json(summary.model_copy(update={"passes": chosen}))

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.energy import POWER_LAG
-from wattdock.known import known_sum
+from wattdock.known import all_known, known_sum
 from wattdock.records import NS_PER_S, Span
 from wattdock.results.conditions import GpuConditions
 from wattdock.steadiness import series_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from wattdock.merge.energy import SpanJoules
     from wattdock.meter.timeline import GpuTimeline, Series
@@ -23,6 +25,11 @@ VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
 # Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently.
 MARGIN_NS = NS_PER_S
 MIN_STATIONARY_NS = 5 * NS_PER_S
+# Power is sampled every 50 ms; a sample stands for no more than this much of the time until the next one.
+SAMPLE_REACH_NS = NS_PER_S // 2
+MIN_COVERED = 0.9
+# Violation counters are read once a second, a little later where the GPU is busy.
+COUNTER_REACH_NS = 2 * NS_PER_S
 
 Part = tuple["GpuTimeline", "Span"]
 
@@ -64,7 +71,10 @@ def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: C
 
 
 def _throttled_share(parts: list[Part], reason: str) -> float | None:
-    """Growth of a cumulative counter (ns) between the samples around each pass, over the time between them."""
+    """Growth of a cumulative counter (ns) between the samples around each pass, over the time between them.
+
+    None where a pass is not covered from end to end, or the counter began anew.
+    """
     violated_ns = elapsed_ns = 0.0
     for gpu, span in parts:
         series = gpu.series.get(f"violation_{reason}_ns")
@@ -72,32 +82,44 @@ def _throttled_share(parts: list[Part], reason: str) -> float | None:
         if series is None or around is None:
             return None
         first, last = around
-        violated_ns += float(series.value[last] - series.value[first])
+        grown_ns = float(series.value[last] - series.value[first])
+        if grown_ns < 0:
+            return None
+        violated_ns += grown_ns
         elapsed_ns += float(series.at_ns[last] - series.at_ns[first])
     return violated_ns / elapsed_ns if elapsed_ns else None
 
 
 def _around(series: Series, span: Span) -> tuple[int, int] | None:
-    """The last sample before a span and the first after it, the outermost inside where there is none beyond."""
+    """The last sample before a span and the first after it, or the outermost inside where these are near its ends."""
     first = max(int(np.searchsorted(series.at_ns, span.start_ns, side="right")) - 1, 0)
     last = min(int(np.searchsorted(series.at_ns, span.end_ns)), len(series.at_ns) - 1)
-    return (first, last) if last > first else None
+    if last <= first:
+        return None
+    late_ns, early_ns = series.at_ns[first] - span.start_ns, span.end_ns - series.at_ns[last]
+    return (first, last) if max(late_ns, early_ns) <= COUNTER_REACH_NS else None
 
 
 def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
-    """Mean instant power over mean power by the counter, minus one, over all passes that are long enough."""
-    by_power_j = by_counter_j = 0.0
-    for gpu, span in parts:
-        start_ns, end_ns = span.start_ns + MARGIN_NS, span.end_ns - MARGIN_NS
-        power = gpu.series.get("power_w")
-        long_enough = end_ns - start_ns >= MIN_STATIONARY_NS
-        counted_j = joules_in.of_gpu(gpu, Span("stationary", start_ns, end_ns)).energy_j if long_enough else None
-        if power is None or gpu.energy_source != "counter" or counted_j is None:
-            continue
-        lag_ns = round(POWER_LAG.mean_s * NS_PER_S)
-        inside = (power.at_ns > start_ns + lag_ns) & (power.at_ns < end_ns + lag_ns)
-        if not inside.any():
-            continue
-        by_power_j += float(np.mean(power.value[inside])) * (end_ns - start_ns) / NS_PER_S
-        by_counter_j += counted_j
-    return by_power_j / by_counter_j - 1 if by_counter_j else None
+    """The largest disagreement of any pass, with its sign: in a sum, one pass's would hide another's."""
+    ratios = all_known(_pass_power_over_counter(gpu, span, joules_in) for gpu, span in parts)
+    return max(ratios, key=abs) if ratios else None
+
+
+def _pass_power_over_counter(gpu: GpuTimeline, span: Span, joules_in: SpanJoules) -> float | None:
+    """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
+    start_ns, end_ns = span.start_ns + MARGIN_NS, span.end_ns - MARGIN_NS
+    power = gpu.series.get("power_w")
+    if power is None or gpu.energy_source != "counter" or end_ns - start_ns < MIN_STATIONARY_NS:
+        return None
+    lag_ns = round(POWER_LAG.mean_s * NS_PER_S)
+    inside = (power.at_ns > start_ns + lag_ns) & (power.at_ns < end_ns + lag_ns)
+    counted_w = joules_in.of_gpu(gpu, Span("stationary", start_ns, end_ns)).mean_power_w
+    if not counted_w or _covered_ns(power.at_ns[inside]) < MIN_COVERED * (end_ns - start_ns):
+        return None
+    return float(np.mean(power.value[inside])) / counted_w - 1
+
+
+def _covered_ns(at_ns: NDArray[np.int64]) -> int:
+    """How much time samples stand for."""
+    return int(np.minimum(np.diff(at_ns), SAMPLE_REACH_NS).sum())

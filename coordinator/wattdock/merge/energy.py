@@ -64,15 +64,22 @@ def combined_timing_j(spans: Sequence[Joules]) -> float | None:
 
 
 class SpanJoules:
-    """Energy of spans; a GPU's curve, and its energy in each span, is computed once however often it is asked for."""
+    """Energy of spans; a GPU's curve, and its energy in each span, is computed once however often it is asked for.
 
-    def __init__(self) -> None:
+    Attributes:
+        reason: Why no sum over GPUs is told of any span; None where sums are.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
         # By identity; each timeline is held beside its curve, so that no other can take its place in memory.
         self._curves: dict[int, tuple[GpuTimeline, EnergyCurve]] = {}
         self._energies: dict[tuple[int, int, int], SpanEnergy] = {}
 
     def of(self, timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
         """Return the energy of `span` on the GPUs `uuids`."""
+        if self.reason is not None:
+            return Joules(None, dict.fromkeys(uuids), reason=self.reason)
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
         found = {uuid: self.of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}

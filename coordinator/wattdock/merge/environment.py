@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wattdock.results.environment import RunnerEnvironment
 
 BYTES_PER_GB = 1e9
+DIFFERENT_GPUS = "restarts used different GPUs"
 
 
 def used_uuids(ready: Ready, restarts: Sequence[RestartRecord]) -> tuple[str, ...]:
@@ -41,6 +42,15 @@ def used_uuids(ready: Ready, restarts: Sequence[RestartRecord]) -> tuple[str, ..
     loaded = _last_loaded(restarts)
     used = loaded.environment.used_gpu_uuids if loaded else [gpu.uuid for gpu in ready.gpus]
     return tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid in used)
+
+
+def why_no_sum(restarts: Sequence[RestartRecord]) -> str | None:
+    """Return why no sum over the GPUs used can be told of the passes; None where there is no such reason.
+
+    An engine that places a model by itself may take other GPUs in another restart.
+    """
+    placements = {frozenset(one.loaded.environment.used_gpu_uuids) for one in restarts if one.passes and one.loaded}
+    return DIFFERENT_GPUS if len(placements) > 1 else None
 
 
 def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFolder | None) -> EnvironmentSnapshot:

@@ -8,12 +8,13 @@ from wattdock.merge.compute import compute
 from wattdock.merge.conditions import gpu_conditions
 from wattdock.merge.data_parallel import data_parallel
 from wattdock.merge.energy import Gpus, SpanJoules, measured_energy
-from wattdock.merge.environment import environment, used_uuids
+from wattdock.merge.environment import environment, used_uuids, why_no_sum
 from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.multi_gpu import multi_gpu
 from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.phases import phases
 from wattdock.merge.procedure import procedure
+from wattdock.merge.restarts import each_restart
 from wattdock.merge.statistics import statistical_j, statistics
 from wattdock.merge.windows import windows
 from wattdock.records import INTERRUPTED, clocks_of
@@ -59,7 +60,7 @@ def merge(
         bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
     )
     speed = performance(passes, offered_rate_per_s=config.served.rate_per_s)
-    joules_in = SpanJoules()
+    joules_in = SpanJoules(why_no_sum(restarts))
     energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
     energy = _completed(energy, restarts, used, config, joules_in)
     snapshot = environment(ready, restarts, model)
@@ -86,7 +87,13 @@ def merge(
         **vars(measured),
         multi_gpu=multi_gpu(energy, speed, restarts),
         data_parallel=data_parallel(config, restarts, energy, joules_in),
-        audit=audit(measured, _declared(config), token_disagreements=token_disagreements(passes), failure=failure),
+        audit=audit(
+            measured,
+            _declared(config),
+            each_restart(restarts, used, joules_in),
+            token_disagreements=token_disagreements(passes),
+            failure=failure,
+        ),
         spans=[stored for one in restarts for stored in _stored_spans(one, clocks[one.clock], used, joules_in)],
     )
 

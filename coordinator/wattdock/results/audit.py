@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wattdock.results.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
     from wattdock.results.procedure import Procedure
     from wattdock.results.result import Failure, Performance
+    from wattdock.results.sharing import Restarts
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
@@ -54,30 +55,43 @@ class Measured:
 
 
 def audit(
-    measured: Measured, declared: Declared, *, token_disagreements: Sequence[str], failure: Failure | None
+    measured: Measured,
+    declared: Declared,
+    restarts: Restarts,
+    *,
+    token_disagreements: Sequence[str],
+    failure: Failure | None,
 ) -> Audit:
     """Return every check and the verdict.
 
     Args:
+        restarts: What was seen in each of them.
         token_disagreements: Passes whose token counts contradict each other.
         failure: Why the experiment did not finish; None where it did.
     """
-    energy = measured.energy
+    energy, environment = measured.energy, measured.environment
     counts = "; ".join(token_disagreements) or f"{sum(one.output_tokens for one in energy.passes)} output tokens"
     source = f"source {energy.source}" if energy.source else "no source"
     checks = [
         _check("finished", failure is None, failure.message if failure else "no failure"),
         _check("energy measured", energy.total_j is not None, energy.reason or source),
         _check("counter, not integrated power", energy.source == "counter", source),
-        *_environment_checks(measured.environment),
-        _one_environment_check(measured.environment, energy),
+        *_environment_checks(environment),
+        _one_environment_check(environment, energy),
         _window_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
-        *sharing_checks(measured.environment, energy),
+        *sharing_checks(environment, energy, restarts),
         *procedure_checks(
-            measured.procedure, energy, measured.statistics, measured.performance, cache_declared=declared.prefix_cache
+            measured.procedure,
+            energy,
+            measured.statistics,
+            measured.performance,
+            used=environment.gpu_uuids,
+            cache_declared=declared.prefix_cache,
         ),
-        *gpu_checks(measured.environment, energy, measured.compute, declared_power_limit_w=declared.power_limit_w),
+        *gpu_checks(
+            environment, energy, measured.compute, restarts=restarts, declared_power_limit_w=declared.power_limit_w
+        ),
         *_meters_checks(energy),
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from wattdock.results.audit_procedure import idle_missing
 from wattdock.results.result import Check
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from wattdock.results.derived import Compute
     from wattdock.results.energy import EnergyResult
     from wattdock.results.environment import EnvironmentSnapshot
+    from wattdock.results.sharing import Restarts
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")
@@ -24,7 +26,7 @@ MAX_ROOFLINE_SHARE = 0.9
 MAX_STRAY_W = 20.0
 # A driver holds 0.64 GB of an idle H200; the smallest context adds about as much.
 MAX_EMPTY_BYTES, MAX_EMPTY_PERCENT = 1.0e9, 1.0
-LOST = ("counter_reset", "gpu_lost", "counter_frozen")
+LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 
 
 def gpu_checks(
@@ -32,11 +34,13 @@ def gpu_checks(
     energy: EnergyResult,
     compute: Compute | None,
     *,
+    restarts: Restarts,
     declared_power_limit_w: float | None,
 ) -> list[Check]:
     """Return every check on the GPUs; one that cannot be made is unknown.
 
     Args:
+        restarts: What was seen in each.
         declared_power_limit_w: The limit that was set on purpose; None for the default one.
     """
     used = [one for one in energy.conditions.values() if one.used]
@@ -47,8 +51,8 @@ def gpu_checks(
         _consistency(used),
         _events(environment, energy),
         _roofline(compute),
-        _strays(energy),
-        _empty(energy),
+        _strays(restarts),
+        _empty(energy, environment.gpu_uuids),
     ]
 
 
@@ -59,12 +63,16 @@ def _throttling(used: Sequence[GpuConditions]) -> Check:
         for reason, share in (one.throttled_share or {}).items()
         if reason in FAULTS
     ]
-    known = bool(used) and all(one.throttled_share and set(FAULTS) & one.throttled_share.keys() for one in used)
+    unknown = [
+        f"{reason} on {one.gpu_uuid}" for one in used for reason in FAULTS if reason not in (one.throttled_share or {})
+    ]
     worst, where = max(shares, default=(0.0, ""))
+    passed: Literal["pass", "unknown"] = "unknown" if unknown or not used else "pass"
+    seen = f"{worst:.2%} of the time ({where})" if worst else "none" if shares else "no violation counters"
     return Check(
         name="throttling",
-        status="unknown" if not known else "pass" if worst <= MAX_FAULT_SHARE else "fail",
-        figure=f"{worst:.2%} of the time ({where})" if worst else "none" if known else "no violation counters",
+        status="fail" if worst > MAX_FAULT_SHARE else passed,
+        figure=f"{seen}; not known throughout: {', '.join(unknown)}" if unknown else seen,
         threshold=f"thermal, board limit or reliability at most {MAX_FAULT_SHARE:.1%} of the time",
         source="NVML's cumulative violation counters",
     )
@@ -106,21 +114,23 @@ def _consistency(used: Sequence[GpuConditions]) -> Check:
     return Check(
         name="counter and instant power consistent",
         status=status,
-        figure=figures or "no counter and instant power over a stationary window of 5 s",
+        figure=figures or "no counter and instant power throughout 5 s and more of every pass",
         threshold=f"within {MAX_POWER_DISAGREEMENT:.0%}; consistency of two readings, not accuracy",
-        source="instant power integrated over the passes, less a second at each end",
+        source="mean instant power in the worst pass, less a second at each end",
     )
 
 
 def _events(environment: EnvironmentSnapshot, energy: EnergyResult) -> Check:
-    events = [event for uuid, fact in energy.meter.items() if uuid in environment.gpu_uuids for event in fact.events]
+    facts = {uuid: energy.meter.get(uuid) for uuid in environment.gpu_uuids}
+    unread = [uuid for uuid, fact in facts.items() if not fact or not (fact.ticks or fact.source == "integrated_power")]
+    events = [event for fact in facts.values() if fact for event in fact.events]
     bad = [event for event in events if event.startswith(LOST)]
     gaps = f"{sum(event.startswith('gap') for event in events)} gaps between counter changes"
     return Check(
         name="meter without loss",
-        status="unknown" if not environment.gpu_uuids else "fail" if bad else "pass",
-        figure="; ".join(bad) or (gaps if environment.gpu_uuids else "no counter was read"),
-        threshold="no reset, standstill or lost GPU",
+        status="fail" if bad else "unknown" if unread or not facts else "pass",
+        figure="; ".join(bad) or (gaps if facts and not unread else " ".join(["no counter was read", *unread])),
+        threshold="no reset, standstill or lost GPU, and no reading that broke off",
         source="the meter's own findings",
     )
 
@@ -141,28 +151,23 @@ def _roofline(compute: Compute | None) -> Check:
     )
 
 
-def _strays(energy: EnergyResult) -> Check:
+def _strays(restarts: Restarts) -> Check:
     """An unused GPU that draws more in the passes than when everything was idle holds somebody's context."""
-    others = [one for one in energy.conditions.values() if not one.used]
-    empty_w = {one.gpu_uuid: one.mean_power_w for one in energy.idle_baselines or () if one.state == "empty"}
-    above = [
-        (one.gpu_uuid, one.mean_power_w - idle_w)
-        for one in others
-        if one.mean_power_w is not None and (idle_w := empty_w.get(one.gpu_uuid)) is not None
-    ]
-    worst = max((watts for _, watts in above), default=0.0)
-    status = "pass" if worst <= MAX_STRAY_W else "fail"
-    figures = ", ".join(f"{uuid} {watts:+.0f} W" for uuid, watts in above)
+    above_w = restarts.above_idle_w
+    known = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
+    worst_w = max(known.values(), default=0.0)
+    figures = [f"{uuid} {watts:+.0f} W" for uuid, watts in known.items()]
+    figures += [f"{uuid}: no idle baseline of each restart to compare with" for uuid in above_w if uuid not in known]
     return Check(
         name="unused GPUs at idle power",
-        status=status if len(above) == len(others) else "unknown",
-        figure=figures or ("no other GPU" if not others else "no idle baseline to compare with; set idle.duration_s"),
-        threshold=f"at most {MAX_STRAY_W:g} W above idle",
-        source="energy counter in the passes and before the runner started",
+        status="fail" if worst_w > MAX_STRAY_W else "pass" if len(known) == len(above_w) else "unknown",
+        figure=", ".join(figures) or "no other GPU",
+        threshold=f"at most {MAX_STRAY_W:g} W above idle in each restart",
+        source="energy counter in the passes and before their runner started; set idle.duration_s",
     )
 
 
-def _empty(energy: EnergyResult) -> Check:
+def _empty(energy: EnergyResult, used: Sequence[str]) -> Check:
     """Memory or work that nobody of ours explains: a witness beside the process lists, which can be empty or late."""
     empty = [one for one in energy.idle_baselines or () if one.used and one.state == "empty"]
     known = [
@@ -170,13 +175,15 @@ def _empty(energy: EnergyResult) -> Check:
         for one in empty
         if one.memory_used_bytes is not None and one.utilization_percent is not None
     ]
+    without = idle_missing(energy, used, ("empty",))
     most_bytes = max((held for held, _ in known), default=0.0)
     busiest = max((percent for _, percent in known), default=0.0)
-    passed = most_bytes <= MAX_EMPTY_BYTES and busiest <= MAX_EMPTY_PERCENT
+    failed = most_bytes > MAX_EMPTY_BYTES or busiest > MAX_EMPTY_PERCENT
+    seen = f"{most_bytes / 1e9:.2f} GB in use, {busiest:.1f} % busy" if known else "no empty idle span"
     return Check(
         name="GPUs empty before the runner",
-        status="unknown" if not known or len(known) < len(empty) else "pass" if passed else "fail",
-        figure=f"{most_bytes / 1e9:.2f} GB in use, {busiest:.1f} % busy" if known else "no empty idle span",
+        status="fail" if failed else "unknown" if not known or without or len(known) < len(empty) else "pass",
+        figure="; ".join([seen, *without]) if known else seen,
         threshold=f"{MAX_EMPTY_BYTES / 1e9:g} GB, {MAX_EMPTY_PERCENT:g} %",
-        source="memory and utilisation in the idle spans before the runner started",
+        source="memory and utilisation in the idle spans before the runner of each restart started",
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from wattdock.results.result import Check
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.results.derived import Statistics
     from wattdock.results.energy import EnergyResult
     from wattdock.results.procedure import Procedure
@@ -20,6 +22,7 @@ MAX_DRIFT = 0.01
 # The name of a check that says more than that a figure may not be published: its latencies are of a queue.
 KEPT_UP = "arrivals kept up with"
 MIN_IDLE_S = 30.0
+IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 MIN_ARRIVALS = 500
 # Quarters of fewer are medians of a handful.
 MIN_TELLING_ARRIVALS = 30
@@ -34,17 +37,19 @@ def procedure_checks(
     statistics: Statistics | None,
     performance: Performance | None,
     *,
+    used: Sequence[str],
     cache_declared: bool,
 ) -> list[Check]:
     """Return every check on the procedure; one that cannot be made is unknown.
 
     Args:
+        used: The GPUs that held a part of the model.
         cache_declared: The configuration switches a prefix cache on, so that cached tokens are no accident.
     """
     return [
         _warm_up(procedure),
         _drift(procedure),
-        _idle(energy),
+        _idle(energy, used),
         _restarts(energy),
         _interval(statistics),
         _outliers(statistics),
@@ -85,22 +90,39 @@ def _drift(procedure: Procedure | None) -> Check:
     )
 
 
-def _idle(energy: EnergyResult) -> Check:
+def idle_missing(energy: EnergyResult, used: Sequence[str], states: Sequence[str] = IDLE_STATES) -> list[str]:
+    """Return which idle spans are missing: each GPU's, in each restart with passes."""
+    taken = {(one.restart, one.gpu_uuid, one.state) for one in energy.idle_baselines or ()}
+    return [
+        f"restart {restart + 1}: no {', '.join(without)} of {uuid}"
+        for restart in sorted({one.restart for one in energy.passes})
+        for uuid in used
+        if (without := [state for state in states if (restart, uuid, state) not in taken])
+    ]
+
+
+def _idle(energy: EnergyResult, used_uuids: Sequence[str]) -> Check:
     used = [one for one in energy.idle_baselines or () if one.used]
     restless = [f"{one.gpu_uuid} {one.state}: {one.unsettled}" for one in used if one.unsettled]
     short = min((one.duration_s for one in used), default=0.0)
     watts = [one.mean_power_w for one in used if one.mean_power_w is not None]
+    missing = idle_missing(energy, used_uuids)
+    # A runner that was cut off leaves one side out, though another went on with its restart.
+    if energy.total_j is not None and energy.net_j is None and not missing:
+        missing = [energy.net_reason or "above idle unknown"]
+    cold = sorted({one.gpu_uuid for one in used if one.temperature_c is None and not one.unsettled})
     figure = (
         f"{min(watts):.1f} to {max(watts):.1f} W over {short:.0f} s" if watts else "none taken; set idle.duration_s"
     )
-    states = {one.state for one in used}
-    complete = {"empty", "loaded_before", "loaded_after"} <= states and len(watts) == len(used)
+    said = [*restless, *missing] if watts else []
+    told = [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
+    complete = bool(used) and not missing and len(watts) == len(used)
     failed = restless or short < MIN_IDLE_S
     return Check(
         name="idle baselines",
         status="unknown" if not complete else "fail" if failed else "pass",
-        figure="; ".join(restless) or figure,
-        threshold=f"empty and loaded before and after, {MIN_IDLE_S:g} s each, at rest",
+        figure="; ".join([*(said or [figure]), *told]),
+        threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, at rest",
         source="energy counter",
     )
 

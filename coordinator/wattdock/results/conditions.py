@@ -11,8 +11,9 @@ class GpuConditions(Stored):
     Attributes:
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
             (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
-        power_over_counter: Instant power integrated over the passes, less a second at each end, ÷ the counter's energy
-            there − 1. Agreement is consistency of two readings of one sensor, not accuracy.
+        power_over_counter: Mean instant power in a pass, less a second at each end, ÷ mean power by the counter there
+            − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
+            consistency of two readings of one sensor, not accuracy.
         mean_power_w: By the energy counter.
     """
 

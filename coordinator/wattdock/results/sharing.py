@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.known import all_known
 from wattdock.results.result import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wattdock.results.energy import EnergyResult, GpuProcessSeen
     from wattdock.results.environment import EnvironmentSnapshot
@@ -20,12 +21,28 @@ CPUS_ALONE = "CPUs to itself"
 OTHERS_SHARE = 0.1
 
 
-def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult) -> list[Check]:
+@dataclass(frozen=True)
+class Restarts:
+    """What holds of every restart with passes: in the worst of them, by GPU.
+
+    Attributes:
+        process_lists: How often processes were listed.
+        runner_lists: How many of these lists show the runner.
+        above_idle_w: By how much a GPU that was not used drew more in the passes than before the runner started, W;
+            None where one of the two is unknown.
+    """
+
+    process_lists: Mapping[str, int] = field(default_factory=dict)
+    runner_lists: Mapping[str, int] = field(default_factory=dict)
+    above_idle_w: Mapping[str, float | None] = field(default_factory=dict)
+
+
+def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: Restarts) -> list[Check]:
     """Return whether the experiment had its GPUs, and its machine, to itself."""
     gpus = set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
     checks = [_machine_check(environment), _cpu_check(energy)]
     if gpus:
-        checks.append(_gpu_check(gpus, set(environment.gpu_uuids), energy))
+        checks.append(_gpu_check(gpus, set(environment.gpu_uuids), energy, restarts))
     others = [one for one in energy.gpu_processes if one.gpu_uuid not in gpus]
     if others:
         # They share power, cooling and host; how much that matters is the reader's to judge.
@@ -52,20 +69,20 @@ def _cpu_check(energy: EnergyResult) -> Check:
     )
 
 
-def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult) -> Check:
+def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult, restarts: Restarts) -> Check:
     """Whether nobody else was on the GPUs; lists of a used one that show not even the runner show nothing."""
     listed = [one for one in energy.gpu_processes if one.gpu_uuid in gpus]
     foreign = [one for one in listed if not one.own]
-    lists = min((energy.meter[uuid].process_lists if uuid in energy.meter else 0 for uuid in gpus), default=0)
-    shown = {one.gpu_uuid for one in listed if one.own}
-    if shown and foreign:
+    lists = min((restarts.process_lists.get(uuid, 0) for uuid in gpus), default=0)
+    shown = {uuid for uuid in gpus if restarts.runner_lists.get(uuid)}
+    if foreign and any(one.own for one in listed):
         return Check(name="exclusive GPUs", status="fail", figure=_figure(foreign))
     if not shown or used - shown or not lists:
         seen = f"and {_figure(foreign)}, which may be it" if foreign else "and no other"
         where = f" on {', '.join(sorted(used - shown))}" if shown and used - shown else ""
-        figure = f"{lists} process lists per GPU show no process of the runner{where} {seen}"
+        figure = f"{lists} process lists per GPU of a restart show no process of the runner{where} {seen}"
         return Check(name="exclusive GPUs", status="unknown", figure=figure)
-    figure = f"nobody but the runner in {lists} process lists per GPU"
+    figure = f"nobody but the runner in {lists} process lists per GPU of each restart"
     return Check(name="exclusive GPUs", status="pass", figure=figure)
 
 

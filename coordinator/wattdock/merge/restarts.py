@@ -1,0 +1,58 @@
+"""What of every restart's surroundings the audit looks at: in the worst restart, by GPU. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.known import all_known, known_sum
+from wattdock.merge.idle import IDLE_SPANS
+from wattdock.results.sharing import Restarts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.merge.energy import SpanJoules
+    from wattdock.records import RestartRecord, Span
+
+
+def each_restart(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> Restarts:
+    """Return what holds of every restart with passes, for every GPU that a meter saw in any of them."""
+    measured = [one for one in restarts if one.passes]
+    uuids = dict.fromkeys(uuid for one in measured for uuid in one.gpus)
+    return Restarts(
+        process_lists={uuid: min(_lists(one, uuid) for one in measured) for uuid in uuids},
+        runner_lists={uuid: min(_lists(one, uuid, own=True) for one in measured) for uuid in uuids},
+        above_idle_w={
+            uuid: _largest([_above_idle_w(one, uuid, joules_in) for one in measured])
+            for uuid in uuids
+            if uuid not in used
+        },
+    )
+
+
+def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
+    """How often a GPU's processes were listed; how often with one of the runner's, where that is asked for."""
+    samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
+    return sum(not own or any(one.pid in restart.own_pids for one in sample.processes) for sample in samples)
+
+
+def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
+    """Mean power in the passes less that before the runner started; None where one of them is unknown."""
+    empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
+    busy_w, idle_w = (
+        _mean_power_w(restart, uuid, spans, joules_in)
+        for spans in ([one.generated.span for one in restart.passes], empty)
+    )
+    return None if busy_w is None or idle_w is None else busy_w - idle_w
+
+
+def _mean_power_w(restart: RestartRecord, uuid: str, spans: Sequence[Span], joules_in: SpanJoules) -> float | None:
+    gpu = restart.gpus.get(uuid)
+    energy_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
+    seconds = sum(span.duration_s for span in spans)
+    return energy_j / seconds if energy_j is not None and seconds else None
+
+
+def _largest(watts: Sequence[float | None]) -> float | None:
+    known = all_known(watts)
+    return max(known) if known else None

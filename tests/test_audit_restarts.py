@@ -1,0 +1,223 @@
+"""What holds of one restart only does not hold: each check looks at every restart with passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING
+
+import audit_world
+import fake_nvml
+import pytest
+from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
+from fake_nvml import FakeGpu, constant
+
+from wattdock.merge.environment import DIFFERENT_GPUS
+from wattdock.meter.timeline import MeterEvent, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wattdock.meter.timeline import GpuTimeline
+    from wattdock.records import RestartRecord
+    from wattdock.results.result import Check, ExperimentResult
+
+    Change = Callable[[RestartRecord], RestartRecord]
+
+ALL = frozenset({0, 1, 2})
+SHIFTED_W = (constant(80, 75), constant(121))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+def changed(library: Path, change: Change, world: World, monkeypatch: pytest.MonkeyPatch) -> ExperimentResult:
+    """Return what merging gives where each restart was changed."""
+    sound = audit_world._restart
+    monkeypatch.setattr(audit_world, "_restart", lambda *args: change(sound(*args)))
+    return result_of(world, library)
+
+
+def checks(result: ExperimentResult) -> dict[str, Check]:
+    assert result.audit is not None
+    return {check.name: check for check in result.audit.checks}
+
+
+def with_gpu(record: RestartRecord, change: Callable[[GpuTimeline], GpuTimeline]) -> RestartRecord:
+    """Return a restart whose used GPU was read otherwise."""
+    assert record.timeline is not None
+    gpus = {**record.gpus, USED: change(record.gpus[USED])}
+    return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
+
+
+def without_spans(record: RestartRecord, *, names: set[str], restarts: frozenset[int]) -> RestartRecord:
+    kept = tuple(one for one in record.spans if one.name not in names or record.restart not in restarts)
+    return dataclasses.replace(record, spans=kept)
+
+
+def without_series(record: RestartRecord, *, names: set[str]) -> RestartRecord:
+    def change(gpu: GpuTimeline) -> GpuTimeline:
+        return dataclasses.replace(gpu, series={name: one for name, one in gpu.series.items() if name not in names})
+
+    return with_gpu(record, change)
+
+
+def cut_series(record: RestartRecord, *, name: str, until_s: float, restarts: frozenset[int] = ALL) -> RestartRecord:
+    """Return a restart in which the series that begin with a name end early."""
+
+    def cut(series: Series) -> Series:
+        keep = series.at_ns < audit_world._ns(until_s)
+        return Series(series.at_ns[keep], series.value[keep])
+
+    def change(gpu: GpuTimeline) -> GpuTimeline:
+        series = {key: cut(one) if key.startswith(name) else one for key, one in gpu.series.items()}
+        return dataclasses.replace(gpu, series=series)
+
+    return with_gpu(record, change) if record.restart in restarts else record
+
+
+def scaled_power(record: RestartRecord) -> RestartRecord:
+    """Return the first restart's power 8 % too high, the last one's 8 % too low."""
+    factor = (1.08, 1.0, 0.92)[record.restart]
+
+    def change(gpu: GpuTimeline) -> GpuTimeline:
+        power = gpu.series["power_w"]
+        return dataclasses.replace(gpu, series={**gpu.series, "power_w": Series(power.at_ns, power.value * factor)})
+
+    return with_gpu(record, change)
+
+
+def without_lists(record: RestartRecord, *, restarts: frozenset[int]) -> RestartRecord:
+    return (
+        with_gpu(record, lambda gpu: dataclasses.replace(gpu, processes=())) if record.restart in restarts else record
+    )
+
+
+def another_runner(record: RestartRecord) -> RestartRecord:
+    """Return the last restart as one whose lists show nobody, not even its runner."""
+
+    def change(gpu: GpuTimeline) -> GpuTimeline:
+        return dataclasses.replace(gpu, processes=tuple(dataclasses.replace(x, processes=()) for x in gpu.processes))
+
+    return with_gpu(record, change) if record.restart == 2 else record
+
+
+def stray_in_the_first(record: RestartRecord, *, library: Path) -> RestartRecord:
+    """Return the first restart with somebody's context on the other GPU, 41 W, in all of its passes."""
+    if record.restart or record.timeline is None:
+        return record
+    used = FakeGpu(uuid=USED, profile=POWER, processes=(RUNNER,))
+    stray = audit_world._timeline(used, FakeGpu(uuid=OTHER, profile=SHIFTED_W), library, 40)
+    gpus = {**record.gpus, OTHER: stray.gpus[OTHER]}
+    return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
+
+
+def unmetered(record: RestartRecord) -> RestartRecord:
+    """Return a restart in which the meter never saw the GPU used."""
+    assert record.timeline is not None
+    gpus = {uuid: gpu for uuid, gpu in record.gpus.items() if uuid != USED}
+    return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
+
+
+def broken_off(record: RestartRecord) -> RestartRecord:
+    event = MeterEvent(1, "broke_off", "reading this GPU broke off")
+    return with_gpu(record, lambda gpu: dataclasses.replace(gpu, events=(*gpu.events, event)))
+
+
+LATER = frozenset({1, 2})
+EVERY_IDLE = {"idle-empty", "idle-loaded-before", "idle-loaded-after"}
+IDLE, EMPTY, STRAY = "idle baselines", "GPUs empty before the runner", "unused GPUs at idle power"
+POWERS, THROTTLING, LOSS, ALONE = (
+    "counter and instant power consistent",
+    "throttling",
+    "meter without loss",
+    "exclusive GPUs",
+)
+TWO_OF_FOUR = {"violation_thermal_ns", "violation_board_limit_ns"}
+PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
+    (
+        partial(without_spans, names=EVERY_IDLE, restarts=LATER),
+        {
+            IDLE: ("unknown", "restart 2: no empty, loaded_before, loaded_after of"),
+            EMPTY: ("unknown", "restart 3: no empty of"),
+            STRAY: ("unknown", "no idle baseline of each restart"),
+        },
+    ),
+    (
+        partial(without_spans, names={"idle-loaded-after"}, restarts=frozenset({0, 1})),
+        {IDLE: ("unknown", "restart 1: no loaded_after of")},
+    ),
+    (partial(without_series, names={"temperature_c"}), {IDLE: ("fail", "temperature unknown")}),
+    (partial(without_lists, restarts=LATER), {ALONE: ("unknown", "0 process lists")}),
+    (another_runner, {ALONE: ("unknown", "no process of the runner")}),
+    (partial(without_series, names=TWO_OF_FOUR), {THROTTLING: ("unknown", "thermal on")}),
+    (partial(without_series, names={"violation_thermal_ns"}), {THROTTLING: ("unknown", "thermal on")}),
+    (partial(cut_series, name="violation_", until_s=82), {THROTTLING: ("unknown", "reliability on")}),
+    (partial(cut_series, name="violation_", until_s=128), {THROTTLING: ("unknown", "thermal on")}),
+    (scaled_power, {POWERS: ("fail", "8.0")}),
+    (partial(cut_series, name="power_w", until_s=82), {POWERS: ("unknown", "throughout")}),
+    (partial(cut_series, name="power_w", until_s=0, restarts=LATER), {POWERS: ("unknown", "throughout")}),
+    (partial(cut_series, name="power_w", until_s=128), {POWERS: ("unknown", "throughout")}),
+    (unmetered, {LOSS: ("unknown", USED)}),
+    (broken_off, {LOSS: ("fail", "broke_off")}),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), PLANTED)
+def test_what_is_not_known_of_every_restart_and_throughout_is_not_passed(
+    change: Change, expected: dict[str, tuple[str, str]], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fault alone, with what is missing in the figure."""
+    found = checks(changed(library, change, World(), monkeypatch))
+    for name, (status, said) in expected.items():
+        assert (found[name].status, said in found[name].figure) == (status, True), found[name]
+
+
+def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """41 W in the passes of one restart of three were 14 W in their mean."""
+    found = checks(changed(library, partial(stray_in_the_first, library=library), World(), monkeypatch))
+    assert (found[STRAY].status, found[STRAY].figure) == ("fail", f"{OTHER} +41 W")
+
+
+@pytest.mark.parametrize(("name", "status"), [(IDLE, "pass"), (THROTTLING, "unknown")])
+def test_what_a_gpu_cannot_tell_is_said(name: str, status: str, library: Path) -> None:
+    """One without a temperature can be at rest; one without violation counters may be throttled."""
+    found = checks(result_of(World(gpu={"unsupported": "temperature violation"}), library))
+    assert found[name].status == status
+    assert USED in found[name].figure
+
+
+def test_an_idle_span_that_one_of_two_runners_of_a_restart_lacks_is_unknown(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner that was cut off has no span after its passes, and another runner's does not stand for it."""
+
+    def change(record: RestartRecord) -> RestartRecord:
+        after_cut = without_spans(record, names={"idle-loaded-after"}, restarts=frozenset({0}))
+        return dataclasses.replace(after_cut, restart=max(0, record.restart - 1))
+
+    found = checks(changed(library, change, World(), monkeypatch))
+    assert (found[IDLE].status, "of each runner" in found[IDLE].figure) == ("unknown", True)
+
+
+def test_restarts_on_different_gpus_have_no_sum(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last runner's GPUs are not those of the others; nothing is made of joules of the wrong ones."""
+
+    def change(record: RestartRecord) -> RestartRecord:
+        assert record.loaded is not None
+        used = [USED] if record.restart == 2 else [USED, OTHER]
+        environment = record.loaded.environment.model_copy(update={"used_gpu_uuids": used})
+        return dataclasses.replace(record, loaded=dataclasses.replace(record.loaded, environment=environment))
+
+    result = changed(library, change, World(other={"profile": POWER, "processes": (RUNNER,)}), monkeypatch)
+    assert result.energy is not None
+    energy = result.energy
+    assert (energy.total_j, energy.reason, energy.net_j) == (None, DIFFERENT_GPUS, None)
+    assert energy.energy_per_output_token_j is None
+    assert {one.total_j for one in energy.passes} == {None}
+    assert energy.windows is not None
+    assert {one.total_j for one in energy.windows.passes} == {None}
+    assert checks(result)["energy measured"].status == "fail"
