@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from wattdock.energy import COUNTER_LAG
 from wattdock.meter.timeline import GpuTimeline, Ticks, Timeline
 from wattdock.records import NS_PER_S, GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PERIOD_S = 0.1
 
@@ -18,13 +24,25 @@ def constant_power(uuid: str, power_w: float, *, start_s: float, end_s: float) -
     return GpuTimeline(uuid=uuid, energy_source="counter", ticks=ticks, period_s=PERIOD_S)
 
 
+def stepped_power(uuid: str, steps: Sequence[tuple[float, float]]) -> GpuTimeline:
+    """A counter that ticks every 100 ms and trails as is assumed, under powers held for a while: (seconds, watts)."""
+    lengths_s, power_w = np.array(steps).T
+    edges_s = np.concatenate(([0.0], np.cumsum(lengths_s)))
+    energy_j = np.concatenate(([0.0], np.cumsum(lengths_s * power_w)))
+    at_s = np.arange(0.05, edges_s[-1], PERIOD_S)
+    energy_mj = np.round(np.interp(at_s - COUNTER_LAG.mean_s, edges_s, energy_j) * 1e3).astype(np.int64)
+    at_ns = (at_s * NS_PER_S).astype(np.int64)
+    ticks = Ticks(at_ns - 1_000_000, at_ns - 1_000_000, at_ns + 1_000_000, at_ns + 1_000_000, energy_mj)
+    return GpuTimeline(uuid=uuid, energy_source="counter", ticks=ticks, period_s=PERIOD_S)
+
+
 def timeline(*gpus: GpuTimeline) -> Timeline:
     return Timeline("nvml", 0, 100 * NS_PER_S, {gpu.uuid: gpu for gpu in gpus})
 
 
 def request(index: int, submitted_s: float, first_s: float, finished_s: float, tokens: int) -> RequestRecord:
     def ns(at_s: float) -> int:
-        return int(at_s * NS_PER_S)
+        return round(at_s * NS_PER_S)
 
     return RequestRecord(
         index=index,
@@ -40,6 +58,6 @@ def request(index: int, submitted_s: float, first_s: float, finished_s: float, t
 def measured(index: int, start_s: float, end_s: float, requests: tuple[RequestRecord, ...]) -> MeasuredPass:
     total = sum(one.output_tokens or 0 for one in requests)
     tokens = TokenSeries(np.array([int(end_s * NS_PER_S)]), np.array([total]))
-    span = Span("pass", int(start_s * NS_PER_S), int(end_s * NS_PER_S), drained=True)
+    span = Span("pass", round(start_s * NS_PER_S), round(end_s * NS_PER_S), drained=True)
     generated = GeneratedPass(span, requests, tokens, total, 10 * len(requests), None, 0)
     return MeasuredPass(index, generated, 0.5, "f" * 64, prompts_reused=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import audit_world
 import fake_nvml
 import pytest
 from audit_world import CONTAINERS, OTHER, RUNNER, USED, World, launched, result_of
@@ -11,6 +12,7 @@ from fake_nvml import FakeProcess, constant
 
 from wattdock.preflight import LauncherChoice
 from wattdock.results.audit_procedure import arrivals_checks
+from wattdock.results.energy import NORMAL95
 from wattdock.results.result import Performance
 
 if TYPE_CHECKING:
@@ -48,7 +50,11 @@ def test_merged_energy_is_within_two_thousandths_of_the_truth_over_twenty_second
     for one in sound.energy.passes:
         assert one.total_j == pytest.approx(12_500, rel=0.002)
     assert sound.energy.net_j == pytest.approx(6 * 25 * (500 - 118), rel=0.003)
-    assert sound.energy.net_uncertainty_j == pytest.approx(0, abs=25)
+    # Idle power is as before in this world: what is left is when the passes and the idle spans began and ended.
+    assert sound.energy.net_uncertainty_j is not None
+    assert sound.energy.uncertainty.timing_j is not None
+    assert sound.energy.uncertainty.timing_j < sound.energy.net_uncertainty_j < 25
+    assert sound.energy.net_j == pytest.approx(6 * 25 * (500 - 118), abs=NORMAL95 * sound.energy.net_uncertainty_j)
 
 
 def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) -> None:
@@ -60,6 +66,29 @@ def test_phases_of_a_static_batch_add_up_to_the_passes(sound: ExperimentResult) 
     assert phases.prefill_j == pytest.approx(6 * 5 * 0.6 * 500, rel=0.01)
     assert phases.decode_j == pytest.approx(6 * 5 * 4.4 * 500, rel=0.01)
     assert phases.closure == pytest.approx(0, abs=1e-3)
+
+
+def test_the_same_error_in_every_round_is_inside_the_uncertainty_of_a_phase(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 ms at 690 W begin each round of 450 W: all thirty are off the same way, which grows by thirty, not by √30."""
+    prefill_s, round_s = 0.3, 5.037
+    monkeypatch.setattr(audit_world, "PREFILL_S", prefill_s)
+    rounds = fake_nvml.square(450, 690, round_s, prefill_s / round_s, 5 * round_s)
+    idle = constant(118, 27 - 5 * round_s)
+    profile = (constant(80, 36), constant(118, 44), rounds, idle, rounds, constant(118))
+    energy = result_of(World(round_s=round_s, gpu={"profile": profile}), library).energy
+    assert energy is not None
+    seen = energy.phases
+    assert seen is not None
+    assert seen.prefill_j is not None
+    assert seen.decode_j is not None
+    assert seen.prefill_timing_j is not None
+    assert seen.decode_timing_j is not None
+    true_j = 30 * prefill_s * 690
+    assert seen.prefill_j == pytest.approx(true_j, rel=0.03)
+    assert seen.prefill_j == pytest.approx(true_j, abs=NORMAL95 * seen.prefill_timing_j)
+    assert seen.decode_j == pytest.approx(30 * (round_s - prefill_s) * 450, abs=NORMAL95 * seen.decode_timing_j)
 
 
 @pytest.mark.parametrize(

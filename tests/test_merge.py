@@ -105,6 +105,27 @@ def test_an_engine_that_takes_everything_in_at_once_falls_behind_inside(served_p
     assert done.arrivals_left_out is None
 
 
+@pytest.mark.parametrize(("finished", "lag_share"), [(30, (40 - 1) / 40), (0, 1.0), (38, 0.0)])
+def test_an_engine_whose_last_requests_never_finish_has_not_kept_up(finished: int, lag_share: float) -> None:
+    """1 request/s enters on time and takes 1 s; most of the last ten never finish: they last all the pass."""
+    requests = [request(i, 10 + i, 11 + i, 11 + i, 1) for i in range(40)]
+    offered = tuple(
+        dataclasses.replace(one, intended_ns=one.submitted_ns, finished_ns=one.finished_ns if i < finished else None)
+        for i, one in enumerate(requests)
+    )
+    done = performance([measured(0, 10, 50, offered)], offered_rate_per_s=1)
+    assert done is not None
+    assert done.schedule_lag_share == pytest.approx(lag_share)
+
+
+def test_requests_that_were_all_to_arrive_at_once_have_no_slope() -> None:
+    """There is no line through one instant."""
+    requests = [dataclasses.replace(request(i, 12 + i, 13, 30, 1), intended_ns=10 * NS_PER_S) for i in range(3)]
+    done = performance([measured(0, 10, 30, tuple(requests))], offered_rate_per_s=1)
+    assert done is not None
+    assert done.backlog_slope is None
+
+
 def test_one_token_has_no_time_per_further_token() -> None:
     """There is no interval to divide."""
     assert tpot_s(request(0, 0, 1, 1, 1)) is None

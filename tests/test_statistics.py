@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from wattdock.comparison import difference
-from wattdock.merge.statistics import deviation_interval, mean_interval, statistics
+from wattdock.merge.statistics import deviation_interval, mean_interval, statistical_j, statistics
 from wattdock.report.words import interval_text
-from wattdock.results.energy import PassEnergy
+from wattdock.results.energy import EnergyResult, PassEnergy, Uncertainty
 
 RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
 TRIALS = 4000
@@ -77,6 +77,28 @@ def test_an_outlier_is_shown_and_still_counts() -> None:
     assert seen is not None
     assert seen.outliers == ["restart 1 pass 5: 1.3"]
     assert seen.per_restart == [pytest.approx(530.5 / 500)]
+
+
+def energy_of(passes: list[PassEnergy]) -> EnergyResult:
+    total_j = sum(one.total_j or 0 for one in passes)
+    timing = Uncertainty(timing_j=0.1, counter_lag_s=0.008, counter_lag_std_s=0.005)
+    return EnergyResult(total_j=total_j, uncertainty=timing, per_gpu_j={}, passes=passes)
+
+
+def test_the_total_is_as_sure_as_joules_per_token_repeat_over_restarts() -> None:
+    """1.0 and 1.1 J/token: a standard error of 0.05 of 1.05, of 210 J."""
+    found = statistical_j(energy_of([energy_pass(restart, 0, 100 + 10 * restart) for restart in range(2)]))
+    assert found == pytest.approx(210 * 0.05 / 1.05)
+
+
+@pytest.mark.parametrize("tokens", [(0, 0), (100, 0)])
+def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(tokens: tuple[int, int]) -> None:
+    """A pass in which no token came has no joules per token; how fast the others were says nothing about joules."""
+    passes = [
+        energy_pass(restart, 0, 100 + 10 * restart).model_copy(update={"output_tokens": count})
+        for restart, count in enumerate(tokens)
+    ]
+    assert statistical_j(energy_of(passes)) is None
 
 
 def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:

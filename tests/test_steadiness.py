@@ -167,6 +167,23 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
     )
 
 
+def test_idle_power_that_did_not_change_is_as_sure_as_its_timing() -> None:
+    """0.3 W before and 0.1 W after, over a pass of 20 s: 4 J, where half of no difference would be 0."""
+    done = measured(0, 20, 40, (request(0, 20, 21, 40, 100),))
+    gpu = constant_power(GPU, 120, start_s=0, end_s=80)
+    spans = (
+        Span("idle-loaded-before", 5 * NS_PER_S, 15 * NS_PER_S),
+        Span("idle-loaded-after", 50 * NS_PER_S, 60 * NS_PER_S),
+    )
+    restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
+    found = idle_baselines([restart], [GPU], IdleSpec(duration_s=10))
+    known = [
+        one.model_copy(update={"mean_power_w": 120.0, "timing_w": timing_w})
+        for one, timing_w in zip(found, (0.3, 0.1), strict=True)
+    ]
+    assert idle_energy_j([restart], known, [GPU]) == pytest.approx((2400, 4))
+
+
 def test_a_pass_is_cut_where_one_batch_has_ended_and_the_next_not_begun() -> None:
     """So that both halves have their share of prefill; a pass of one batch has no halves."""
     four = tuple(request(i, 10 * (i // 2), 10 * (i // 2) + 1, 10 * (i // 2) + 10, 5) for i in range(4))

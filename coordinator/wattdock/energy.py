@@ -8,7 +8,7 @@ The model and its limits: docs/decisions/0002-energy-uncertainty.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import copysign, sqrt
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,8 +68,7 @@ class SpanEnergy:
     Attributes:
         energy_j: Joules of the GPU board, or None; `reason` then says why.
         timing_j: Standard uncertainty of `energy_j` that comes from timing, J; the sensor's gain is not in it.
-        lag_j: The lag's part in it, J, signed: a GPU's lag is the same in all its spans, so these parts add up, while
-            the rest of several spans adds in quadrature.
+        lag_j: The lag's part in it, J, without a sign; GPUs may share a lag, so theirs add up over a span's GPUs.
         source: What it was computed from.
         duration_s: Length of the span.
     """
@@ -375,8 +374,8 @@ class _PowerCurve:
 
 
 def _lag_part(later_j: float, earlier_j: float) -> float:
-    """Root mean square of what shifting a span either way changes, with the sign of shifting it later."""
-    return copysign(sqrt((later_j**2 + earlier_j**2) / 2), later_j - earlier_j)
+    """Root mean square of what shifting a span either way changes."""
+    return sqrt((later_j**2 + earlier_j**2) / 2)
 
 
 def _moving_mean(values: Floats, first: Indices, last: Indices) -> Floats:

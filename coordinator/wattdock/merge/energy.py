@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from wattdock.merge.processes import processes_seen
 from wattdock.results.energy import CpuEstimate, EnergyResult, MeterFact, PassEnergy, Uncertainty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wattdock.energy import SpanEnergy
     from wattdock.meter.timeline import GpuTimeline, Timeline
@@ -30,37 +30,31 @@ class Joules:
     Attributes:
         total_j: Sum; None where a GPU's energy is unknown, or there is no GPU.
         per_gpu_j: By UUID.
-        local_var_j2: Variance of the sum from what differs between spans: brackets, course inside a tick, resolution.
-        lag_j: By UUID, what a lag one standard deviation longer would add; signed.
+        timing_j: Standard uncertainty of the sum; None where that is.
         reason: Why the sum is None.
     """
 
     total_j: float | None
     per_gpu_j: dict[str, float | None]
-    local_var_j2: float = 0.0
-    lag_j: Mapping[str, float] = field(default_factory=dict)
+    timing_j: float | None = None
     sources: frozenset[str] = frozenset()
     reason: str | None = None
-
-    @property
-    def timing_j(self) -> float | None:
-        """Standard uncertainty of the sum."""
-        return combined_timing_j([self])
 
 
 def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
 
-    A GPU's lag is the same in all of its spans, so its parts add with their signs; it may be the same in all GPUs, so
-    these parts add linearly. Everything else is independent and adds in quadrature.
+    Linear: spans that begin and end alike, as passes and rounds do, are all off by the same lag and by the same course
+    of power inside a tick. An upper bound where their errors differ.
     """
-    if any(one.total_j is None for one in spans):
-        return None
-    lag_j: dict[str, float] = {}
-    for one in spans:
-        for uuid, part_j in one.lag_j.items():
-            lag_j[uuid] = lag_j.get(uuid, 0.0) + part_j
-    return hypot(sqrt(sum(one.local_var_j2 for one in spans)), sum(map(abs, lag_j.values())))
+    return known_sum(one.timing_j for one in spans)
+
+
+def _timing_j(per_gpu: Iterable[SpanEnergy]) -> float:
+    """Standard uncertainty of one span over some GPUs: lag, which they may share, linearly; the rest in quadrature."""
+    parts = [(one.timing_j or 0.0, one.lag_j or 0.0) for one in per_gpu]
+    local_var_j2 = sum(max(0.0, timing_j**2 - lag_j**2) for timing_j, lag_j in parts)
+    return hypot(sqrt(local_var_j2), sum(lag_j for _, lag_j in parts))
 
 
 class SpanJoules:
@@ -89,10 +83,8 @@ class SpanJoules:
         sources = frozenset(one.source for one in found.values() if one.source)
         if reasons:
             return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
-        lag_j = {uuid: one.lag_j or 0.0 for uuid, one in found.items()}
-        local_var_j2 = sum(max(0.0, (one.timing_j or 0.0) ** 2 - lag_j[uuid] ** 2) for uuid, one in found.items())
         total_j = sum(value or 0.0 for value in per_gpu_j.values())
-        return Joules(total_j, per_gpu_j, local_var_j2, lag_j, sources)
+        return Joules(total_j, per_gpu_j, _timing_j(found.values()), sources)
 
     def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
         """Return the energy of `span` on one GPU."""

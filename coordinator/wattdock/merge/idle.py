@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from math import hypot
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -75,23 +76,25 @@ def idle_energy_j(
 ) -> tuple[float, float] | None:
     """Return what the GPUs used would have drawn idle and loaded during all passes, and its uncertainty, both in J.
 
-    Per GPU the mean of its powers before and after the passes, with half their difference as uncertainty; None where
-    one of them is unknown, or no GPU was used. A restart that was cut in two and went on with another runner has two
-    of each, or the runner that was cut off lacks the one after, which no other runner's stands for.
+    Per GPU the mean of its powers before and after the passes; its uncertainty is the root of squares of half their
+    difference and of their timing, each summed linearly: an upper bound. None where one of them is unknown, or no GPU
+    was used. A restart that was cut in two and went on with another runner has two of each, or the runner that was cut
+    off lacks the one after, which no other runner's stands for.
     """
-    power_w: dict[tuple[int, str, str], list[float]] = {}
+    seen: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for one in baselines:
-        if one.mean_power_w is not None:
-            power_w.setdefault((one.restart, one.gpu_uuid, one.state), []).append(one.mean_power_w)
+        if one.mean_power_w is not None and one.timing_w is not None:
+            seen.setdefault((one.restart, one.gpu_uuid, one.state), []).append((one.mean_power_w, one.timing_w))
     runners = Counter(one.restart for one in restarts if one.passes)
-    idle_j, half_difference_j = 0.0, 0.0
+    idle_j, half_difference_j, timing_j = 0.0, 0.0, 0.0
     for restart in restarts:
         duration_s = sum(one.generated.span.duration_s for one in restart.passes)
         for uuid in used:
-            sides = [power_w.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
+            sides = [seen.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
             if min(map(len, sides)) < max(1, runners[restart.restart]):
                 return None
-            before, after = map(fmean, sides)
-            idle_j += duration_s * (before + after) / 2
-            half_difference_j += duration_s * abs(before - after) / 2
-    return (idle_j, half_difference_j) if used and idle_j else None
+            before_w, after_w = (fmean(power_w for power_w, _ in side) for side in sides)
+            idle_j += duration_s * (before_w + after_w) / 2
+            half_difference_j += duration_s * abs(before_w - after_w) / 2
+            timing_j += duration_s * fmean(fmean(timing_w for _, timing_w in side) for side in sides)
+    return (idle_j, hypot(half_difference_j, timing_j)) if used and idle_j else None

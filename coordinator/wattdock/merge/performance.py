@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,17 +67,20 @@ def schedule_lag_share(measured: MeasuredPass) -> float | None:
     """Return how far an engine fell behind its schedule in a pass, as a share of the pass; None without a schedule.
 
     The larger of the last request's delay before it entered the engine, and of what the last quarter of the requests
-    took longer than the first: an engine with room for all of them makes them wait inside.
+    took longer than the first: an engine with room for all of them makes them wait inside. One of the last quarter that
+    never finished counts as if it had taken the whole pass.
     """
     done = measured.generated
+    duration_s = done.span.duration_s
     requests = sorted(done.requests, key=lambda request: request.index)
     if not requests or requests[-1].intended_ns is None:
         return None
     delay_s = (requests[-1].submitted_ns - requests[-1].intended_ns) / NS_PER_S
     quarter = -(-len(requests) // 4)
-    early, late = (quantiles(map(e2e_s, part)) for part in (requests[:quarter], requests[-quarter:]))
-    growth_s = late.p50_s - early.p50_s if early and late else 0.0
-    return max(delay_s, growth_s) / done.span.duration_s
+    early_s = [took_s for one in requests[:quarter] if (took_s := e2e_s(one)) is not None]
+    late_s = [duration_s if (took_s := e2e_s(one)) is None else took_s for one in requests[-quarter:]]
+    growth_s = median(late_s) - (median(early_s) if early_s else 0.0)
+    return max(delay_s, growth_s) / duration_s
 
 
 def arrivals_expected(measured: MeasuredPass, offered_rate_per_s: float | None) -> float | None:
@@ -89,10 +93,15 @@ def arrivals_expected(measured: MeasuredPass, offered_rate_per_s: float | None) 
 
 
 def backlog_slope(measured: MeasuredPass) -> float | None:
-    """Return how fast requests' delay behind their intended arrival grows, s/s; None without a schedule."""
-    if not _is_scheduled(measured) or len(measured.generated.requests) < 2:
+    """Return how fast requests' delay behind their intended arrival grows, s/s.
+
+    None without a schedule, and where all were to arrive at one instant.
+    """
+    if not _is_scheduled(measured):
         return None
     intended_ns = np.array([one.intended_ns or 0 for one in measured.generated.requests])
+    if np.ptp(intended_ns) == 0:
+        return None
     submitted_ns = np.array([one.submitted_ns for one in measured.generated.requests])
     since_s = (intended_ns - intended_ns[0]) / NS_PER_S
     return float(np.polyfit(since_s, (submitted_ns - intended_ns) / NS_PER_S, 1)[0])

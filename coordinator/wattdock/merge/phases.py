@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Below these a phase's energy is a guess about where inside a tick it began.
 MIN_TICKS = 20
+MIN_SPAN_TICKS = 2
 MAX_RELATIVE_TIMING = 0.1
 # Tokens of other requests in a prefill are decode's energy counted as prefill's.
 MAX_MIXED_SHARE = 0.02
@@ -59,6 +60,10 @@ class _Phase:
         if self.duration_s < MIN_TICKS * period_s:
             needed_s = MIN_TICKS * period_s
             return f"{self.name} lasted {self.duration_s:.2f} s, {MIN_TICKS} counter periods are {needed_s:.2f} s"
+        # All of a shorter one lies in the ticks of its ends, whose course of power is a guess.
+        if (shortest_s := min(span.duration_s for span in self.spans)) < MIN_SPAN_TICKS * period_s:
+            needed_s = MIN_SPAN_TICKS * period_s
+            return f"a {self.name} lasted {shortest_s:.3f} s, {MIN_SPAN_TICKS} counter periods are {needed_s:.3f} s"
         timing_j = combined_timing_j(self.joules) or 0.0
         if timing_j > MAX_RELATIVE_TIMING * self.total_j:
             return f"{self.name} is {self.total_j:.0f} J ± {timing_j:.0f} J (limit {MAX_RELATIVE_TIMING:.0%})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import hypot
 from typing import TYPE_CHECKING, Any
 
 from wattdock.merge.compute import compute
@@ -128,7 +129,12 @@ def _completed(
     }
     if energy.total_j is None or idle is None:
         return energy.model_copy(update={**seen, "net_reason": reason})
-    return energy.model_copy(update={**seen, "net_j": energy.total_j - idle[0], "net_uncertainty_j": idle[1]})
+    idle_j, idle_uncertainty_j = idle
+    net = {
+        "net_j": energy.total_j - idle_j,
+        "net_uncertainty_j": hypot(energy.uncertainty.timing_j or 0.0, idle_uncertainty_j),
+    }
+    return energy.model_copy(update={**seen, **net})
 
 
 def result_row(

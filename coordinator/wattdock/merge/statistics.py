@@ -61,9 +61,15 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
 
 
 def statistical_j(energy: EnergyResult) -> float | None:
-    """Return the standard uncertainty of the total from the spread between restarts, J; None with fewer than two."""
+    """Return the standard uncertainty of the total from the spread between restarts, J.
+
+    None with fewer than two restarts, and where not every pass has joules per output token: how speed spreads says
+    nothing about joules.
+    """
     seen = statistics(energy.passes)
     if seen is None or energy.total_j is None or seen.standard_deviation_between_restarts is None:
+        return None
+    if seen.quantity != ENERGY or not seen.mean:
         return None
     return energy.total_j * seen.standard_deviation_between_restarts / seen.mean / sqrt(len(seen.per_restart))
 

@@ -197,7 +197,8 @@ class EnergyResult(Stored):
         host_j: CPU packages and memory, by domain ("package-0", "package-0-dram"), of the whole host; beside and never
             in the figures here. Empty where they cannot be read, which `host` then is null for.
         net_j: Total less what the same GPUs draw idle with the model loaded, the mean of before and after the passes;
-            `net_uncertainty_j` is half the difference between these two.
+            `net_uncertainty_j` is the root of squares of half the difference between these two, of their timing and
+            of the total's.
     """
 
     energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY

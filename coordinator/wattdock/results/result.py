@@ -82,7 +82,8 @@ class Performance(Stored):
         schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, or how
             much longer the last quarter of its requests took than the first, whichever is more, over the pass's
             duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
-            one request at a time ends at 0.2. None where arrivals follow no schedule.
+            one request at a time ends at 0.2. A late one that never finished counts as if it had taken the whole pass.
+            None where arrivals follow no schedule.
         arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
         arrivals_expected: How many arrive on average until a pass takes no more, over all passes. Where far fewer were
             served, the rest never entered the engine, and latencies leave out the longest waits.
