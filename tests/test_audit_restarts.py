@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import audit_world
 import fake_nvml
+import numpy as np
 import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
 
 from wattdock.merge.environment import DIFFERENT_GPUS
-from wattdock.meter.timeline import MeterEvent, Series
+from wattdock.meter.timeline import MeterEvent, Series, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +123,33 @@ def unmetered(record: RestartRecord) -> RestartRecord:
     return dataclasses.replace(record, timeline=dataclasses.replace(record.timeline, gpus=gpus))
 
 
+def unread(record: RestartRecord) -> RestartRecord:
+    """Return the last restart as one in which the meter never saw the GPU used."""
+    return unmetered(record) if record.restart == 2 else record
+
+
+def stalled(record: RestartRecord) -> RestartRecord:
+    """Return a restart whose reader stood still for 1.5 s, from 0.9 s into the first pass on."""
+    from_ns, until_ns = audit_world._ns(80.9), audit_world._ns(82.4)
+
+    def change(gpu: GpuTimeline) -> GpuTimeline:
+        ticks = gpu.ticks
+        kept = (ticks.after_end_ns < from_ns) | (ticks.after_start_ns > until_ns)
+        columns = {name: column[kept] for name, column in vars(ticks).items()}
+        late = int(np.searchsorted(columns["after_start_ns"], until_ns))
+        # What the first call after it found had changed since the last one before.
+        columns["before_start_ns"][late] = columns["before_end_ns"][late] = columns["after_end_ns"][late - 1]
+        series = {name: _without(one, from_ns, until_ns) for name, one in gpu.series.items()}
+        return dataclasses.replace(gpu, ticks=Ticks(**columns), series=series)
+
+    return with_gpu(record, change)
+
+
+def _without(series: Series, from_ns: int, until_ns: int) -> Series:
+    keep = (series.at_ns < from_ns) | (series.at_ns > until_ns)
+    return Series(series.at_ns[keep], series.value[keep])
+
+
 def broken_off(record: RestartRecord) -> RestartRecord:
     event = MeterEvent(1, "broke_off", "reading this GPU broke off")
     return with_gpu(record, lambda gpu: dataclasses.replace(gpu, events=(*gpu.events, event)))
@@ -160,7 +188,8 @@ PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     (scaled_power, {POWERS: ("fail", "8.0")}),
     (partial(cut_series, name="power_w", until_s=82), {POWERS: ("unknown", "throughout")}),
     (partial(cut_series, name="power_w", until_s=0, restarts=LATER), {POWERS: ("unknown", "throughout")}),
-    (partial(cut_series, name="power_w", until_s=128), {POWERS: ("unknown", "throughout")}),
+    (partial(cut_series, name="power_w", until_s=125), {POWERS: ("unknown", "throughout")}),
+    (unread, {LOSS: ("unknown", USED), THROTTLING: ("unknown", "thermal on"), POWERS: ("unknown", "throughout")}),
     (unmetered, {LOSS: ("unknown", USED)}),
     (broken_off, {LOSS: ("fail", "broke_off")}),
 ]
@@ -174,6 +203,16 @@ def test_what_is_not_known_of_every_restart_and_throughout_is_not_passed(
     found = checks(changed(library, change, World(), monkeypatch))
     for name, (status, said) in expected.items():
         assert (found[name].status, said in found[name].figure) == (status, True), found[name]
+
+
+def test_a_host_that_stalls_within_a_pass_costs_a_sound_result_nothing(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counter went on; who looks for stationary power looks beside the stall."""
+    result = changed(library, stalled, World(), monkeypatch)
+    assert result.audit is not None
+    assert result.audit.reasons == []
+    assert result.audit.publishable
 
 
 def test_a_stray_context_in_one_restart_is_no_third_of_one(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,6 @@ class SpanEnergy:
     Attributes:
         energy_j: Joules of the GPU board, or None; `reason` then says why.
         timing_j: Standard uncertainty of `energy_j` that comes from timing, J; the sensor's gain is not in it.
-        lag_j: The lag's part in it, J, without a sign; GPUs may share a lag, so theirs add up over a span's GPUs.
         source: What it was computed from.
         duration_s: Length of the span.
     """
@@ -78,7 +77,6 @@ class SpanEnergy:
     source: EnergySource | None
     reason: str | None
     duration_s: float
-    lag_j: float | None = None
 
     @property
     def mean_power_w(self) -> float | None:
@@ -133,8 +131,8 @@ class EnergyCurve:
             return SpanEnergy(None, None, None, reason, duration_s)
         if why_not := self._curve.why_not(start_ns, end_ns):
             return SpanEnergy(None, None, self.source, why_not, duration_s)
-        energy_j, timing_j, lag_j = self._curve.between(start_ns, end_ns)
-        return SpanEnergy(energy_j, timing_j, self.source, None, duration_s, lag_j)
+        energy_j, timing_j = self._curve.between(start_ns, end_ns)
+        return SpanEnergy(energy_j, timing_j, self.source, None, duration_s)
 
 
 class _CounterCurve:
@@ -171,8 +169,8 @@ class _CounterCurve:
             return f"the energy counter was not seen to change for {longest_s:.1f} s within the span or next to it"
         return None
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float]:
-        """Joules, their standard uncertainty, and the lag's part in it."""
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
+        """Joules and their standard uncertainty."""
         start_s, end_s = (self._seconds(at_ns) + self._lag.mean_s for at_ns in (start_ns, end_ns))
         start, end = self._end(start_s), self._end(end_s)
         energy_j = end.energy_j - start.energy_j
@@ -194,7 +192,7 @@ class _CounterCurve:
             + start.shape_var_j2
             + end.shape_var_j2
         )
-        return energy_j, sqrt(variance_j2), lag_j
+        return energy_j, sqrt(variance_j2)
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._base_ns) / NS_PER_S
@@ -357,13 +355,13 @@ class _PowerCurve:
             return f"no power sample for {longest_s:.1f} s within the span"
         return None
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float]:
-        """Joules, their standard uncertainty, and the lag's part in it."""
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
+        """Joules and their standard uncertainty."""
         ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
         energy_j = self._energy(ends_s)
         lag_j = _lag_part(*(self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s)))
         start_var_j2, end_var_j2 = np.interp(ends_s, self._at_s, self._var_j2)
-        return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2), lag_j
+        return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2)
 
     def _energy(self, ends_s: Floats) -> float:
         k = np.clip(np.searchsorted(self._at_s, ends_s, side="right") - 1, 0, len(self._length_s) - 1)

@@ -202,7 +202,9 @@ def test_min_duration_is_reached_and_heartbeats_come_every_second(runner: Runner
     assert result.summary.span.end_ns - result.summary.span.start_ns >= 3.2e9
     # On a busy machine some come late; a client takes a minute of silence for a runner that hangs.
     assert len(arrivals) >= 3
-    assert max(b - a for a, b in itertools.pairwise(arrivals)) < 10
+    gaps_s = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+    assert sorted(gaps_s)[len(gaps_s) // 2] < 2.0
+    assert max(gaps_s) < 10
     tokens = [beat.output_tokens for beat in result.heartbeats]
     assert tokens == sorted(tokens)
     assert 0 < tokens[-1] <= result.summary.output_tokens

@@ -22,34 +22,36 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord
 
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
-# Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently.
-MARGIN_NS = NS_PER_S
+# Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently. More
+# where the counter was not read near the first of them.
+MARGINS_NS = tuple(seconds * NS_PER_S for seconds in (1, 2, 3, 4))
 MIN_STATIONARY_NS = 5 * NS_PER_S
 # Power is sampled every 50 ms; a sample stands for no more than this much of the time until the next one.
 SAMPLE_REACH_NS = NS_PER_S // 2
-MIN_COVERED = 0.9
+MIN_COVERED = 0.75
 # Violation counters are read once a second, a little later where the GPU is busy.
 COUNTER_REACH_NS = 2 * NS_PER_S
 
-Part = tuple["GpuTimeline", "Span"]
+# A pass, and what was seen of a GPU in its restart; None where nothing was.
+Part = tuple["GpuTimeline | None", "Span"]
 
 
 def gpu_conditions(
     restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules
 ) -> dict[str, GpuConditions]:
     """Return, per GPU of the host, its state over all measured passes of all restarts."""
-    parts: dict[str, list[Part]] = {}
-    for restart in restarts:
-        for measured in restart.passes:
-            for uuid, gpu in restart.gpus.items():
-                parts.setdefault(uuid, []).append((gpu, measured.generated.span))
-    return {uuid: _conditions(uuid, of_gpu, joules_in, is_used=uuid in used) for uuid, of_gpu in parts.items()}
+    passes = [(restart.gpus, measured.generated.span) for restart in restarts for measured in restart.passes]
+    uuids = dict.fromkeys(uuid for gpus, _ in passes for uuid in gpus)
+    return {
+        uuid: _conditions(uuid, [(gpus.get(uuid), span) for gpus, span in passes], joules_in, is_used=uuid in used)
+        for uuid in uuids
+    }
 
 
 def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used: bool) -> GpuConditions:
     shares = {reason: _throttled_share(parts, reason) for reason in VIOLATIONS}
     known = {reason: share for reason, share in shares.items() if share is not None}
-    total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for gpu, span in parts)
+    total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
     seconds = sum(span.duration_s for _, span in parts)
     return GpuConditions(
         gpu_uuid=uuid,
@@ -77,7 +79,7 @@ def _throttled_share(parts: list[Part], reason: str) -> float | None:
     """
     violated_ns = elapsed_ns = 0.0
     for gpu, span in parts:
-        series = gpu.series.get(f"violation_{reason}_ns")
+        series = gpu.series.get(f"violation_{reason}_ns") if gpu else None
         around = _around(series, span) if series else None
         if series is None or around is None:
             return None
@@ -91,13 +93,16 @@ def _throttled_share(parts: list[Part], reason: str) -> float | None:
 
 
 def _around(series: Series, span: Span) -> tuple[int, int] | None:
-    """The last sample before a span and the first after it, or the outermost inside where these are near its ends."""
-    first = max(int(np.searchsorted(series.at_ns, span.start_ns, side="right")) - 1, 0)
-    last = min(int(np.searchsorted(series.at_ns, span.end_ns)), len(series.at_ns) - 1)
-    if last <= first:
+    """The last sample before a span and the first after it, or the outermost inside; None where they are not near."""
+    near = np.flatnonzero(
+        (series.at_ns >= span.start_ns - COUNTER_REACH_NS) & (series.at_ns <= span.end_ns + COUNTER_REACH_NS)
+    )
+    before, after = near[series.at_ns[near] <= span.start_ns], near[series.at_ns[near] >= span.end_ns]
+    if not len(near):
         return None
+    first, last = int(before[-1] if len(before) else near[0]), int(after[0] if len(after) else near[-1])
     late_ns, early_ns = series.at_ns[first] - span.start_ns, span.end_ns - series.at_ns[last]
-    return (first, last) if max(late_ns, early_ns) <= COUNTER_REACH_NS else None
+    return (first, last) if last > first and max(late_ns, early_ns) <= COUNTER_REACH_NS else None
 
 
 def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
@@ -106,18 +111,27 @@ def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | Non
     return max(ratios, key=abs) if ratios else None
 
 
-def _pass_power_over_counter(gpu: GpuTimeline, span: Span, joules_in: SpanJoules) -> float | None:
+def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: SpanJoules) -> float | None:
     """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
-    start_ns, end_ns = span.start_ns + MARGIN_NS, span.end_ns - MARGIN_NS
-    power = gpu.series.get("power_w")
-    if power is None or gpu.energy_source != "counter" or end_ns - start_ns < MIN_STATIONARY_NS:
+    power = gpu.series.get("power_w") if gpu and gpu.energy_source == "counter" else None
+    if gpu is None or power is None:
         return None
+    for margin_ns in MARGINS_NS:
+        inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
+        if inner.end_ns - inner.start_ns < MIN_STATIONARY_NS:
+            return None
+        if counted_w := joules_in.of_gpu(gpu, inner).mean_power_w:
+            power_w = _sampled_w(power, inner)
+            return None if power_w is None else power_w / counted_w - 1
+    return None
+
+
+def _sampled_w(power: Series, span: Span) -> float | None:
+    """Mean of a span's power samples; None where they cover too little of it."""
     lag_ns = round(POWER_LAG.mean_s * NS_PER_S)
-    inside = (power.at_ns > start_ns + lag_ns) & (power.at_ns < end_ns + lag_ns)
-    counted_w = joules_in.of_gpu(gpu, Span("stationary", start_ns, end_ns)).mean_power_w
-    if not counted_w or _covered_ns(power.at_ns[inside]) < MIN_COVERED * (end_ns - start_ns):
-        return None
-    return float(np.mean(power.value[inside])) / counted_w - 1
+    inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
+    covered_ns = _covered_ns(power.at_ns[inside])
+    return float(np.mean(power.value[inside])) if covered_ns >= MIN_COVERED * (span.end_ns - span.start_ns) else None
 
 
 def _covered_ns(at_ns: NDArray[np.int64]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import hypot, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,17 +43,10 @@ class Joules:
 def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
 
-    Linear: spans that begin and end alike, as passes and rounds do, are all off by the same lag and by the same course
-    of power inside a tick. An upper bound where their errors differ.
+    Linear, as over the GPUs of one span: what begins and ends alike, as passes, rounds and the GPUs of one engine do,
+    is off by the same lag and by the same course of power inside a tick. An upper bound where errors differ.
     """
     return known_sum(one.timing_j for one in spans)
-
-
-def _timing_j(per_gpu: Iterable[SpanEnergy]) -> float:
-    """Standard uncertainty of one span over some GPUs: lag, which they may share, linearly; the rest in quadrature."""
-    parts = [(one.timing_j or 0.0, one.lag_j or 0.0) for one in per_gpu]
-    local_var_j2 = sum(max(0.0, timing_j**2 - lag_j**2) for timing_j, lag_j in parts)
-    return hypot(sqrt(local_var_j2), sum(lag_j for _, lag_j in parts))
 
 
 class SpanJoules:
@@ -84,7 +76,7 @@ class SpanJoules:
         if reasons:
             return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
         total_j = sum(value or 0.0 for value in per_gpu_j.values())
-        return Joules(total_j, per_gpu_j, _timing_j(found.values()), sources)
+        return Joules(total_j, per_gpu_j, known_sum(one.timing_j for one in found.values()), sources)
 
     def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
         """Return the energy of `span` on one GPU."""

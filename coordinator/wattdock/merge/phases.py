@@ -102,7 +102,7 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
     if mixed > MAX_MIXED_SHARE:
         reason = f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
         return seen.model_copy(update={"reason": reason})
-    period_s = _period_s(restarts)
+    period_s = _period_s(restarts, used)
     if why_not := prefill.indefensible(period_s) or decode.indefensible(period_s):
         return seen.model_copy(update={"reason": why_not})
     whole_j = sum(joules_in.of(restart.timeline, done.span, used).total_j or 0.0 for restart, done in passes)
@@ -158,5 +158,6 @@ def _one_token_j(restarts: Sequence[RestartRecord], used: Sequence[str], joules_
     return None if total_j is None or not tokens else total_j / tokens
 
 
-def _period_s(restarts: Sequence[RestartRecord]) -> float:
-    return max((gpu.period_s or 0.0 for one in restarts for gpu in one.gpus.values()), default=0.0)
+def _period_s(restarts: Sequence[RestartRecord], used: Sequence[str]) -> float:
+    periods_s = (one.gpus[uuid].period_s or 0.0 for one in restarts for uuid in used if uuid in one.gpus)
+    return max(periods_s, default=0.0)

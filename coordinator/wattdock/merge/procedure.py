@@ -39,7 +39,7 @@ def procedure(
 
 def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
     samples, looked = restart.warm_up, limits.profile == "steady"
-    seen = warm_up_steadiness(samples, limits, metered=bool(restart.gpus.keys() & set(used)))
+    seen = warm_up_steadiness(samples, limits, metered=bool(used))
     spans_s = sum(one.duration_s for one in restart.spans if one.name == "warm-up")
     return WarmUpSeen(
         restart=restart.restart,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wattdock.known import all_known, known_sum
@@ -9,25 +10,32 @@ from wattdock.merge.idle import IDLE_SPANS
 from wattdock.results.sharing import Restarts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from wattdock.merge.energy import SpanJoules
+    from wattdock.merge.energy import Gpus, SpanJoules
     from wattdock.records import RestartRecord, Span
 
 
-def each_restart(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> Restarts:
-    """Return what holds of every restart with passes, for every GPU that a meter saw in any of them."""
+def each_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJoules) -> Restarts:
+    """Return what holds of every restart with passes, for every GPU of the host."""
     measured = [one for one in restarts if one.passes]
-    uuids = dict.fromkeys(uuid for one in measured for uuid in one.gpus)
+    uuids = (*gpus.used, *gpus.bystanders)
+
+    def fewest(count: Callable[[RestartRecord, str], int]) -> dict[str, int]:
+        return {uuid: min((count(one, uuid) for one in measured), default=0) for uuid in uuids}
+
     return Restarts(
-        process_lists={uuid: min(_lists(one, uuid) for one in measured) for uuid in uuids},
-        runner_lists={uuid: min(_lists(one, uuid, own=True) for one in measured) for uuid in uuids},
+        process_lists=fewest(_lists),
+        runner_lists=fewest(partial(_lists, own=True)),
+        counter_changes=fewest(_counter_changes),
         above_idle_w={
-            uuid: _largest([_above_idle_w(one, uuid, joules_in) for one in measured])
-            for uuid in uuids
-            if uuid not in used
+            uuid: _largest([_above_idle_w(one, uuid, joules_in) for one in measured]) for uuid in gpus.bystanders
         },
     )
+
+
+def _counter_changes(restart: RestartRecord, uuid: str) -> int:
+    return len(restart.gpus[uuid].ticks.energy_mj) if uuid in restart.gpus else 0
 
 
 def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:

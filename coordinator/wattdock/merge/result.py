@@ -91,7 +91,7 @@ def merge(
         audit=audit(
             measured,
             _declared(config),
-            each_restart(restarts, used, joules_in),
+            each_restart(restarts, gpus, joules_in),
             token_disagreements=token_disagreements(passes),
             failure=failure,
         ),

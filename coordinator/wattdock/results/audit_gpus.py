@@ -49,7 +49,7 @@ def gpu_checks(
         _power_cap(used),
         _power_limit(environment, declared_power_limit_w),
         _consistency(used),
-        _events(environment, energy),
+        _events(environment, energy, restarts),
         _roofline(compute),
         _strays(restarts),
         _empty(energy, environment.gpu_uuids),
@@ -116,13 +116,17 @@ def _consistency(used: Sequence[GpuConditions]) -> Check:
         status=status,
         figure=figures or "no counter and instant power throughout 5 s and more of every pass",
         threshold=f"within {MAX_POWER_DISAGREEMENT:.0%}; consistency of two readings, not accuracy",
-        source="mean instant power in the worst pass, less a second at each end",
+        source="mean instant power in the worst pass, less a second or more at each end",
     )
 
 
-def _events(environment: EnvironmentSnapshot, energy: EnergyResult) -> Check:
+def _events(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: Restarts) -> Check:
     facts = {uuid: energy.meter.get(uuid) for uuid in environment.gpu_uuids}
-    unread = [uuid for uuid, fact in facts.items() if not fact or not (fact.ticks or fact.source == "integrated_power")]
+    unread = [
+        uuid
+        for uuid, fact in facts.items()
+        if not fact or not (restarts.counter_changes.get(uuid) or fact.source == "integrated_power")
+    ]
     events = [event for fact in facts.values() if fact for event in fact.events]
     bad = [event for event in events if event.startswith(LOST)]
     gaps = f"{sum(event.startswith('gap') for event in events)} gaps between counter changes"

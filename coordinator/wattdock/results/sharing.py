@@ -28,12 +28,14 @@ class Restarts:
     Attributes:
         process_lists: How often processes were listed.
         runner_lists: How many of these lists show the runner.
+        counter_changes: How often the energy counter was seen to change.
         above_idle_w: By how much a GPU that was not used drew more in the passes than before the runner started, W;
             None where one of the two is unknown.
     """
 
     process_lists: Mapping[str, int] = field(default_factory=dict)
     runner_lists: Mapping[str, int] = field(default_factory=dict)
+    counter_changes: Mapping[str, int] = field(default_factory=dict)
     above_idle_w: Mapping[str, float | None] = field(default_factory=dict)
 
 
