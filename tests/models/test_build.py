@@ -57,9 +57,10 @@ def test_of_two_that_want_a_folder_one_builds_and_the_other_waits(tmp_path: Path
     """Both get the whole folder."""
     target = tmp_path / "models" / "m"
     processes = [start(target), start(target)]
-    first_words = sorted(next_line(process) for process in processes)
-    assert first_words == ["building\n", f"waiting for another wattdock that holds {tmp_path}/models/.m.lock\n"]
-    assert [process.communicate(timeout=240)[0] for process in processes] == [f"{DONE}\n"] * 2
+    said = {next_line(process): process for process in processes}
+    assert sorted(said) == ["building\n", f"waiting for another wattdock that holds {tmp_path}/models/.m.lock\n"]
+    # The builder first, which the other waits for.
+    assert [said[word].communicate(timeout=240)[0] for word in sorted(said)] == [f"{DONE}\n"] * 2
 
 
 def test_a_killed_builder_leaves_no_folder_and_the_next_one_starts_afresh(tmp_path: Path) -> None:
