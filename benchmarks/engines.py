@@ -19,7 +19,8 @@ from arms import Way
 
 from wattdock import wire
 from wattdock.client import RunnerClient
-from wattdock.config.experiment import RANDOM_WEIGHTS, PromptSpec, WorkloadSpec
+from wattdock.config.experiment import RANDOM_WEIGHTS
+from wattdock.config.workload import PromptSpec, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from wattdock.clock import NS_PER_S
 from wattdock.host.gpus import inventory
 from wattdock.launch.runners import REPO
 from wattdock.meter.nvml import NvmlMeter
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

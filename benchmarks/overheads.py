@@ -16,14 +16,14 @@ import numpy as np
 
 from wattdock import wire
 from wattdock.client import RunnerClient
-from wattdock.config.experiment import PromptSpec, WorkloadSpec
+from wattdock.clock import NS_PER_S
+from wattdock.config.workload import PromptSpec, WorkloadSpec
 from wattdock.energy import span_energy
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
 from wattdock.meter.timeline import GpuTimeline, Ticks
 from wattdock.prompts import load_prompts
-from wattdock.records import NS_PER_S
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import WattdockError
-from wattdock.records import NS_PER_S
 from wattdock.results.store import load_result
 from wattdock.study.folder import JOURNAL, RESUMED, STORED
 from wattdock.study.journal import read_journal

@@ -23,7 +23,7 @@ from wattdock.config.load import load_study
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.host.folders import wattdock_home
 from wattdock.images.build import revision
-from wattdock.merge.energy import SpanJoules
+from wattdock.merge.joules import SpanJoules
 from wattdock.meter.choice import MeterChoice
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter.zeus import ZeusMeter

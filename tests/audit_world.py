@@ -16,6 +16,7 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
+from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.host.gpus import GpuInfo, GpuInventory
 from wattdock.host.machine import Machine
@@ -28,8 +29,6 @@ from wattdock.models.folder import ModelFolder
 from wattdock.models.shapes import shape_config
 from wattdock.preflight import LauncherChoice, Ready
 from wattdock.records import (
-    NS_PER_S,
-    ClockCheck,
     GeneratedPass,
     Loaded,
     MeasuredPass,

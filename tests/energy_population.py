@@ -12,9 +12,9 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, Segment
 
+from wattdock.clock import NS_PER_S
 from wattdock.energy import COUNTER_LAG, EnergyCurve
 from wattdock.meter.nvml import NvmlMeter
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from pathlib import Path

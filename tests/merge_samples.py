@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.energy import COUNTER_LAG
 from wattdock.meter.timeline import GpuTimeline, Ticks, Timeline
-from wattdock.records import NS_PER_S, GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
+from wattdock.records import GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.clock import NS_PER_S
 from wattdock.merge.beside import counter_step_j
 from wattdock.merge.energy import Gpus, measured_energy
 from wattdock.meter.excerpt import excerpt
 from wattdock.meter.timeline import HostTimeline, Series, Timeline, Window
-from wattdock.records import NS_PER_S, RestartRecord
+from wattdock.records import RestartRecord
 from wattdock.results.audit import _meters_checks
 from wattdock.results.tables import timeline_table
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from wattdock.clock import ClockCheck
     from wattdock.launch.protocol import LaunchedRunner
-    from wattdock.records import ClockCheck
     from wattdock_proto.v1 import runner_pb2 as pb
 
 SYNTHETIC = {"source": "synthetic", "input_tokens": 4}

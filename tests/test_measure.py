@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from merge_samples import measured, request
 
+from wattdock.clock import ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import RunnerError
 from wattdock.interrupts import Interrupts
@@ -17,7 +18,9 @@ from wattdock.meter.none import NoMeter
 from wattdock.models.folder import ModelFolder
 from wattdock.models.shapes import shape_config
 from wattdock.progress import Silent
-from wattdock.records import ClockCheck, GeneratedPass
+
+if TYPE_CHECKING:
+    from wattdock.records import GeneratedPass
 
 MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, 1, config=shape_config("tiny-llama"))
 

@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.clock import NS_PER_S
 from wattdock.merge.energy import Gpus, measured_energy
 from wattdock.merge.multi_gpu import multi_gpu
 from wattdock.merge.performance import performance, tpot_s, ttft_s
 from wattdock.merge.statistics import statistics
 from wattdock.meter.excerpt import excerpt
-from wattdock.records import NS_PER_S, RestartRecord, Span
+from wattdock.records import RestartRecord, Span
 from wattdock.study.row import MARGIN_NS
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from merge_samples import measured, request, stepped_power, timeline
 
-from wattdock.merge.energy import Gpus, Joules, SpanJoules, combined_timing_j, measured_energy
+from wattdock.merge.energy import Gpus, measured_energy
+from wattdock.merge.joules import Joules, SpanJoules, combined_timing_j
 from wattdock.merge.phases import phases
 from wattdock.records import RestartRecord
 

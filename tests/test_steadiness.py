@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import IdleSpec, WarmUpSpec
 from wattdock.energy import span_energy
 from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.procedure import halves_ns, procedure
 from wattdock.meter.timeline import MeterEvent, Series
-from wattdock.records import NS_PER_S, RestartRecord, Span, TokenSeries, WarmUpSample
+from wattdock.records import RestartRecord, Span, TokenSeries, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
-from wattdock.config.experiment import WorkloadSpec
+from wattdock.clock import NS_PER_S
+from wattdock.config.workload import WorkloadSpec
 from wattdock.merge.windows import WINDOWS, windows
 from wattdock.prompts import PromptSet, varied
-from wattdock.records import NS_PER_S, MeasuredPass, RequestRecord, RestartRecord, TokenSeries
+from wattdock.records import MeasuredPass, RequestRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
     from wattdock.results.windows import WindowFigure

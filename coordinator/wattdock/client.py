@@ -22,9 +22,10 @@ from wattdock_proto.v1 import runner_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from wattdock.clock import ClockCheck
     from wattdock.launch.protocol import LaunchedRunner
     from wattdock.prompts import PromptSet
-    from wattdock.records import ClockCheck, GeneratedPass, Loaded, RequestRecord
+    from wattdock.records import GeneratedPass, Loaded, RequestRecord
 
 PROTOCOL_VERSION = 1
 CALL_TIMEOUT_S = 10.0

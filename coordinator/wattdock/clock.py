@@ -1,4 +1,4 @@
-"""Decide whether a runner reads the same clock as the host. Pure."""
+"""Read the host's clock, and decide whether a runner reads the same one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattdock.errors import ClockError
-from wattdock.records import ClockCheck
 
+NS_PER_S = 1_000_000_000
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIME_NAMESPACE = Path("/proc/self/ns/time")
 CONSEQUENCE = "spans and energy cannot be put on one timeline; run the runner on this host, in its time namespace"
+
+
+@dataclass(frozen=True)
+class ClockCheck:
+    """The runner's clock is the host's, to within `round_trip_ns`."""
+
+    boot_id: str
+    round_trip_ns: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,6 @@ def check_clock(
             f"the runner is in time namespace {runner.time_namespace}, the host in {host.time_namespace}: {CONSEQUENCE}"
         )
     if not sent_ns <= runner_ns <= received_ns:
-        off_by_s = (runner_ns - (sent_ns + received_ns) // 2) / 1e9
+        off_by_s = (runner_ns - (sent_ns + received_ns) // 2) / NS_PER_S
         raise ClockError(f"the runner's clock is {off_by_s:+.6f} s off the host's: {CONSEQUENCE}")
     return ClockCheck(host.boot_id, received_ns - sent_ns)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.meter.instants import resolution_mj, tick_instants
-from wattdock.records import NS_PER_S
+from wattdock.meter.timeline import LagModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,17 +40,6 @@ HIDDEN_SPAN_S = 0.5
 HIDDEN_STD = 0.75
 # Ticks on either side that the energy at one instant hangs on.
 REACH = 3
-
-
-@dataclass(frozen=True)
-class LagModel:
-    """How far a reading trails what it measures: reading(t) shows what was true at t - lag.
-
-    One lag per GPU, the same at both ends of a span; negative where the reading leads.
-    """
-
-    mean_s: float
-    std_s: float
 
 
 # Source: docs/measurements/h200-counter-lag.md: load and meter in two processes, 105 steps without a power overshoot,

@@ -12,25 +12,26 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock import wire
-from wattdock.clock import host_clock, now_ns
+from wattdock.clock import NS_PER_S, host_clock, now_ns
 from wattdock.energy import span_energy
 from wattdock.errors import RunnerError
 from wattdock.host.cpus import cpu_times, times_around
 from wattdock.prompts import load_prompts, varied
-from wattdock.records import NS_PER_S, MeasuredPass, RestartRecord, Span, WarmUpSample
+from wattdock.records import MeasuredPass, RestartRecord, Span, WarmUpSample
 from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wattdock.client import RunnerClient
+    from wattdock.clock import ClockCheck
     from wattdock.config.experiment import ExperimentConfig, IdleSpec
     from wattdock.interrupts import Interrupts
     from wattdock.meter.protocol import Meter
     from wattdock.meter.timeline import Timeline
     from wattdock.models import ModelFolder
     from wattdock.progress import Progress
-    from wattdock.records import ClockCheck, GeneratedPass, Loaded
+    from wattdock.records import GeneratedPass, Loaded
     from wattdock.results.result import Failure
     from wattdock_proto.v1 import runner_pb2 as pb
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from wattdock.energy import LagModel
 from wattdock.errors import MeterError, RunnerError, StoreError
 from wattdock.json_text import json_text
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.variables import runner_variables
 from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter.timeline import LagModel
 from wattdock.metrology import Pulse, meter_card
 from wattdock.results.metrology import MeterCard
 

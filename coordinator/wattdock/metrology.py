@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.energy import COUNTER_LAG, MJ_PER_J, EnergyCurve, LagModel
+from wattdock.clock import NS_PER_S
+from wattdock.energy import COUNTER_LAG, MJ_PER_J, EnergyCurve
 from wattdock.meter.instants import tick_instants
-from wattdock.records import NS_PER_S
+from wattdock.meter.timeline import LagModel
 from wattdock.results.metrology import MeterCard, StepLag
 
 if TYPE_CHECKING:

@@ -8,17 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wattdock.clock import NS_PER_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from wattdock.clock import ClockCheck
     from wattdock.meter.timeline import GpuTimeline, Timeline
     from wattdock.results.environment import RunnerEnvironment
     from wattdock.results.result import Failure
 
-NS_PER_S = 1_000_000_000
 # Kind of the failure that Ctrl-C leaves on a row.
 INTERRUPTED = "Interrupted"
 
@@ -114,14 +116,6 @@ class MeasuredPass:
     prompts_reused: bool
     clock_checked: bool = True
     cpu_others_share: float | None = None
-
-
-@dataclass(frozen=True)
-class ClockCheck:
-    """The runner's clock is the host's, to within `round_trip_ns`."""
-
-    boot_id: str
-    round_trip_ns: int
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.energy import EnergyCurve
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

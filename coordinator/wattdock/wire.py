@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from wattdock.config.experiment import ExperimentConfig, WorkloadSpec
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.config.workload import WorkloadSpec
     from wattdock.prompts import PromptSet
 
 # gRPC's default limit for one message is 4 MB; stay far below it.

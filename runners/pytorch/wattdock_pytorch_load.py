@@ -12,9 +12,9 @@ from transformers.utils.logging import disable_progress_bar
 from wattdock_pytorch_ranks import distributed_config, exchange_named, join, require_splittable
 from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
 
-from wattdock_runner.backend import LoadedModel, Span
+from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
-from wattdock_runner.clock import now_ns
+from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
 from wattdock_runner.gpus import driver_version, require_gpus, torch_gpus
 

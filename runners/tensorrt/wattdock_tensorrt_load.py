@@ -30,9 +30,9 @@ from wattdock_tensorrt_loop import EngineLoop
 from wattdock_tensorrt_weights import meta_model, write_checkpoint
 from wattdock_tensorrt_workers import Process, descendants, is_alive, kill, workers_below
 
-from wattdock_runner.backend import LoadedModel, Span
+from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
-from wattdock_runner.clock import now_ns
+from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, require_gpus, torch_gpus
 from wattdock_runner.room import require_room

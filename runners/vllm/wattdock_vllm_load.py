@@ -31,9 +31,9 @@ from wattdock_vllm_faults import ChildFaults, fault_of
 from wattdock_vllm_sockets import close_sockets, open_sockets
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
-from wattdock_runner.backend import Gpu, LoadedModel, Span
+from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
-from wattdock_runner.clock import now_ns
+from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
 from wattdock_runner.room import require_room

@@ -20,8 +20,8 @@ from contract.runner_process import PYTORCH_PYTHON, VLLM_PYTHON, pytorch_referen
 from contract.subjects import write_config, write_tokenizer
 from unprivileged import give_to_user, user_home
 
+from wattdock.clock import NS_PER_S
 from wattdock.launch.keeper import descendants
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.energy import LagModel, span_energy
+from wattdock.energy import span_energy
 from wattdock.errors import MeterError
 from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter.timeline import LagModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,12 @@ import pytest
 from merge_samples import measured, request
 from powercap import add_domain, set_uj, two_sockets
 
+from wattdock.clock import NS_PER_S
 from wattdock.merge.beside import host_energy, series_joules
 from wattdock.meter.none import NoMeter
 from wattdock.meter.rapl import WithRapl, find_domains, unwrapped
 from wattdock.meter.timeline import HostTimeline, Series, Timeline
-from wattdock.records import NS_PER_S, RestartRecord, Span
+from wattdock.records import RestartRecord, Span
 
 if TYPE_CHECKING:
     from pathlib import Path

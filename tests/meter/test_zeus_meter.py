@@ -14,7 +14,7 @@ from powercap import add_domain
 from wattdock.energy import span_energy
 from wattdock.errors import MeterError
 from wattdock.merge.beside import cross_check
-from wattdock.merge.energy import SpanJoules
+from wattdock.merge.joules import SpanJoules
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter.zeus import ZeusMeter
 from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord, Span, TokenSeries

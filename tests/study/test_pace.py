@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.records import NS_PER_S, Span
+from wattdock.records import Span
 from wattdock.study.pace import Cost, Work, cost_of, duration, words
 
 

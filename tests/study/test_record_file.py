@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
-from wattdock.energy import LagModel
+from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
-from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample, Series
+from wattdock.meter.timeline import GpuProcess, LagModel, MeterEvent, ProcessSample, Series
 from wattdock.models.folder import ModelFolder
-from wattdock.records import ClockCheck, Loaded, RestartRecord, Span, WarmUpSample
+from wattdock.records import Loaded, RestartRecord, Span, WarmUpSample
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 from wattdock.results.result import Failure
 from wattdock.study.record_file import Served, _decode, read_served, write_served

@@ -50,8 +50,8 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
-    from wattdock.merge.energy import SpanJoules
     from wattdock.merge.environment import DIFFERENT_GPUS
+    from wattdock.merge.joules import SpanJoules
     from wattdock.merge.windows import WINDOWS, windows
     from wattdock.report.windows import print_windows
     from wattdock.results.reread import load_restarts

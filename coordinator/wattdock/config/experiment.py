@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     SerializeAsAny,
@@ -22,15 +20,14 @@ from pydantic import (
 )
 
 from wattdock.config.sections.base import BackendSection, section_class
+from wattdock.config.workload import PromptSpec, WorkloadSpec
+from wattdock.config.written import Positive, Seconds, Written
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
 RANDOM_WEIGHTS = (-1e-3, 1e-3)
 # Say where, under which label or with how much patience something runs, not what is measured.
 NOT_IDENTITY = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
-
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def model_mapping(value: Any) -> Any:
@@ -42,16 +39,7 @@ def model_mapping(value: Any) -> Any:
     return {"path": value} if value.startswith(("/", "./", "../", "~")) else {"id": value}
 
 
-def prompts_mapping(value: Any) -> Any:
-    """Return the mapping that a plain string stands for under `prompts:`; anything else as it is."""
-    return {"source": value} if isinstance(value, str) else value
-
-
-class _Written(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
-
-
-class ModelSpec(_Written):
+class ModelSpec(Written):
     """Which model: exactly one of a Hugging Face `id`, a local folder, or a synthetic `shape` with random weights.
 
     A plain string stands for an id, for a folder where it starts with `/`, `./`, `../` or `~`, and for a shape where
@@ -88,99 +76,7 @@ class ModelSpec(_Written):
         return self.id or (f"shape:{self.shape}" if self.shape else str(self.path))
 
 
-class PromptSpec(_Written):
-    """Where prompts come from.
-
-    Attributes:
-        source: "bundled", "synthetic" (exact lengths, token ids), or a JSONL file; None is bundled text, or synthetic
-            for a shape, which has no tokenizer.
-        count: Prompts per pass; None takes what the workload's minima need.
-        input_tokens: Length of each synthetic prompt.
-        chat: Wrap text in the model's chat template, where it has one.
-    """
-
-    source: str | None = None
-    count: Positive | None = None
-    input_tokens: Positive = 512
-    chat: bool = True
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_string(cls, value: Any) -> Any:
-        return prompts_mapping(value)
-
-
-class WorkloadSpec(_Written):
-    """What is asked of the engine in each pass.
-
-    Attributes:
-        batch_size: Requests in flight.
-        arrival: How requests arrive; see the wire's `Arrival`.
-        rate_per_s: Arrival rate, for `poisson` only.
-        min_duration_s, min_requests: A pass goes on until both are met.
-        ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
-        temperature: 0 is greedy.
-        output_spread: Each prompt's limit is drawn (seeded) uniformly from `max_output_tokens` × (1 ± spread), so that
-            requests do not end together; a prompt file's own limits stay.
-        staggered_start: The first `batch_size` prompts get evenly spread shares of their limits, so that the engine's
-            slots are out of step from the start.
-    """
-
-    prompts: PromptSpec = PromptSpec()
-    batch_size: Positive = 4
-    max_output_tokens: Positive = 64
-    arrival: Literal["batch", "closed", "poisson", "single"] = "batch"
-    rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    min_duration_s: Seconds | None = None
-    min_requests: Positive | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
-    ignore_eos: bool | None = None
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Positive | None = None
-    output_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    staggered_start: bool = False
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.arrival == "poisson") != (self.rate_per_s is not None):
-            raise ValueError(
-                "arrival: poisson needs rate_per_s, requests per second on average, such as rate_per_s: 2"
-                if self.rate_per_s is None
-                else f"rate_per_s: {self.rate_per_s:g} is for arrival: poisson, and this one's is {self.arrival}"
-            )
-        if self.arrival == "single" and self.batch_size != 1:
-            raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
-        return self
-
-    @property
-    def prompts_per_pass(self) -> int:
-        """How many prompts are sent for one pass; many where only time ends it, so that they need not come again."""
-        batches = 32 if self.min_duration_s else 2
-        return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
-
-    def times(self, factor: int) -> WorkloadSpec:
-        """Return so many times this work: in flight, in all, and per second."""
-        if factor == 1:
-            return self
-        counts = {name: value * factor for name in ("min_requests", "rate_per_s") if (value := getattr(self, name))}
-        prompts = self.prompts
-        if prompts.count:
-            prompts = prompts.model_copy(update={"count": prompts.count * factor})
-        return self.model_copy(update={**counts, "batch_size": self.batch_size * factor, "prompts": prompts})
-
-    @property
-    def requests_per_pass(self) -> int:
-        """How many requests a pass has at least."""
-        return self.min_requests or (self.batch_size if self.min_duration_s else self.prompts_per_pass)
-
-    @property
-    def requests_per_warm_up(self) -> int:
-        """Two rounds with the passes' own sizes: the first pays for what is made once per size."""
-        return min(2 * self.batch_size, self.prompts_per_pass)
-
-
-class RepeatsSpec(_Written):
+class RepeatsSpec(Written):
     """`restarts` fresh runners, each with `passes` measured passes.
 
     Attributes:
@@ -193,7 +89,7 @@ class RepeatsSpec(_Written):
     one_token_passes: Annotated[int, Field(ge=0)] = 0
 
 
-class WarmUpSpec(_Written):
+class WarmUpSpec(Written):
     """Unmeasured passes before the measured ones of every restart.
 
     Attributes:
@@ -223,7 +119,7 @@ class WarmUpSpec(_Written):
         return self
 
 
-class IdleSpec(_Written):
+class IdleSpec(Written):
     """Power of the GPUs without work, metered before the runner starts and around the passes.
 
     Attributes:
@@ -239,14 +135,14 @@ class IdleSpec(_Written):
     cap_s: Seconds = 300
 
 
-class GpuCount(_Written):
+class GpuCount(Written):
     """`gpus: {count: N}`; each with at least `min_free_gb` (1e9 bytes) of VRAM free."""
 
     count: Positive
     min_free_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
-class TimeoutsSpec(_Written):
+class TimeoutsSpec(Written):
     """How long each stage may take; a runner past its limit is killed.
 
     Attributes:
@@ -266,7 +162,7 @@ class TimeoutsSpec(_Written):
     experiment_s: Seconds | None = None
 
 
-class ContainerSpec(_Written):
+class ContainerSpec(Written):
     """The container that a runner gets under `launcher: docker`; a plain process has none of it.
 
     Attributes:
@@ -285,7 +181,7 @@ class ContainerSpec(_Written):
     tmp_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
 
 
-class ExperimentConfig(_Written):
+class ExperimentConfig(Written):
     """Everything that defines one experiment; its backend's settings stand under the backend's own name.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wattdock.config.experiment import model_mapping, prompts_mapping
+from wattdock.config.experiment import model_mapping
+from wattdock.config.workload import prompts_mapping
 
 Settings = dict[str, Any]
 MODEL_NAMES = {"id", "path", "shape"}

@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from wattdock.config import sections
-from wattdock.config.experiment import ExperimentConfig, ModelSpec, PromptSpec
+from wattdock.config.experiment import ExperimentConfig, ModelSpec
 from wattdock.config.study import STUDY_MARKS, LinearRange, LogRange, PowerRange, StudyFile
+from wattdock.config.workload import PromptSpec
 from wattdock.json_text import json_text
 
 Schema = dict[str, Any]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from wattdock.config.written import Written
 
 # Beyond this nothing that can be swept makes sense, and floats lose whole numbers.
 LIMIT = 2**53
@@ -19,11 +21,7 @@ Settings = dict[str, Any]
 MAX_POINTS = 20_000
 
 
-class _Written(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class LinearRange(_Written):
+class LinearRange(Written):
     """`{from: 0, to: 10, step: 5}`: 0, 5, 10; whole numbers stay whole."""
 
     from_: Number = Field(alias="from")
@@ -31,7 +29,7 @@ class LinearRange(_Written):
     step: Number
 
 
-class PowerRange(_Written):
+class PowerRange(Written):
     """`{from: 1, to: 512, powers_of: 2}`: every power of 2 from 1 to 512."""
 
     from_: Annotated[Number, Field(gt=0, alias="from")]
@@ -39,7 +37,7 @@ class PowerRange(_Written):
     powers_of: Annotated[int, Field(strict=True, ge=2)]
 
 
-class LogRange(_Written):
+class LogRange(Written):
     """`{from: 0.1, to: 10, log: 5}`: 5 values, each the same factor above the one before.
 
     Between whole numbers they are rounded to whole numbers.
@@ -50,7 +48,7 @@ class LogRange(_Written):
     log: Annotated[int, Field(strict=True, ge=2, le=MAX_POINTS)]
 
 
-class StudyFile(_Written):
+class StudyFile(Written):
     """A file with `experiments:` or `sweep:`; a file without either is one experiment.
 
     Attributes:

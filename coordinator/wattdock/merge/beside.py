@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.energy import MAX_GAP_S, MJ_PER_J
 from wattdock.known import all_known
-from wattdock.records import NS_PER_S, Span
+from wattdock.records import Span
 from wattdock.results.energy import CrossCheck, HostEnergy, WindowCheck
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.merge.energy import SpanJoules
+    from wattdock.merge.joules import SpanJoules
     from wattdock.meter.timeline import Series, Ticks, Timeline, Window
     from wattdock.records import MeasuredPass, RestartRecord
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.energy import POWER_LAG
 from wattdock.known import all_known, known_sum
-from wattdock.records import NS_PER_S, Span
+from wattdock.records import Span
 from wattdock.results.conditions import GpuConditions
 from wattdock.steadiness import series_values
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.merge.energy import SpanJoules
+    from wattdock.merge.joules import SpanJoules
     from wattdock.meter.timeline import GpuTimeline, Series
     from wattdock.records import RestartRecord
 

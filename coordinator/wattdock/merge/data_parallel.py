@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.known import known_sum
-from wattdock.merge.energy import combined_timing_j
+from wattdock.merge.joules import combined_timing_j
 from wattdock.records import Span
 from wattdock.results.data_parallel import SCALING, DataParallel, ReplicaShare
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.merge.energy import SpanJoules
+    from wattdock.merge.joules import SpanJoules
     from wattdock.records import MeasuredPass, ReplicaPass, RestartRecord
     from wattdock.results.energy import EnergyResult
 

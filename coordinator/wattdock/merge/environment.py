@@ -7,11 +7,12 @@ import platform
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
+from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
 from wattdock.images.inputs import inputs_sha256
 from wattdock.images.labels import recipe_of
-from wattdock.records import NS_PER_S, clocks_of
+from wattdock.records import clocks_of
 from wattdock.results.environment import (
     ClockFacts,
     ConditionChange,

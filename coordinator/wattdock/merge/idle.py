@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.merge.conditions import over
-from wattdock.merge.energy import SpanJoules
+from wattdock.merge.joules import SpanJoules
 from wattdock.results.procedure import IdleBaseline
 from wattdock.steadiness import idle_unsettled
 

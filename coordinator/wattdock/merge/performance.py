@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.known import known_sum
-from wattdock.records import NS_PER_S
 from wattdock.results.result import Performance, Quantiles
 
 if TYPE_CHECKING:

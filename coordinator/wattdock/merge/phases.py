@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.known import known_sum
-from wattdock.merge.energy import combined_timing_j
+from wattdock.merge.joules import combined_timing_j
 from wattdock.merge.procedure import tokens_between
 from wattdock.records import Span
 from wattdock.results.conditions import Phases
@@ -16,7 +16,7 @@ from wattdock.results.conditions import Phases
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.merge.energy import Joules, SpanJoules
+    from wattdock.merge.joules import Joules, SpanJoules
     from wattdock.records import GeneratedPass, RestartRecord
 
 # Below these a phase's energy is a guess about where inside a tick it began.

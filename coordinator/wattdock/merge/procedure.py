@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.merge.energy import SpanJoules
+from wattdock.merge.joules import SpanJoules
 from wattdock.records import Span
 from wattdock.results.procedure import Drift, Procedure, WarmUpSeen
 from wattdock.steadiness import warm_up_steadiness

@@ -12,7 +12,8 @@ from wattdock.results.sharing import Restarts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.merge.energy import Gpus, SpanJoules
+    from wattdock.merge.energy import Gpus
+    from wattdock.merge.joules import SpanJoules
     from wattdock.records import RestartRecord, Span
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from wattdock.merge.compute import compute
 from wattdock.merge.conditions import gpu_conditions
 from wattdock.merge.data_parallel import data_parallel
-from wattdock.merge.energy import Gpus, SpanJoules, measured_energy
+from wattdock.merge.energy import Gpus, measured_energy
 from wattdock.merge.environment import environment, used_uuids, why_no_sum
 from wattdock.merge.idle import idle_baselines, idle_energy_j
+from wattdock.merge.joules import SpanJoules
 from wattdock.merge.multi_gpu import multi_gpu
 from wattdock.merge.performance import performance, token_disagreements
 from wattdock.merge.phases import phases

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.energy import MJ_PER_J
 from wattdock.known import known_sum
-from wattdock.merge.energy import SpanJoules
+from wattdock.merge.joules import SpanJoules
 from wattdock.merge.procedure import tokens_between
-from wattdock.records import NS_PER_S, Span
+from wattdock.records import Span
 from wattdock.results.windows import WindowFigure, WindowSummary
 
 if TYPE_CHECKING:

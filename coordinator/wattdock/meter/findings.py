@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.meter.timeline import MeterEvent
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from wattdock.meter.timeline import Series, Ticks

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import MeterError
 from wattdock.host import nvml
 from wattdock.meter.findings import counter_events, period_s
 from wattdock.meter.protocol import SystemClock
 from wattdock.meter.sampler import TAIL_LIMIT_NS, GpuSampler, Recording
 from wattdock.meter.timeline import GpuTimeline, MeterEvent, Series, Ticks, Timeline
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

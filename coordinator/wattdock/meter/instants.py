@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.records import NS_PER_S
+from wattdock.clock import NS_PER_S
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from wattdock.clock import NS_PER_S
 from wattdock.host.activity import owner_of
 from wattdock.meter.schedule import TickSchedule
 from wattdock.meter.timeline import GpuProcess, MeterEvent, ProcessSample
-from wattdock.records import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable

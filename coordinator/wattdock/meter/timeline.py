@@ -14,9 +14,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from wattdock.energy import LagModel
-
 EnergySource = Literal["counter", "integrated_power"]
+
+
+@dataclass(frozen=True)
+class LagModel:
+    """How far a reading trails what it measures: reading(t) shows what was true at t - lag.
+
+    One lag per GPU, the same at both ends of a span; negative where the reading leads.
+    """
+
+    mean_s: float
+    std_s: float
 
 
 @dataclass(frozen=True)

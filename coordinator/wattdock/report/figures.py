@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from wattdock.report.points import Figure, Point
+    from wattdock.report.points import Point
     from wattdock.report.style import Style
+    from wattdock.report.words import Figure
 
 WIDTHS = {"column": COLUMN_IN, "page": TWO_COLUMNS_IN}
 J_PER_TOKEN, TOKENS_PER_S = "J/output token (GPU boards)", "output tokens/s"

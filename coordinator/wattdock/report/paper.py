@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from wattdock.report.points import Figure
     from wattdock.report.style import Style
+    from wattdock.report.words import Figure
 
 FORMATS = (".pdf", ".svg", ".png")
 # Without an instant of writing, equal figures are equal files.

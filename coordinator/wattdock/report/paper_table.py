@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from wattdock.report.points import Figure, Point
+    from wattdock.report.points import Point
+    from wattdock.report.words import Figure
 
 HEADINGS = ("experiment", "backend", "model", "GPUs", "batch", "J/output token", "output tokens/s", "publishable")
 NUMBERS = {"GPUs", "batch", "J/output token", "output tokens/s"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.merge.statistics import mean_interval
 from wattdock.report.style import PHASES
-from wattdock.report.words import counted
+from wattdock.report.words import Figure, counted
 from wattdock.results.facts import labels
 from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
@@ -23,21 +23,6 @@ if TYPE_CHECKING:
 # Measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"
 DECADE = 10
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure and its 95 % interval.
-
-    Attributes:
-        low, high: None without an interval.
-        covers: What the interval speaks for: "restarts", or "timing" where there was one restart only.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    covers: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.errors import ConfigError
 from wattdock.report.paper import curve, drawn_into, over_counts
-from wattdock.report.points import Figure
 from wattdock.report.style import TWO_COLUMNS_IN, line_styles
+from wattdock.report.words import Figure
 from wattdock.scaling.curves import curves
 
 if TYPE_CHECKING:

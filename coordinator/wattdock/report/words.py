@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import takewhile
 from math import floor, log10
 from typing import TYPE_CHECKING
@@ -9,12 +10,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.report.points import Figure
     from wattdock.results.result import Fallback
 
 NOTHING = "–"
 # An engine's settings can be thousands of characters that differ in a folder's name.
 LONG, LEAD = 100, 30
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its 95 % interval.
+
+    Attributes:
+        low, high: None without an interval.
+        covers: What the interval speaks for: "restarts", or "timing" where there was one restart only.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    covers: str | None = None
 
 
 def number(value: float | None, form: str = ".4g") -> str:

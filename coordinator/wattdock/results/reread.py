@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.energy import LagModel
 from wattdock.errors import StoreError
 from wattdock.known import known_sum
 from wattdock.meter.findings import period_s
-from wattdock.meter.timeline import GpuTimeline, Series, Ticks, Timeline
+from wattdock.meter.timeline import GpuTimeline, LagModel, Series, Ticks, Timeline
 from wattdock.records import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, Span, TokenSeries
 from wattdock.results.store import REQUESTS, TIMELINE
 from wattdock.results.tables import BRACKETS, CLOCK, COUNTER, TOKENS

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from wattdock import records
-from wattdock.energy import LagModel
+from wattdock import clock, records
 from wattdock.errors import StoreError
 from wattdock.meter import timeline
 from wattdock.models.folder import ModelFolder  # noqa: TC001  (read at run time, see `_hints`)
@@ -37,8 +36,8 @@ NAMES = {
     **vars(result),
     **vars(environment),
     **vars(timeline),
+    **vars(clock),
     **vars(records),
-    "LagModel": LagModel,
     "Mapping": collections.abc.Mapping,
     "NDArray": NDArray,
     "np": np,

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.merge.environment import environment
 from wattdock.meter.excerpt import excerpt
-from wattdock.records import INTERRUPTED, NS_PER_S, RestartRecord
+from wattdock.records import INTERRUPTED, RestartRecord
 from wattdock.results.facts import held_conditions
 from wattdock.results.result import Failure
 from wattdock.study.folder import PASS

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock_runner.arguments import Argument
+    from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
     from wattdock_runner.tickets import Tickets
 
@@ -79,16 +80,6 @@ class Gpu:
     uuid: str
     name: str
     vram_total_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Span:
-    """A named interval, CLOCK_MONOTONIC nanoseconds; `drained` when no accelerator had work at either end."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    drained: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 NS_PER_S = 1_000_000_000
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIME_NAMESPACE = Path("/proc/self/ns/time")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named interval, CLOCK_MONOTONIC nanoseconds; `drained` when no accelerator had work at either end."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    drained: bool = False
 
 
 def now_ns() -> int:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from wattdock_runner.backend import Backend, LoadedModel, Span
+    from wattdock_runner.backend import Backend, LoadedModel
+    from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder, ReplicaPass, RequestRecord
 
     M = TypeVar("M", bound=Message)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from wattdock_runner.backend import Span
-from wattdock_runner.clock import now_ns
+from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import PassCancelled
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Rank, Span, SplitsOverRanks
+from wattdock_runner.backend import Arrival, Rank, SplitsOverRanks
+from wattdock_runner.clock import Span
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.tickets import SharedTickets, open_counter
 from wattdock_runner.worker import GENERATE, GO, LOAD, PROGRESS, READY, STAGE

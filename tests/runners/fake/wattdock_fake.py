@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Finding, Gpu, LoadedModel, Prompt, Span
-from wattdock_runner.clock import now_ns
+from wattdock_runner.backend import Arrival, Finding, Gpu, LoadedModel, Prompt
+from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.supply import PromptSupply, poisson_instants
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from wattdock.config.placement import EngineMemory, Split
+from wattdock.config.written import Positive
 
 if TYPE_CHECKING:
-    from wattdock.config.experiment import WorkloadSpec
+    from wattdock.config.workload import WorkloadSpec
 
-Size = Annotated[int, Field(ge=1)]
 # Ways to split one model over GPUs, as the sections call them.
 SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_plan", "device_map")
 
@@ -104,7 +104,7 @@ class ReplicableSection(BackendSection):
             each of them.
     """
 
-    data_parallel_size: Size = 1
+    data_parallel_size: Positive = 1
     data_parallel_scaling: Literal["strong", "weak"] = "strong"
 
     @model_validator(mode="after")

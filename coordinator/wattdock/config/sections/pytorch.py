@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import ReplicableSection, Size
+from wattdock.config.sections.base import ReplicableSection
+from wattdock.config.written import Positive
 
 # Per request and vocabulary entry: 16-bit logits, their float32 copy, and what processing them makes.
 # Source: transformers, GenerationMixin._sample.
@@ -30,7 +31,7 @@ class Section(ReplicableSection):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: Literal["auto"] | None = None
     tp_plan: Literal["auto"] | None = None
-    tp_size: Size | None = None
+    tp_size: Positive | None = None
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
 
     @model_validator(mode="after")

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import BackendSection, Size, factor_pairs
+from wattdock.config.sections.base import BackendSection, factor_pairs
+from wattdock.config.written import Positive
 
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192
@@ -28,8 +29,8 @@ class KvCacheSettings(BaseModel):
 
     enable_block_reuse: bool = False
     free_gpu_memory_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_tokens: Size | None = None
-    tokens_per_block: Size | None = None
+    max_tokens: Positive | None = None
+    tokens_per_block: Positive | None = None
     dtype: str | None = None
 
 
@@ -52,12 +53,12 @@ class Section(BackendSection):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     backend: Literal["pytorch", "tensorrt"] = "pytorch"
-    tp_size: Size = 1
-    pp_size: Size = 1
-    max_batch_size: Size | None = None
-    max_num_tokens: Size | None = None
-    max_seq_len: Size | None = None
-    max_input_len: Size | None = None
+    tp_size: Positive = 1
+    pp_size: Positive = 1
+    max_batch_size: Positive | None = None
+    max_num_tokens: Positive | None = None
+    max_seq_len: Positive | None = None
+    max_input_len: Positive | None = None
     enable_chunked_prefill: bool = False
     kv_cache_config: KvCacheSettings = KvCacheSettings()
     quant_config: dict[str, Any] | None = None

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import ReplicableSection, Size, factor_pairs
+from wattdock.config.sections.base import ReplicableSection, factor_pairs
+from wattdock.config.written import Positive
 
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
@@ -41,13 +42,13 @@ class Section(ReplicableSection):
     arrivals: ClassVar = ("batch", "closed", "poisson", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    tensor_parallel_size: Size = 1
-    pipeline_parallel_size: Size = 1
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    kv_cache_memory_bytes: Size | None = None
-    max_model_len: Size | None = None
-    max_num_seqs: Size | None = None
-    max_num_batched_tokens: Size | None = None
+    kv_cache_memory_bytes: Positive | None = None
+    max_model_len: Positive | None = None
+    max_num_seqs: Positive | None = None
+    max_num_batched_tokens: Positive | None = None
     enable_prefix_caching: bool = False
     enforce_eager: bool | None = None
     quantization: str | None = None

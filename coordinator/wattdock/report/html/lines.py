@@ -14,7 +14,8 @@ from wattdock.report.words import figure_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from wattdock.report.points import Figure, Point
+    from wattdock.report.points import Point
+    from wattdock.report.words import Figure
 
 
 def scaling(points: Sequence[Point]) -> Iterator[Chart]:

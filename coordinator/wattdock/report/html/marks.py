@@ -10,8 +10,9 @@ from wattdock.report.words import figure_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.report.points import Figure, Point
+    from wattdock.report.points import Point
     from wattdock.report.style import Style
+    from wattdock.report.words import Figure
 
 
 def dots(name: str, own: Sequence[Point], style: Style) -> Spec:

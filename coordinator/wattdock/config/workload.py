@@ -1,0 +1,106 @@
+"""What is asked of an engine in each pass, as a person writes it: prompts, lengths, arrivals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from wattdock.config.written import Positive, Seconds, Written
+
+
+def prompts_mapping(value: Any) -> Any:
+    """Return the mapping that a plain string stands for under `prompts:`; anything else as it is."""
+    return {"source": value} if isinstance(value, str) else value
+
+
+class PromptSpec(Written):
+    """Where prompts come from.
+
+    Attributes:
+        source: "bundled", "synthetic" (exact lengths, token ids), or a JSONL file; None is bundled text, or synthetic
+            for a shape, which has no tokenizer.
+        count: Prompts per pass; None takes what the workload's minima need.
+        input_tokens: Length of each synthetic prompt.
+        chat: Wrap text in the model's chat template, where it has one.
+    """
+
+    source: str | None = None
+    count: Positive | None = None
+    input_tokens: Positive = 512
+    chat: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return prompts_mapping(value)
+
+
+class WorkloadSpec(Written):
+    """What is asked of the engine in each pass.
+
+    Attributes:
+        batch_size: Requests in flight.
+        arrival: How requests arrive; see the wire's `Arrival`.
+        rate_per_s: Arrival rate, for `poisson` only.
+        min_duration_s, min_requests: A pass goes on until both are met.
+        ignore_eos: Never stop early; None is: with random weights only, where an end means nothing.
+        temperature: 0 is greedy.
+        output_spread: Each prompt's limit is drawn (seeded) uniformly from `max_output_tokens` × (1 ± spread), so that
+            requests do not end together; a prompt file's own limits stay.
+        staggered_start: The first `batch_size` prompts get evenly spread shares of their limits, so that the engine's
+            slots are out of step from the start.
+    """
+
+    prompts: PromptSpec = PromptSpec()
+    batch_size: Positive = 4
+    max_output_tokens: Positive = 64
+    arrival: Literal["batch", "closed", "poisson", "single"] = "batch"
+    rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    min_duration_s: Seconds | None = None
+    min_requests: Positive | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    ignore_eos: bool | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Positive | None = None
+    output_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    staggered_start: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.arrival == "poisson") != (self.rate_per_s is not None):
+            raise ValueError(
+                "arrival: poisson needs rate_per_s, requests per second on average, such as rate_per_s: 2"
+                if self.rate_per_s is None
+                else f"rate_per_s: {self.rate_per_s:g} is for arrival: poisson, and this one's is {self.arrival}"
+            )
+        if self.arrival == "single" and self.batch_size != 1:
+            raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
+        return self
+
+    @property
+    def prompts_per_pass(self) -> int:
+        """How many prompts are sent for one pass; many where only time ends it, so that they need not come again."""
+        batches = 32 if self.min_duration_s else 2
+        return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
+
+    def times(self, factor: int) -> WorkloadSpec:
+        """Return so many times this work: in flight, in all, and per second."""
+        if factor == 1:
+            return self
+        counts = {name: value * factor for name in ("min_requests", "rate_per_s") if (value := getattr(self, name))}
+        prompts = self.prompts
+        if prompts.count:
+            prompts = prompts.model_copy(update={"count": prompts.count * factor})
+        return self.model_copy(update={**counts, "batch_size": self.batch_size * factor, "prompts": prompts})
+
+    @property
+    def requests_per_pass(self) -> int:
+        """How many requests a pass has at least."""
+        return self.min_requests or (self.batch_size if self.min_duration_s else self.prompts_per_pass)
+
+    @property
+    def requests_per_warm_up(self) -> int:
+        """Two rounds with the passes' own sizes: the first pays for what is made once per size."""
+        return min(2 * self.batch_size, self.prompts_per_pass)
