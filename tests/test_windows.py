@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
+from report_rows import row
 
 from wattdock.clock import NS_PER_S
 from wattdock.config.workload import WorkloadSpec
@@ -105,6 +106,14 @@ def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent
 
 def prompts(count: int) -> PromptSet:
     return PromptSet(("a",) * count, (None,) * count, "f" * 64, "bundled", reused=False)
+
+
+@pytest.mark.parametrize("split", [None, {"data_parallel_size": 2, "in_flight_per_replica": 4}])
+def test_a_stored_run_is_asked_for_the_windows_of_all_that_was_in_flight(split: dict[str, int] | None) -> None:
+    """Under weak scaling that is more than the workload says: it is each replica's share."""
+    rest = {"scaling": "weak", "scaling_meaning": "", "replicas": [], "tail_idle_j": None, "tail_share": None}
+    changes = {"config.workload.batch_size": 4, "data_parallel": split and split | rest}
+    assert row("a", changes).result.in_flight == (8 if split else 4)
 
 
 def test_output_limits_are_drawn_around_the_workload_s_and_equal_for_equal_seeds() -> None:

@@ -60,11 +60,10 @@ def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
         raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")
     folder, result = row.folder, row.result
     used = result.environment.gpu_uuids if result.environment else []
-    in_flight = result.config["workload"]["batch_size"]
     # Only the last restart's GPUs are stored.
     reason = DIFFERENT_GPUS if result.energy and result.energy.reason == DIFFERENT_GPUS else None
     restarts = load_restarts(folder, result)
-    summary = windows(restarts, used, in_flight=in_flight, joules_in=SpanJoules(reason))
+    summary = windows(restarts, used, in_flight=result.in_flight, joules_in=SpanJoules(reason))
     chosen = [one for one in summary.passes if window in (one.window, "all")]
     if as_json:
         print_json(summary.model_copy(update={"passes": chosen}))

@@ -188,3 +188,10 @@ class ExperimentResult(Stored):
     audit: Audit | None
     procedure: Procedure | None = None
     spans: list[StoredSpan]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that all engines together served at a time, which weak scaling makes more than were written."""
+        if split := self.data_parallel:
+            return split.in_flight_per_replica * split.data_parallel_size
+        return int(self.config["workload"]["batch_size"])
