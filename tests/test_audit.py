@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import audit_world
 import fake_nvml
 import pytest
-from audit_world import CONTAINERS, OTHER, RUNNER, USED, World, launched, result_of
+from audit_world import CONTAINERS, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from fake_nvml import FakeProcess, constant
 
 from wattdock.preflight import LauncherChoice
@@ -168,6 +168,17 @@ def test_a_planted_fault_is_caught_by_the_check_that_is_there_for_it(
     found = failed(result_of(world, library))
     assert set(names) <= found.keys()
     assert all(found[name].figure for name in names)
+
+
+def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> None:
+    """40 ms above the limit are 0.16 % of one pass and 0.08 % of both; the mean over both would pass."""
+    hot = (constant(390, 10), constant(450, 0.04), constant(390))
+    result = result_of(World(restarts=1, gpu={"thermal_above_w": 400.0, "profile": (*POWER[:2], *hot)}), library)
+    assert result.energy is not None
+    shares = result.energy.conditions[USED].throttled_share
+    assert shares is not None
+    assert shares["thermal"] == pytest.approx(0.0008, rel=0.1)
+    assert failed(result)["throttling"].figure.startswith("0.1")
 
 
 def test_a_pass_after_which_no_clock_was_checked_leaves_the_clock_unknown(library: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -111,7 +111,13 @@ def prompts(count: int) -> PromptSet:
 @pytest.mark.parametrize("split", [None, {"data_parallel_size": 2, "in_flight_per_replica": 4}])
 def test_a_stored_run_is_asked_for_the_windows_of_all_that_was_in_flight(split: dict[str, int] | None) -> None:
     """Under weak scaling that is more than the workload says: it is each replica's share."""
-    rest = {"scaling": "weak", "scaling_meaning": "", "replicas": [], "tail_idle_j": None, "tail_share": None}
+    rest: dict[str, Any] = {
+        "scaling": "weak",
+        "scaling_meaning": "",
+        "replicas": [],
+        "tail_idle_j": None,
+        "tail_share": None,
+    }
     changes = {"config.workload.batch_size": 4, "data_parallel": split and split | rest}
     assert row("a", changes).result.in_flight == (8 if split else 4)
 

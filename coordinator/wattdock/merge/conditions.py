@@ -50,14 +50,15 @@ def gpu_conditions(
 
 
 def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used: bool) -> GpuConditions:
-    shares = {reason: _throttled_share(parts, reason) for reason in VIOLATIONS}
-    known = {reason: share for reason, share in shares.items() if share is not None}
+    throttled = {reason: found for reason in VIOLATIONS if (found := _throttled(parts, reason))}
     total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
     seconds = sum(span.duration_s for _, span in parts)
     return GpuConditions(
         gpu_uuid=uuid,
         used=is_used,
-        throttled_share=known or None,
+        throttled_share={reason: _share(found) for reason, found in throttled.items()} or None,
+        worst_pass_throttled_share={reason: max(_share([one]) for one in found) for reason, found in throttled.items()}
+        or None,
         mean_sm_clock_mhz=over(parts, "sm_clock_mhz", np.mean),
         mean_memory_clock_mhz=over(parts, "memory_clock_mhz", np.mean),
         max_temperature_c=over(parts, "temperature_c", np.max),
@@ -73,24 +74,26 @@ def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: C
     return float(summary(values)) if len(values) else None
 
 
-def _throttled_share(parts: list[Part], reason: str) -> float | None:
-    """Growth of a cumulative counter (ns) between the samples around each pass, over the time between them.
+def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:
+    """Per pass, growth of a cumulative counter between the samples around it, and the time between them; both in ns.
 
     None where a pass is not covered from end to end, or the counter began anew.
     """
-    violated_ns = elapsed_ns = 0.0
+    grown = []
     for gpu, span in parts:
         series = gpu.series.get(f"violation_{reason}_ns") if gpu else None
         around = _around(series, span) if series else None
         if series is None or around is None:
             return None
-        first, last = around
-        grown_ns = float(series.value[last] - series.value[first])
+        grown_ns, elapsed_ns = (float(values[around[1]] - values[around[0]]) for values in (series.value, series.at_ns))
         if grown_ns < 0:
             return None
-        violated_ns += grown_ns
-        elapsed_ns += float(series.at_ns[last] - series.at_ns[first])
-    return violated_ns / elapsed_ns if elapsed_ns else None
+        grown.append((grown_ns, elapsed_ns))
+    return grown
+
+
+def _share(grown: Sequence[tuple[float, float]]) -> float:
+    return sum(grown_ns for grown_ns, _ in grown) / sum(elapsed_ns for _, elapsed_ns in grown)
 
 
 def _around(series: Series, span: Span) -> tuple[int, int] | None:

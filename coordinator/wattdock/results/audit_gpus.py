@@ -60,20 +60,23 @@ def _throttling(used: Sequence[GpuConditions]) -> Check:
     shares = [
         (share, f"{reason} on {one.gpu_uuid}")
         for one in used
-        for reason, share in (one.throttled_share or {}).items()
+        for reason, share in (one.worst_pass_throttled_share or {}).items()
         if reason in FAULTS
     ]
     unknown = [
-        f"{reason} on {one.gpu_uuid}" for one in used for reason in FAULTS if reason not in (one.throttled_share or {})
+        f"{reason} on {one.gpu_uuid}"
+        for one in used
+        for reason in FAULTS
+        if reason not in (one.worst_pass_throttled_share or {})
     ]
     worst, where = max(shares, default=(0.0, ""))
     passed: Literal["pass", "unknown"] = "unknown" if unknown or not used else "pass"
-    seen = f"{worst:.2%} of the time ({where})" if worst else "none" if shares else "no violation counters"
+    seen = f"{worst:.2%} of the worst pass ({where})" if worst else "none" if shares else "no violation counters"
     return Check(
         name="throttling",
         status="fail" if worst > MAX_FAULT_SHARE else passed,
         figure=f"{seen}; not known throughout: {', '.join(unknown)}" if unknown else seen,
-        threshold=f"thermal, board limit or reliability at most {MAX_FAULT_SHARE:.1%} of the time",
+        threshold=f"thermal, board limit or reliability at most {MAX_FAULT_SHARE:.1%} of any pass",
         source="NVML's cumulative violation counters",
     )
 

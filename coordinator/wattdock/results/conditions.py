@@ -11,6 +11,7 @@ class GpuConditions(Stored):
     Attributes:
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
             (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
+        worst_pass_throttled_share: The same of the pass in which it is largest, each reason for itself.
         power_over_counter: Mean instant power in a pass, less a second at each end, ÷ mean power by the counter there
             − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
             consistency of two readings of one sensor, not accuracy.
@@ -20,6 +21,7 @@ class GpuConditions(Stored):
     gpu_uuid: str
     used: bool
     throttled_share: dict[str, float] | None
+    worst_pass_throttled_share: dict[str, float] | None = None
     mean_sm_clock_mhz: float | None
     mean_memory_clock_mhz: float | None
     max_temperature_c: float | None
