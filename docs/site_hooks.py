@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LISTS = {
     "decisions": ("Decisions", "What a successor would question, and why it is so."),
-    "measurements": ("Measurements", "Figures seen, each with the command that made it."),
+    "measurements": ("Measurements", "Figures seen, each with the command that made it, and those still to be had."),
 }
 # What stands behind a fence's language is for the tests that run the block.
 FENCE = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
