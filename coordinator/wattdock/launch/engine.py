@@ -109,10 +109,10 @@ def find_containers(image: str, *, backend: str, needs_gpu: bool = False, how: s
     Raises:
         NoContainersError: No engine answers, or it has no such image, or one for a CPU where a GPU is to be used.
     """
-    import docker.errors
-
     address = os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
     require_socket(address)
+    import docker.errors
+
     silent = NoContainersError(f"no Docker engine answers at {address}", "start an engine")
     try:
         with connect(address, timeout_s=PROBE_TIMEOUT_S) as client:

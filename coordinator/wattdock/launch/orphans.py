@@ -48,10 +48,10 @@ def reap(address: str | None = None) -> Reaped:
         NoContainersError: No engine answers.
         LaunchError: The engine would not list or remove them.
     """
-    from docker.errors import DockerException
-
     address = address or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
     require_socket(address)
+    from docker.errors import DockerException
+
     removed, left = [], []
     try:
         with connect(address) as client:
