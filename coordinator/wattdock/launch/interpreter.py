@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from wattdock.errors import PreflightError
@@ -41,6 +42,9 @@ def check_python(python: str | Path) -> Path:
         state = "cannot be executed" if Path(python).exists() else "is not there"
         raise PreflightError(f"runner_python: {python} {state}; name a Python interpreter by path, or leave it out")
     path = Path(found).absolute()
+    if path == Path(sys.executable):
+        # It runs us, who are of a later Python and need both packages.
+        return path
     try:
         run = subprocess.run(
             [path, "-c", CHECK],
