@@ -62,15 +62,6 @@ def test_importing_the_command_loads_no_engine_and_nothing_slow() -> None:
     assert loaded & (ENGINES | {"grpc", "numpy", "pyarrow", "pydantic", "docker", "pynvml", "zeus"}) == set()
 
 
-def test_the_command_leaves_pandas_to_zeus() -> None:
-    """Pyarrow would import it, at its first array, for every result that is stored."""
-    lines = ("import sys", "from wattdock.lean import keep_pandas_for_zeus as keep", "keep()", "import pyarrow")
-    lines += ("print(pyarrow.array([1]).to_pylist(), 'pandas' in sys.modules)",)
-    lines += ("import zeus.monitor", "print('pandas' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[1] False", "True"]
-
-
 def declared(file: str, *keys: str) -> set[str]:
     """Return the distribution names in one list of a pyproject file."""
     entries = tomllib.loads((REPO / file).read_text())["project"]

@@ -22,7 +22,6 @@ from wattdock.commands.results import app as results_app
 from wattdock.commands.scaling import scaling
 from wattdock.commands.show import show
 from wattdock.errors import ExitCode, WattdockError
-from wattdock.lean import keep_pandas_for_zeus, leave_garbage, look_for_garbage_less
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
@@ -75,8 +74,6 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not cost the result.
         cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
-    keep_pandas_for_zeus()
-    look_for_garbage_less()
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
@@ -109,4 +106,3 @@ def main() -> NoReturn:
         fail("interrupted", ExitCode.INTERRUPTED)
     finally:
         ignore_interrupts()
-        leave_garbage()
