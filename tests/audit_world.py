@@ -85,6 +85,7 @@ class World:
         conditions: What each restart was measured under.
         unchecked: Passes of each restart after which the runner was gone.
         cpu_others_share: Share of the CPUs that strangers used.
+        early_end_s: A pass's span ends by so much before its last token.
     """
 
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class World:
     conditions: Sequence[Mapping[str, str]] = ({"driver": "580"},) * 3
     unchecked: frozenset[int] = frozenset()
     cpu_others_share: float | None = 0.02
+    early_end_s: float = 0.0
     launch: LauncherChoice = launched(DIGEST)  # noqa: RUF009  (frozen)
 
 
@@ -177,7 +179,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
 def _warm_up_pass(world: World, index: int) -> WarmUpSample:
     tokens = round(100_000 * (1 + world.warm_up_slope * index / 4))
     span = Span("warm-up", 15 * index * NS_PER_S, 15 * (index + 1) * NS_PER_S, drained=True)
-    return WarmUpSample(span, tokens, 0.1 * tokens, {"sensor": 50.0})
+    return WarmUpSample(span, tokens, 0.1 * tokens, {f"{USED} temperature_c": 50.0})
 
 
 def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
@@ -194,7 +196,7 @@ def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
             series.append((_ns(first_s + (last_s - first_s) * step / max(1, tokens - 1)), total))
     at_ns, counts = np.array(series, dtype=np.int64).T
     generated = GeneratedPass(
-        span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s), drained=True),
+        span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s - world.early_end_s), drained=True),
         requests=tuple(requests),
         tokens=TokenSeries(at_ns, counts),
         output_tokens=total,

@@ -124,6 +124,8 @@ def test_the_split_is_held_against_passes_that_are_all_prefill(library: Path) ->
     assert result.energy.phases.one_token_closure == pytest.approx(0.6 / 5 - 1, abs=1e-3)
 
 
+# 600 W instead of 500 in the second of two passes.
+SECOND_PASS_DEARER = (*POWER[:4], constant(600, 25), *POWER[5:])
 LOSS = ("energy measured", "meter without loss")
 # One restart is enough to see what is wrong with a GPU.
 CAUGHT = [
@@ -145,6 +147,11 @@ CAUGHT = [
     (("repeats enough", "interval narrow enough"), World(restarts=1)),
     (("repeats enough",), World(restarts=2)),
     (("window long enough",), World(round_s=3.0)),
+    (("warm-up converged",), World(restarts=1, config={"warmup": {"profile": "steady", "slope_per_min": 0.01}})),
+    (("warm-up converged",), World(restarts=1, config={"warmup": {"profile": "steady", "window_s": 30}})),
+    (("idle baselines",), World(restarts=1, config={"idle": {"duration_s": 30, "settled": 0.5}})),
+    (("no drift between passes",), World(restarts=1, gpu={"profile": SECOND_PASS_DEARER})),
+    (("passes drained",), World(restarts=1, early_end_s=0.6)),
     (("warm-up converged",), World(warm_up_slope=0.01)),
     (("warm-up converged",), World(config={"warmup": {"profile": "quick"}})),
     (("no drift within passes",), World(second_half_tokens=0.95)),

@@ -14,6 +14,7 @@ from wattdock.merge.performance import performance, tpot_s, ttft_s
 from wattdock.merge.statistics import statistics
 from wattdock.meter.excerpt import excerpt
 from wattdock.records import RestartRecord, Span
+from wattdock.results.audit_procedure import arrivals_checks
 from wattdock.study.row import MARGIN_NS
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
@@ -117,6 +118,26 @@ def test_an_engine_whose_last_requests_never_finish_has_not_kept_up(finished: in
     done = performance([measured(0, 10, 50, offered)], offered_rate_per_s=1)
     assert done is not None
     assert done.schedule_lag_share == pytest.approx(lag_share)
+
+
+def test_latencies_that_grow_inside_an_engine_are_a_backlog_s_slope() -> None:
+    """Everything enters on time, and each second's requests take 40 ms longer: 3 % of the pass behind, and growing."""
+    requests = [request(i, 10 + i / 10, 11 + i / 10, 11 + 1.04 * i / 10, 1) for i in range(190)]
+    offered = tuple(dataclasses.replace(one, intended_ns=one.submitted_ns) for one in requests)
+    done = performance([measured(0, 10, 31, offered)], offered_rate_per_s=10)
+    assert done is not None
+    assert done.schedule_lag_share == pytest.approx(0.027, abs=1e-3)
+    assert done.backlog_slope == pytest.approx(0.04)
+
+
+def test_one_pass_without_a_schedule_leaves_all_that_is_said_of_arrivals_unknown() -> None:
+    """What the runner does not tell of one pass is not that of the others; the checks are there, and do not pass."""
+    untold = tuple(request(i, 10 + i, 11 + i, 12 + i, 1) for i in range(9))
+    on_time = tuple(dataclasses.replace(one, intended_ns=one.submitted_ns) for one in untold)
+    done = performance([measured(0, 10, 31, on_time), measured(1, 10, 31, untold)], offered_rate_per_s=1)
+    assert done is not None
+    assert (done.schedule_lag_share, done.backlog_slope) == (None, None)
+    assert [one.status for one in arrivals_checks(done)] == ["unknown", "unknown"]
 
 
 def test_requests_that_were_all_to_arrive_at_once_have_no_slope() -> None:

@@ -79,6 +79,13 @@ def test_an_outlier_is_shown_and_still_counts() -> None:
     assert seen.per_restart == [pytest.approx(530.5 / 500)]
 
 
+def test_an_outlier_among_equal_values_is_shown() -> None:
+    """Their median deviation is 0, by which nothing could stand out."""
+    seen = statistics([energy_pass(0, index, joules) for index, joules in enumerate((100, 100, 100, 100, 500))])
+    assert seen is not None
+    assert seen.outliers == ["restart 1 pass 5: 5"]
+
+
 def energy_of(passes: list[PassEnergy]) -> EnergyResult:
     total_j = sum(one.total_j or 0 for one in passes)
     timing = Uncertainty(timing_j=0.1, counter_lag_s=0.008, counter_lag_std_s=0.005)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from merge_samples import constant_power, measured, request, timeline
+from merge_samples import constant_power, measured, request, stepped_power, timeline
 
 from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import IdleSpec, WarmUpSpec
@@ -54,8 +54,8 @@ def at_40_c(gpu: GpuTimeline, first_s: int, until_s: int) -> GpuTimeline:
 
 def test_a_warm_up_ends_when_it_was_long_enough_and_nothing_drifts() -> None:
     """120 s, and not one pass earlier."""
-    assert warm_up_steadiness(warm_up(105), LIMITS, metered=True).drifting == ("105 s of 120 s",)
-    assert warm_up_steadiness(warm_up(120), LIMITS, metered=True).drifting == ()
+    assert warm_up_steadiness(warm_up(105), LIMITS, [GPU]).drifting == ("105 s of 120 s",)
+    assert warm_up_steadiness(warm_up(120), LIMITS, [GPU]).drifting == ()
 
 
 @pytest.mark.parametrize(
@@ -68,30 +68,30 @@ def test_a_warm_up_ends_when_it_was_long_enough_and_nothing_drifts() -> None:
 )
 def test_a_warm_up_goes_on_while_anything_drifts(samples: list[WarmUpSample], drifting: str) -> None:
     """Each of the three alone keeps it going, with its figure."""
-    [found] = warm_up_steadiness(samples, LIMITS, metered=True).drifting
+    [found] = warm_up_steadiness(samples, LIMITS, [GPU]).drifting
     assert found.startswith(drifting)
 
 
 def test_only_the_last_window_counts() -> None:
     """A clock that fell in the first minute is what a warm-up is for."""
     fell = warm_up(180, tokens_per_s=lambda s: 1200 if s < 60 else 1000)
-    assert warm_up_steadiness(fell, LIMITS, metered=True).drifting == ()
+    assert warm_up_steadiness(fell, LIMITS, [GPU]).drifting == ()
 
 
 def test_unknown_energy_or_temperature_of_a_gpu_is_not_steady() -> None:
     """Without GPUs there is none to know, and speed alone decides."""
     blind = [dataclasses.replace(one, energy_j=None, temperature_c={}) for one in warm_up(180)]
-    assert [found.split(" (")[0] for found in warm_up_steadiness(blind, LIMITS, metered=True).drifting] == [
+    assert [found.split(" (")[0] for found in warm_up_steadiness(blind, LIMITS, [GPU]).drifting] == [
         "J/token unknown",
         "temperature unknown",
     ]
-    assert warm_up_steadiness(blind, LIMITS, metered=False).drifting == ()
+    assert warm_up_steadiness(blind, LIMITS, []).drifting == ()
 
 
 def test_two_passes_show_no_slope() -> None:
     """A line through two noisy points says nothing."""
     limits = WarmUpSpec(profile="steady", min_s=30, window_s=30)
-    assert "tokens/s unknown" in warm_up_steadiness(warm_up(30), limits, metered=False).drifting[0]
+    assert "tokens/s unknown" in warm_up_steadiness(warm_up(30), limits, []).drifting[0]
 
 
 def test_a_temperature_is_that_of_a_span_s_second_half() -> None:
@@ -135,7 +135,7 @@ def test_a_sensor_read_in_one_pass_of_a_warm_up_is_not_steady() -> None:
     samples = warm_up(180)
     last = {**samples[-1].temperature_c, f"{GPU} memory_temperature_c": 90.0}
     samples[-1] = dataclasses.replace(samples[-1], temperature_c=last)
-    [found] = warm_up_steadiness(samples, LIMITS, metered=True).drifting
+    [found] = warm_up_steadiness(samples, LIMITS, [GPU]).drifting
     assert found.startswith("temperature unknown")
 
 
@@ -206,8 +206,52 @@ def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
     assert halves_ns(measured(0, 0, 15, overlapping[:14]).generated) is None
 
 
+def open_loop(seed: int, *, growth: float) -> RestartRecord:
+    """Poisson arrivals, 8/s for 100 s, 10 tokens each; every second 200 W and 2 J per token, give or take 3 %.
+
+    Args:
+        growth: Of power at equal work, from the first half's middle to the second's.
+    """
+    rng = np.random.default_rng(seed)
+    arrived_s = np.sort(rng.uniform(0, 100, 800))
+    requests = tuple(
+        dataclasses.replace(request(i, 10 + at_s, 10 + at_s, 11 + at_s, 10), intended_ns=round((10 + at_s) * NS_PER_S))
+        for i, at_s in enumerate(arrived_s)
+    )
+    done = measured(0, 10, 111, requests)
+    series = TokenSeries(np.array([one.finished_ns or 0 for one in requests]), 10 * np.arange(1, 801))
+    done = dataclasses.replace(done, generated=dataclasses.replace(done.generated, tokens=series))
+    work = np.histogram(arrived_s + 1, bins=np.arange(102))[0] * 10
+    watts = (200 + 2 * work) * (1 + growth * np.linspace(-1, 1, 101)) * rng.normal(1, 0.03, 101)
+    gpu = stepped_power(GPU, [(10, 200), *((1.0, float(power_w)) for power_w in watts), (9, 200)])
+    return RestartRecord(0, passes=(done,), timeline=timeline(gpu))
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.04])
+def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> None:
+    """By chance one half has some percent more to do; what that changes is no drift, and what is one is seen."""
+    drifts = [procedure([open_loop(seed, growth=growth)], [GPU], WarmUpSpec()).drift[0] for seed in range(60)]
+    off = [abs((one.relative or 0.0) - growth) / (one.standard_error or 1.0) for one in drifts]
+    assert {one.quantity for one in drifts} == {"mean_power_w at equal tokens/s"}
+    assert 0.002 < np.median([one.standard_error or 0.0 for one in drifts]) < 0.01
+    assert np.mean(np.array(off) < 2) >= 0.88
+
+
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:
     """Neither converged nor not."""
     restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
     [seen] = procedure([restart], [], WarmUpSpec()).warm_up
     assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)
+
+
+@pytest.mark.parametrize("sensor", ["temperature_c", "memory_temperature_c"])
+def test_a_gpu_without_a_sensor_that_another_has_is_not_known_to_be_steady(sensor: str) -> None:
+    """Two GPUs of one model have the same sensors, and each speaks for its own only."""
+    every = {f"{uuid} {name}": 50.0 for uuid in (GPU, "GPU-b") for name in ("temperature_c", "memory_temperature_c")}
+    without = {name: value for name, value in every.items() if name != f"GPU-b {sensor}"}
+    told, lacking = (
+        [dataclasses.replace(one, temperature_c=seen) for one in warm_up(180)] for seen in (every, without)
+    )
+    assert warm_up_steadiness(told, LIMITS, [GPU, "GPU-b"]).drifting == ()
+    [found] = warm_up_steadiness(lacking, LIMITS, [GPU, "GPU-b"]).drifting
+    assert found.startswith("temperature unknown")

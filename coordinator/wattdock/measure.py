@@ -249,7 +249,7 @@ def _warm_up_until_steady(session: Session, collected: Collected, first: int) ->
         span = dataclasses.replace(done[-1].generated.span, name="warm-up")
         collected.spans.append(span)
         collected.warm_up.append(_warm_up_sample(session, span, done[-1].generated.output_tokens))
-        seen = warm_up_steadiness(collected.warm_up, limits, metered=bool(session.gpu_uuids))
+        seen = warm_up_steadiness(collected.warm_up, limits, session.gpu_uuids)
         if not seen.drifting or seen.duration_s >= limits.cap_s:
             outcome = f"not steady at the cap: {'; '.join(seen.drifting)}" if seen.drifting else "steady"
             session.progress.say(f"  warm-up: {len(done)} passes, {seen.duration_s:.0f} s, {outcome}")

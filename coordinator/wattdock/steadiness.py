@@ -50,11 +50,11 @@ class Steadiness:
     drifting: tuple[str, ...]
 
 
-def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, *, metered: bool) -> Steadiness:
+def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_uuids: Sequence[str]) -> Steadiness:
     """Judge a warm-up by the passes of its last window.
 
     Args:
-        metered: There are GPUs whose energy and temperature can be read, so that not knowing them is not steady.
+        gpu_uuids: GPUs whose energy and temperature can be read, so that not knowing them is not steady.
     """
     if not samples:
         return Steadiness(0.0, None, None, None, ("not begun",))
@@ -67,15 +67,15 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, *, m
     tokens = _slope_per_min(window, [one.output_tokens / one.span.duration_s for one in window])
     joules = [one.energy_j / one.output_tokens for one in window if one.energy_j is not None and one.output_tokens]
     energy = _slope_per_min(window, joules) if len(joules) == len(window) else None
-    temperature_c = _temperature_range_c(window)
+    temperature_c = _temperature_range_c(window, gpu_uuids)
     drifting = []
     if duration_s < limits.min_s:
         drifting.append(f"{duration_s:.0f} s of {limits.min_s:g} s")
-    for name, slope in (("tokens/s", tokens), *([("J/token", energy)] if metered else [])):
+    for name, slope in (("tokens/s", tokens), *([("J/token", energy)] if gpu_uuids else [])):
         if slope is None or abs(slope) > limits.slope_per_min:
             seen = "unknown" if slope is None else f"{slope:+.2%}/min"
             drifting.append(f"{name} {seen} (limit {limits.slope_per_min:.2%}/min)")
-    if metered and (temperature_c is None or temperature_c > limits.temperature_c):
+    if gpu_uuids and (temperature_c is None or temperature_c > limits.temperature_c):
         seen = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
         drifting.append(f"temperature {seen} (limit {limits.temperature_c:g} °C)")
     return Steadiness(duration_s, tokens, energy, temperature_c, tuple(drifting))
@@ -91,8 +91,10 @@ def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> 
     return float(np.polyfit(middles_s, values, 1)[0]) * S_PER_MIN / mean
 
 
-def _temperature_range_c(samples: Sequence[WarmUpSample]) -> float | None:
-    sensors = set().union(*(one.temperature_c for one in samples))
+def _temperature_range_c(samples: Sequence[WarmUpSample], gpu_uuids: Sequence[str]) -> float | None:
+    """The largest change of a sensor; None where a GPU lacks one that another has, or its own temperature."""
+    seen_names = {sensor.split()[1] for one in samples for sensor in one.temperature_c}
+    sensors = [f"{uuid} {name}" for uuid in gpu_uuids for name in {TEMPERATURES[0], *seen_names}]
     seen = [[one.temperature_c[sensor] for one in samples if sensor in one.temperature_c] for sensor in sensors]
     # One reading shows no change.
     if any(len(of_sensor) < MIN_READINGS for of_sensor in seen):

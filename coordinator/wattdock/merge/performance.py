@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.known import known_sum
+from wattdock.known import all_known, known_sum
 from wattdock.results.result import Performance, Quantiles
 
 if TYPE_CHECKING:
@@ -33,16 +33,20 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
         output_tokens_per_s=output_tokens / duration_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
-        schedule_lag_share=max(
-            (share for one in passes if (share := schedule_lag_share(one)) is not None), default=None
-        ),
+        schedule_lag_share=_worst(map(schedule_lag_share, passes)),
         arrivals_min=min((len(one.generated.requests) for one in passes if _is_scheduled(one)), default=None),
         arrivals_expected=known_sum(arrivals_expected(one, offered_rate_per_s) for one in passes),
-        backlog_slope=max((slope for one in passes if (slope := backlog_slope(one)) is not None), default=None),
+        backlog_slope=_worst(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
     )
+
+
+def _worst(of_passes: Iterable[float | None]) -> float | None:
+    """Return the largest; None where it is unknown of one of them."""
+    known = all_known(of_passes)
+    return max(known) if known else None
 
 
 def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
@@ -60,6 +64,28 @@ def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
             counts["ids"] = sum(len(request.output_ids or ()) for request in known)
         if len(set(counts.values())) > 1:
             found.append(f"pass {one.index + 1}: {counts}")
+    return found
+
+
+def undrained(passes: Sequence[MeasuredPass]) -> list[str]:
+    """Return which passes ended before their work had: its joules are then not all in their span."""
+    found = []
+    for one in passes:
+        done = one.generated
+        last_ns = int(done.tokens.at_ns[-1]) if len(done.tokens.at_ns) else done.span.start_ns
+        outside = [
+            request
+            for request in done.requests
+            if request.finished_ns is None or not done.span.start_ns <= request.finished_ns <= done.span.end_ns
+        ]
+        aborted = sum(request.finish_reason == "abort" for request in done.requests)
+        faults = {
+            "the accelerator had work at an end": not done.span.drained,
+            "tokens came after it": last_ns > done.span.end_ns,
+            f"{len(outside)} of its requests did not finish in it": bool(outside),
+            f"{aborted} of its requests were aborted": bool(aborted),
+        }
+        found += [f"pass {one.index + 1}: {text}" for text, is_so in faults.items() if is_so]
     return found
 
 
@@ -95,16 +121,26 @@ def arrivals_expected(measured: MeasuredPass, offered_rate_per_s: float | None) 
 def backlog_slope(measured: MeasuredPass) -> float | None:
     """Return how fast requests' delay behind their intended arrival grows, s/s.
 
-    None without a schedule, and where all were to arrive at one instant.
+    The larger of the slopes (least squares) of their delay before they entered the engine and of their latency: one
+    with room for all of them makes them wait inside. None without a schedule, and where all were to arrive at one
+    instant.
     """
     if not _is_scheduled(measured):
         return None
-    intended_ns = np.array([one.intended_ns or 0 for one in measured.generated.requests])
-    if np.ptp(intended_ns) == 0:
+    requests = measured.generated.requests
+    entered = [((one.intended_ns or 0), one.submitted_ns) for one in requests]
+    left = [((one.intended_ns or 0), one.finished_ns) for one in requests if one.finished_ns is not None]
+    slopes = [slope for instants in (entered, left) if (slope := _delay_slope(instants)) is not None]
+    return max(slopes, default=None)
+
+
+def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
+    """Slope of how long after the first of each pair the second came, over the first ones; None without two of them."""
+    pairs = np.array(instants_ns, dtype=np.int64).reshape(-1, 2)
+    since_s = (pairs[:, 0] - pairs[:1, 0]) / NS_PER_S
+    if not len(pairs) or np.ptp(since_s) == 0:
         return None
-    submitted_ns = np.array([one.submitted_ns for one in measured.generated.requests])
-    since_s = (intended_ns - intended_ns[0]) / NS_PER_S
-    return float(np.polyfit(since_s, (submitted_ns - intended_ns) / NS_PER_S, 1)[0])
+    return float(np.polyfit(since_s, (pairs[:, 1] - pairs[:, 0]) / NS_PER_S, 1)[0])
 
 
 def _is_scheduled(measured: MeasuredPass) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.merge.joules import SpanJoules
 from wattdock.records import Span
 from wattdock.results.procedure import Drift, Procedure, WarmUpSeen
@@ -14,6 +16,8 @@ from wattdock.steadiness import warm_up_steadiness
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from wattdock.config.experiment import WarmUpSpec
     from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 MAX_OFF_MIDDLE = 0.2
 # Of a request, in a pass whose requests overlap: fewer, and its halves differ by who is served when.
 LIFETIMES_TO_HALVE = 10
+# Blocks of an open loop's pass: ten changes of the counter each, and enough of them for a line and its error.
+OPEN_LOOP_BLOCK_NS, MIN_OPEN_LOOP_BLOCKS = NS_PER_S, 10
 
 
 def procedure(
@@ -39,7 +45,7 @@ def procedure(
 
 def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
     samples, looked = restart.warm_up, limits.profile == "steady"
-    seen = warm_up_steadiness(samples, limits, metered=bool(used))
+    seen = warm_up_steadiness(samples, limits, used)
     spans_s = sum(one.duration_s for one in restart.spans if one.name == "warm-up")
     return WarmUpSeen(
         restart=restart.restart,
@@ -61,6 +67,8 @@ def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) ->
 def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules) -> Drift:
     done = measured.generated
     quantity = "energy_per_output_token_j" if used else "output_tokens_per_s"
+    if used and done.requests and all(one.intended_ns is not None for one in done.requests):
+        return _open_loop_drift(restart, measured, used, joules_in)
     halves = halves_ns(done)
     if halves is None:
         return _no_drift(restart, measured, quantity, "no instant near its middle at which every request had finished")
@@ -74,6 +82,50 @@ def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], 
         values.append((joules.total_j or 0.0) / tokens if used else tokens / half.duration_s)
     relative = values[1] / values[0] - 1
     return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=relative)
+
+
+def _open_loop_drift(
+    restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules
+) -> Drift:
+    """Return by how much power changed from the first to the second half at equal work: what chance brings, taken out.
+
+    Power of equal blocks as a straight line in their tokens/s and in time, by least squares.
+    """
+    quantity, done = "mean_power_w at equal tokens/s", measured.generated
+    lifetimes_ns = [one.finished_ns - one.submitted_ns for one in done.requests if one.finished_ns is not None]
+    margin_ns = int(np.mean(lifetimes_ns)) if lifetimes_ns else 0
+    start_ns, end_ns = done.span.start_ns + margin_ns, done.span.end_ns - margin_ns
+    count = (end_ns - start_ns) // OPEN_LOOP_BLOCK_NS
+    if count < MIN_OPEN_LOOP_BLOCKS:
+        few = f"fewer than {MIN_OPEN_LOOP_BLOCKS} s between the first and the last lifetime of a request"
+        return _no_drift(restart, measured, quantity, few)
+    edges_ns = np.linspace(start_ns, end_ns, count + 1).astype(np.int64).tolist()
+    blocks = [Span("block", *edges) for edges in itertools.pairwise(edges_ns)]
+    joules = [joules_in.of(restart.timeline, block, used) for block in blocks]
+    watts = [found.total_j / block.duration_s for found, block in zip(joules, blocks, strict=True) if found.total_j]
+    if len(watts) < len(blocks):
+        return _no_drift(restart, measured, quantity, next((one.reason for one in joules if one.reason), "no power"))
+    work = [tokens_between(done, block.start_ns, block.end_ns) for block in blocks]
+    changed, error = _change_at_equal_work(np.array(watts), np.array(work, dtype=np.float64))
+    return Drift(
+        restart=restart.restart,
+        pass_index=measured.index,
+        quantity=quantity,
+        relative=changed,
+        standard_error=error,
+    )
+
+
+def _change_at_equal_work(watts: NDArray[np.float64], work: NDArray[np.float64]) -> tuple[float, float]:
+    """Return a line's relative change between the middles of both halves, and its standard error."""
+    time = np.linspace(-1, 1, len(watts))
+    terms = np.column_stack([time, np.ones_like(time), work - work.mean()])
+    if np.ptp(work) == 0:
+        terms = terms[:, :2]
+    inverse = np.linalg.pinv(terms.T @ terms)
+    fitted = inverse @ terms.T @ watts
+    variance_w2 = float(np.sum((watts - terms @ fitted) ** 2)) / (len(watts) - terms.shape[1])
+    return float(fitted[0] / watts.mean()), float(np.sqrt(variance_w2 * inverse[0, 0]) / watts.mean())
 
 
 def _no_drift(restart: RestartRecord, measured: MeasuredPass, quantity: str, reason: str | None) -> Drift:
@@ -102,9 +154,8 @@ def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | 
     length_ns = done.span.end_ns - done.span.start_ns
     if cuts:
         cut_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
-        if abs(cut_ns - middle_ns) > MAX_OFF_MIDDLE * length_ns:
-            return None
-        return (done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)
+        if abs(cut_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns:
+            return (done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)
     lifetime_ns = int(np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests]))
     if length_ns < LIFETIMES_TO_HALVE * lifetime_ns:
         return None

@@ -13,7 +13,7 @@ from wattdock.merge.environment import environment, used_uuids, why_no_sum
 from wattdock.merge.idle import idle_baselines, idle_energy_j
 from wattdock.merge.joules import SpanJoules
 from wattdock.merge.multi_gpu import multi_gpu
-from wattdock.merge.performance import performance, token_disagreements
+from wattdock.merge.performance import performance, token_disagreements, undrained
 from wattdock.merge.phases import phases
 from wattdock.merge.procedure import procedure
 from wattdock.merge.restarts import each_restart
@@ -94,6 +94,7 @@ def merge(
             _declared(config),
             each_restart(restarts, gpus, joules_in),
             token_disagreements=token_disagreements(passes),
+            undrained=undrained(passes),
             failure=failure,
         ),
         spans=[stored for one in restarts for stored in _stored_spans(one, clocks[one.clock], used, joules_in)],
@@ -103,7 +104,7 @@ def merge(
 def _declared(config: ExperimentConfig) -> Declared:
     # Engines name this setting alike; one that calls it otherwise has its cached tokens fail, which says so.
     cache = config.section.engine_args().get("enable_prefix_caching") is True
-    return Declared(power_limit_w=config.power_limit_w, prefix_cache=cache)
+    return Declared(power_limit_w=config.power_limit_w, prefix_cache=cache, warm_up=config.warmup, idle=config.idle)
 
 
 def _completed(

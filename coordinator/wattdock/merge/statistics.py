@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
-OUTLIER_SCORE, MAD_TO_SCORE = 3.5, 0.6745
+OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
     "repetitions of this experiment on these GPUs, this machine and this day; not other GPUs of the model, other "
     "prompts, nor the sensors' gain"
@@ -110,10 +110,14 @@ def _within(groups: Sequence[Sequence[float]]) -> tuple[float | None, int]:
 
 
 def _far(values: Sequence[float]) -> list[int]:
-    """Positions of the values that stand out by their modified z-score."""
+    """Positions of the values that stand out by their modified z-score.
+
+    Where more than half of the values are equal, by the mean absolute deviation instead of the median one.
+    Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
+    """
     distances = np.abs(np.array(values) - np.median(values))
-    deviation = float(np.median(distances))
-    return np.flatnonzero(MAD_TO_SCORE * distances > OUTLIER_SCORE * deviation).tolist() if deviation else []
+    deviation = float(np.median(distances)) / MAD_TO_SCORE or MEAN_DEVIATION_TO_SCORE * float(np.mean(distances))
+    return np.flatnonzero(distances > OUTLIER_SCORE * deviation).tolist() if deviation else []
 
 
 def _spread(values: Sequence[float]) -> float | None:

@@ -16,6 +16,7 @@ from wattdock.results.sharing import sharing_checks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wattdock.config.experiment import IdleSpec, WarmUpSpec
     from wattdock.results.derived import Compute, Statistics
     from wattdock.results.energy import EnergyResult
     from wattdock.results.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
@@ -36,10 +37,13 @@ class Declared:
     Attributes:
         power_limit_w: A power limit other than the default.
         prefix_cache: The engine's prefix cache is switched on.
+        warm_up, idle: The limits within which nothing was to drift.
     """
 
-    power_limit_w: float | None = None
-    prefix_cache: bool = False
+    power_limit_w: float | None
+    prefix_cache: bool
+    warm_up: WarmUpSpec
+    idle: IdleSpec
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ def audit(
     restarts: Restarts,
     *,
     token_disagreements: Sequence[str],
+    undrained: Sequence[str],
     failure: Failure | None,
 ) -> Audit:
     """Return every check and the verdict.
@@ -67,6 +72,7 @@ def audit(
     Args:
         restarts: What was seen in each of them.
         token_disagreements: Passes whose token counts contradict each other.
+        undrained: Passes that ended before their work had.
         failure: Why the experiment did not finish; None where it did.
     """
     energy, environment = measured.energy, measured.environment
@@ -80,6 +86,7 @@ def audit(
         _one_environment_check(environment, energy),
         _window_check(energy),
         _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
+        _check("passes drained", bool(energy.passes) and not undrained, "; ".join(undrained) or "all work inside"),
         *sharing_checks(environment, energy, restarts),
         *procedure_checks(
             measured.procedure,
@@ -87,6 +94,8 @@ def audit(
             measured.statistics,
             measured.performance,
             used=environment.gpu_uuids,
+            warm_up=declared.warm_up,
+            idle=declared.idle,
             cache_declared=declared.prefix_cache,
         ),
         *gpu_checks(

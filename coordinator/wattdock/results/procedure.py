@@ -64,12 +64,15 @@ class Drift(Stored):
 
     Attributes:
         relative: Second ÷ first − 1; null with the reason.
+        standard_error: Of `relative`, in an open loop; null elsewhere. Arrivals by chance put more work into one half
+            than into the other, so there `relative` is how power at equal work changed over the pass.
     """
 
     restart: int
     pass_index: int
     quantity: str
     relative: float | None
+    standard_error: float | None = None
     reason: str | None = None
 
 

@@ -87,8 +87,8 @@ class Performance(Stored):
         arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
         arrivals_expected: How many arrive on average until a pass takes no more, over all passes. Where far fewer were
             served, the rest never entered the engine, and latencies leave out the longest waits.
-        backlog_slope: Seconds by which a schedule's delay grows per second, in the worst pass: 0 for an engine that
-            keeps up, 0.25 for one that serves 80 % of what is offered.
+        backlog_slope: Seconds by which requests' delay grows per second, before they enter the engine or in all, in the
+            worst pass: 0 for an engine that keeps up, 0.25 for one that serves 80 % of what is offered.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
             arrival where there was one, else from submission.
     """
