@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from merge_samples import measured, request
+from merge_samples import measured, request, stepped_power, timeline
 
-from wattdock.clock import ClockCheck
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.clock import NS_PER_S, ClockCheck, now_ns
+from wattdock.config.experiment import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
 from wattdock.interrupts import Interrupts
-from wattdock.measure import Collected, Session, measure
+from wattdock.measure import Collected, Session, measure, rest
 from wattdock.meter.none import NoMeter
+from wattdock.meter.timeline import MeterEvent
 from wattdock.models.folder import ModelFolder
 from wattdock.models.shapes import shape_config
 from wattdock.progress import Silent
+from wattdock.steadiness import AtRest, above_band, at_rest
 
 if TYPE_CHECKING:
+    from wattdock.meter.timeline import Timeline
     from wattdock.records import GeneratedPass
 
+GPU = "GPU-a"
 MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, 1, config=shape_config("tiny-llama"))
 
 
@@ -61,3 +66,40 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
     with pytest.raises(RunnerError, match="the runner died"):
         measure(session, Collected(config, 0))
     assert kept == [[True], [True, False]]
+
+
+class Cooling(NoMeter):
+    """A meter of one GPU that draws 100 W for three seconds from now on, and 80 W afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__("test")
+        now_s = now_ns() / NS_PER_S
+        self._gpu = stepped_power(GPU, [(now_s + 3, 100), (30, 80)])
+        told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
+        self._gpu = dataclasses.replace(self._gpu, events=(told,))
+
+    def peek(self) -> Timeline:
+        """As if what is to come had been seen already."""
+        return timeline(self._gpu)
+
+
+@pytest.mark.parametrize(("band", "watts"), [(0.05, 80), (0.5, 100)])
+def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_first(band: float, watts: int) -> None:
+    """A power that does not change is not enough: it may be that of a GPU that is still hot."""
+    limits = IdleSpec(duration_s=0.5, band=band)
+    first = {GPU: AtRest(80.0, None)}
+    meter, said = Cooling(), list[str]()
+    span = rest(meter, "idle-empty", limits, [GPU], check=lambda: None, say=said.append, first=first)
+    assert at_rest(meter.peek().gpus, span, [GPU])[GPU].power_w == pytest.approx(watts, rel=1e-3)
+    assert (first, said) == ({GPU: AtRest(80.0, None)}, [])
+
+
+def test_a_gpu_that_does_not_cool_down_is_told_at_the_cap() -> None:
+    """In power and in temperature, each with what it was at first."""
+    hot, cold = {GPU: AtRest(90.0, 50.0)}, {GPU: AtRest(80.0, 40.0)}
+    assert above_band(hot, cold, IdleSpec()) == (
+        f"{GPU}: 90.0 W, 80.0 W at first (limit +5%)",
+        f"{GPU}: 50 °C, 40 °C at first (limit +5 °C)",
+    )
+    assert above_band(cold, hot, IdleSpec()) == ()
+    assert above_band(hot, {}, IdleSpec()) == ()

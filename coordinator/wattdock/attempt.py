@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from wattdock.meter.protocol import Meter
     from wattdock.models import ModelFolder
     from wattdock.progress import Progress
+    from wattdock.steadiness import AtRest
     from wattdock.study.row import Row
 
 # A span has energy only with a few counter changes before it; the launch comes first.
@@ -56,6 +57,7 @@ class Attempt:
         log: Where this runner's output goes; it is added to each served row's log.
         standing: Tells how far the whole study is.
         lease_fds: Leases that the runner's keeper is to hold too, until nothing of the runner is left.
+        first_rest: What GPUs were like before the run's first runner; the same for all of its attempts.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class Attempt:
         progress: Progress,
         standing: Callable[[], str] = str,
         lease_fds: tuple[int, ...] = (),
+        first_rest: dict[str, AtRest],
     ) -> None:
         self._pending, self._home, self._log, self._progress = pending, home, log, progress
         self._standing, self._lease_fds = standing, lease_fds
+        self._first_rest = first_rest
         self._ready = pending[0].ready
         self._opening = Collected(pending[0].config, restart, stage="model")
         self._served: list[tuple[Row, Collected, str]] = []
@@ -195,7 +199,8 @@ class Attempt:
             return
         self._opening.stage = "idle-empty"
         self._progress.say(f"idle-empty: {limits.duration_s:g} s before the runner starts")
-        span = rest(meter, "idle-empty", limits, gpu_uuids, check=interrupts.check, say=self._progress.say)
+        check, say = interrupts.check, self._progress.say
+        span = rest(meter, "idle-empty", limits, gpu_uuids, check=check, say=say, first=self._first_rest)
         self._opening.spans.append(span)
         self._opening.stage = "launch"
 

@@ -18,7 +18,7 @@ from wattdock.errors import RunnerError
 from wattdock.host.cpus import cpu_times, times_around
 from wattdock.prompts import load_prompts, varied
 from wattdock.records import MeasuredPass, RestartRecord, Span, WarmUpSample
-from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.steadiness import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wattdock.progress import Progress
     from wattdock.records import GeneratedPass, Loaded
     from wattdock.results.result import Failure
+    from wattdock.steadiness import AtRest
     from wattdock_proto.v1 import runner_pb2 as pb
 
 # How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
@@ -180,10 +181,13 @@ def rest(
     *,
     check: Callable[[], None],
     say: Callable[[str], None],
+    first: dict[str, AtRest] | None = None,
 ) -> Span:
     """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span.
 
     Args:
+        first: What they were like before the run's first runner, to which they are to cool down; those it lacks are
+            added. None where they have work behind them that stays loaded.
         check: Called at least twice a second; what it raises ends the wait.
         say: Is told what was not at rest when the cap came.
     """
@@ -195,10 +199,16 @@ def rest(
         # The counter's next changes show where the span ends.
         end_ns = now_ns() - round(SETTLE_S * NS_PER_S)
         span = Span(name, end_ns - length_ns, end_ns, drained=True)
-        unsettled = idle_unsettled(meter.peek().gpus, span, gpu_uuids, limits)
+        gpus = meter.peek().gpus
+        unsettled = idle_unsettled(gpus, span, gpu_uuids, limits)
+        if first is not None:
+            now = at_rest(gpus, span, gpu_uuids)
+            unsettled += above_band(now, first, limits)
         if not unsettled or now_ns() - began_ns >= cap_ns:
             for finding in unsettled:
                 say(f"{name}: not at rest after {limits.cap_s:g} s: {finding}")
+            if first is not None:
+                first.update(now | first)
             return span
         wait_s = REST_CHECK_S
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from wattdock.fallbacks import Step
     from wattdock.progress import Progress
     from wattdock.results.result import ExperimentResult
+    from wattdock.steadiness import AtRest
     from wattdock.study.folder import StudyFolder
     from wattdock.study.record_file import Served
     from wattdock.study.row import Row
@@ -186,6 +187,7 @@ class _Loop:
         self._ready = {one.config.experiment_id: one for one in ready}
         self._fallen: deque[ExperimentResult] = deque()
         self._left_begun = False
+        self._first_rest: dict[str, AtRest] = {}
         for one in stored:
             self._note_fallen(one.result)
 
@@ -234,6 +236,7 @@ class _Loop:
             progress=self._progress,
             standing=self.standing,
             lease_fds=self._where.lease_fds,
+            first_rest=self._first_rest,
         )
         attempt.run(interrupts)
         failure = next((row.failure for row in reversed(rows) if row not in pending and row.failure), None)

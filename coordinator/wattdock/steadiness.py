@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.energy import EnergyCurve
+from wattdock.energy import EnergyCurve, span_energy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -142,6 +142,40 @@ def idle_unsettled(
             found.append(f"{uuid}: temperature unknown")
         elif np.ptp(temperatures) > limits.temperature_c:
             found.append(f"{uuid}: {temperatures[0]:g} °C, then {temperatures[-1]:g} °C")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """One GPU in a span without work: its mean power and temperature; None where one of them is unknown."""
+
+    power_w: float | None
+    temperature_c: float | None
+
+
+def at_rest(gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str]) -> dict[str, AtRest]:
+    """Return what the GPUs that the meter saw were like in a span without work, by UUID."""
+    found = {}
+    for uuid in uuids:
+        if (gpu := gpus.get(uuid)) is not None:
+            temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
+            found[uuid] = AtRest(
+                span_energy(gpu, span.start_ns, span.end_ns).mean_power_w,
+                float(np.mean(temperatures)) if len(temperatures) else None,
+            )
+    return found
+
+
+def above_band(now: Mapping[str, AtRest], first: Mapping[str, AtRest], limits: IdleSpec) -> tuple[str, ...]:
+    """Return which GPUs have not cooled down yet to what they were at first, and by how much."""
+    found = []
+    for uuid in (uuid for uuid in now if uuid in first):
+        watts, celsius = now[uuid].power_w, now[uuid].temperature_c
+        watts_first, celsius_first = first[uuid].power_w, first[uuid].temperature_c
+        if watts and watts_first and watts / watts_first - 1 > limits.band:
+            found.append(f"{uuid}: {watts:.1f} W, {watts_first:.1f} W at first (limit {limits.band:+.0%})")
+        if celsius is not None and celsius_first is not None and celsius - celsius_first > limits.band_c:
+            found.append(f"{uuid}: {celsius:g} °C, {celsius_first:g} °C at first (limit {limits.band_c:+g} °C)")
     return tuple(found)
 
 

@@ -126,12 +126,16 @@ class IdleSpec(Written):
         duration_s: Length of each idle span; 0 takes none.
         settled: Largest relative difference between the mean powers of a span's halves; until then it is waited.
         temperature_c: Largest change of a GPU's temperature within the span.
+        band, band_c: How much more power (relative), and how much warmer, than before the run's first runner a GPU may
+            be when a later one starts.
         cap_s: After this long the span counts all the same; the result says that it did not settle.
     """
 
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     settled: Annotated[float, Field(gt=0, lt=1)] = 0.01
     temperature_c: Annotated[float, Field(gt=0)] = 1.0
+    band: Annotated[float, Field(gt=0)] = 0.05
+    band_c: Annotated[float, Field(gt=0)] = 5.0
     cap_s: Seconds = 300
 
 
