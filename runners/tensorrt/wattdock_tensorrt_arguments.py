@@ -26,7 +26,10 @@ ELSEWHERE |= {"mpi_session", "orchestrator_type", "gpus_per_node", "env_override
 ELSEWHERE |= {"load_format", "telemetry_config", "otlp_traces_endpoint", "decoding_config"}
 # What wattdock adds: shorter names for the split, and which of the two engines.
 BACKENDS = ("pytorch", "tensorrt")
+# It changes single values of config.json: FLOPs, memory and revision would be of a model that did not run.
+REFUSED = "another model would run than the one that the result describes; write it into a folder's config.json"
 OWN = {"backend": Argument((str,), BACKENDS), "tp_size": Argument((int,)), "pp_size": Argument((int,))}
+OWN |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
 
 SOURCE = Path("llmapi", "llm_args.py")
 ARGUMENT_CLASSES = ("TorchLlmArgs", "TrtLlmArgs")

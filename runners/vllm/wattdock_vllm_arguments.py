@@ -21,6 +21,21 @@ OURS = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "t
 OURS |= {"hf_token", "worker_extension_cls"}
 # Several engines, or several machines: one runner is one engine on one host.
 ELSEWHERE = ("data_parallel", "master_", "nnodes", "node_rank", "_")
+# Another model than the folder's config.json describes: FLOPs, memory and revision would be of one that did not run.
+_MODEL = "another model would run than the one that the result describes; "
+_FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
+_HUB = _MODEL + "set model.id and model.revision instead"
+REFUSED = {
+    "hf_overrides": _FOLDER,
+    "hf_config_path": _FOLDER,
+    "config_format": _FOLDER,
+    "model_class_overrides": _FOLDER,
+    "model_weights": _FOLDER,
+    "ignore_patterns": _FOLDER,
+    "convert": _FOLDER,
+    "revision": _HUB,
+    "code_revision": _HUB,
+}
 JSON_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "dict": (dict,),
@@ -36,7 +51,7 @@ ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
 
 
 def engine_arguments() -> dict[str, Argument] | None:
-    """Return the arguments that a caller may set, or None where no vLLM is installed.
+    """Return the arguments that are not wattdock's own, some of them refused; None where no vLLM is installed.
 
     Source: class EngineArgs in vllm/engine/arg_utils.py.
     """
@@ -57,7 +72,7 @@ def arguments_in(source: str) -> dict[str, Argument]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }
     return {
-        name: Argument(json_types(annotation))
+        name: Argument(json_types(annotation), refused=REFUSED.get(name, ""))
         for name, annotation in annotated.items()
         if name not in OURS and not name.startswith(ELSEWHERE)
     }

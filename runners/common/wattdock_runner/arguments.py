@@ -19,10 +19,15 @@ FEW = 30
 
 @dataclass(frozen=True)
 class Argument:
-    """One engine argument: the types that JSON may bring, and the only values allowed (empty: any)."""
+    """One engine argument: the types that JSON may bring, and the only values allowed (empty: any).
+
+    Attributes:
+        refused: Why no value is taken though the engine has the argument, and what to do instead; empty where it is.
+    """
 
     types: tuple[type, ...]
     choices: tuple[object, ...] = ()
+    refused: str = ""
 
 
 def unknown_name(kind: str, given: str, valid: Iterable[str]) -> InvalidRequest:
@@ -54,15 +59,22 @@ def parse_engine_args(text: str) -> dict[str, object]:
 
 
 def check_engine_args(given: Mapping[str, object], known: Mapping[str, Argument]) -> None:
-    """Accept `given` only if every name is known and every value has a declared type and choice.
+    """Accept `given` only if every name is known and taken, and every value has a declared type and choice.
 
     Raises:
         InvalidRequest: Names the argument, the value seen and what is valid.
     """
     for name, value in given.items():
         if name not in known:
-            raise unknown_name("engine argument", name, known)
+            raise unknown_name("engine argument", name, takeable(known))
+        if why := known[name].refused:
+            raise InvalidRequest(f"engine argument {name!r} is not taken: {why}")
         _check_value(name, value, known[name])
+
+
+def takeable(known: Mapping[str, Argument]) -> list[str]:
+    """Return the names that a caller may give, in order."""
+    return sorted(name for name, one in known.items() if not one.refused)
 
 
 def _check_value(name: str, value: object, argument: Argument) -> None:

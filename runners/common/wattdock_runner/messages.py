@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import environment
-from wattdock_runner.arguments import parse_engine_args
+from wattdock_runner.arguments import parse_engine_args, takeable
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Sampling, Workload
 from wattdock_runner.errors import InvalidRequest
 
@@ -151,7 +151,7 @@ def describe_message(backend: Backend, protocol_version: int, clock: pb.ClockRea
         package_versions=environment.package_versions(backend.packages),
         python_version=environment.python_version(),
         arrivals=[_ARRIVAL_NUMBERS[arrival] for arrival in backend.arrivals],
-        engine_arguments=sorted(backend.engine_arguments or ()),
+        engine_arguments=takeable(backend.engine_arguments or {}),
         clock=clock,
         supported_versions=backend.supported_versions,
     )

@@ -12,6 +12,7 @@ KNOWN = {
     "threads": Argument((int,)),
     "share": Argument((float,)),
     "eager": Argument((bool,)),
+    "overrides": Argument((dict,), refused="another model would run; write it into its folder"),
 }
 
 
@@ -30,6 +31,10 @@ def test_valid_arguments_pass() -> None:
         ({"share": False}, "engine argument 'share' must be a number, not true or false (False)"),
         ({"eager": 1}, "engine argument 'eager' must be true or false, not a whole number (1)"),
         ({"device_map": "cpu"}, "engine argument 'device_map' must be one of \"auto\", null, not 'cpu'"),
+        (
+            {"overrides": {}},
+            "engine argument 'overrides' is not taken: another model would run; write it into its folder",
+        ),
         ({"device_map": 3}, "engine argument 'device_map' must be null or text, not a whole number (3)"),
     ],
 )

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from contract.runner_process import VLLM_FOLDER
 
+from wattdock_runner.arguments import check_engine_args, takeable
+from wattdock_runner.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -47,6 +50,16 @@ def arguments() -> ModuleType:
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
     """Secrets, other machines and private fields are left out."""
     assert set(arguments.arguments_in(SOURCE)) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
+
+
+def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
+    """One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk."""
+    source = "class EngineArgs:\n    hf_overrides: HfOverrides = 1\n    hf_config_path: str | None = None\n"
+    known = arguments.arguments_in(source + "    model_weights: str = ''\n    seed: int = 0\n")
+    for name in ("hf_overrides", "hf_config_path", "model_weights"):
+        with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: another model would run .* model\.path"):
+            check_engine_args({name: {"num_experts_per_tok": 1}}, known)
+    assert takeable(known) == ["seed"]
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,7 @@ def test_describe_loads_no_engine_and_names_the_versions_it_supports(runner: Run
     [
         ({"engine_args": {"tensor_paralel_size": 1}}, "INVALID_ARGUMENT", "did you mean 'tensor_parallel_size'"),
         ({"engine_args": {"max_model_len": 100_000}}, "INVALID_ARGUMENT", "max_model_len (100000)"),
+        ({"engine_args": {"hf_overrides": {"num_hidden_layers": 1}}}, "INVALID_ARGUMENT", "another model would run"),
         ({"engine_args": {"kv_cache_dtype": "int3"}}, "INVALID_ARGUMENT", "cache_dtype"),
         ({"engine_args": {"kv_cache_memory_bytes": 1000}}, "RESOURCE_EXHAUSTED", "cache blocks"),
         ({"engine_args": {"kv_cache_memory_bytes": 200_000}}, "RESOURCE_EXHAUSTED", "KV cache"),
