@@ -172,6 +172,9 @@ class Bench:
                 say(" | ".join(ratio_row(claim)))
 
         comparison.run(arms, after_each)
+        if (shortest_s := min(took_s for _, took_s, _ in comparison.blocks)) < self._options.block_s:
+            for claim in comparison.claims:
+                claim.void = f"a block took {shortest_s:.1f} s, less than {self._options.block_s:g}"
 
     def _quadruples(self, name: str, block: Block) -> int:
         """Return how many quadruples of blocks a comparison gets; decided before its first block."""
@@ -277,6 +280,8 @@ def main() -> int:
     sys.stdout.write(document)
     if options.output == PROGRESS:
         write_whole(KEPT, document)
+    for note in bench.figures.notes:
+        say(f"not measured: {note}")
     if missing := unmet(bench.claims):
         say(f"not shown as it has to be, and unresolved is no pass: {'; '.join(missing)}")
         return ExitCode.REGRESSION

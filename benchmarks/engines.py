@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600
 # A block must not end up shorter than asked for because the machine has become a little faster.
-HEADROOM = 1.08
+HEADROOM = 1.25
 # A trial this much shorter than a block is long enough to tell how much work fills one.
 TRIAL_SHARE = 0.2
 

@@ -84,7 +84,12 @@ class Figures:
                 "on": one.on,
                 "requests": one.requests,
                 "claims": {
-                    claim.what: {"limit": claim.limit, "planned": claim.planned, "log_ratios": claim.log_ratios}
+                    claim.what: {
+                        "limit": claim.limit,
+                        "planned": claim.planned,
+                        "log_ratios": claim.log_ratios,
+                        "void": claim.void,
+                    }
                     for claim in one.claims
                 },
                 "seconds": one.durations_s,
@@ -113,7 +118,8 @@ def ratio_row(claim: Claim) -> tuple[str, ...]:
     n = str(seen.n) if seen.n == claim.planned else f"{seen.n} of {claim.planned}"
     lower = "–" if seen.lower is None else f"{seen.lower:.4f}"
     margin = "–" if seen.margin is None else f"{seen.margin:.2%}"
-    return (claim.what, n, f"{seen.ratio:.4f}", lower, f"{claim.limit:g}", margin, f"**{claim.verdict}**")
+    verdict = f"**{claim.verdict}**" + (f": {claim.void}" if claim.void else "")
+    return (claim.what, n, f"{seen.ratio:.4f}", lower, f"{claim.limit:g}", margin, verdict)
 
 
 def details(one: Comparison) -> Iterator[str]:

@@ -102,12 +102,14 @@ class Claim:
         what: What is compared, for people.
         planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
         log_ratios: One per quadruple so far.
+        void: Why it shows nothing, whatever its values are; None where it does.
     """
 
     what: str
     limit: float
     planned: int
     log_ratios: list[float] = field(default_factory=list)
+    void: str | None = None
 
     @property
     def seen(self) -> Bounds | None:
@@ -118,4 +120,4 @@ class Claim:
     def verdict(self) -> Verdict:
         """Unresolved until all planned quadruples are there."""
         seen = self.seen
-        return judge(seen, self.limit) if seen and seen.n == self.planned else "unresolved"
+        return judge(seen, self.limit) if seen and seen.n == self.planned and not self.void else "unresolved"

@@ -50,7 +50,8 @@ def pooled(runs: list[dict[str, Any]]) -> dict[str, list[Claim]]:
 def _claim(runs: list[dict[str, Any]], name: str, what: str) -> Claim:
     kept = [run["comparisons"][name]["claims"][what] for run in runs]
     values = [value for one in kept for value in one["log_ratios"]]
-    return Claim(what, kept[0]["limit"], sum(one["planned"] for one in kept), values)
+    void = next((one["void"] for one in kept if one.get("void")), None)
+    return Claim(what, kept[0]["limit"], sum(one["planned"] for one in kept), values, void)
 
 
 def main() -> int:

@@ -135,6 +135,13 @@ def test_a_run_cut_short_is_unresolved_however_good_it_looks() -> None:
     assert (short.verdict, whole.verdict) == ("unresolved", "holds")
 
 
+def test_a_block_that_was_too_short_shows_nothing() -> None:
+    """However good its values are."""
+    sound = Claim("", 0.995, 3, log_ratios=[-0.001, 0.0, 0.001])
+    assert sound.verdict == "holds"
+    assert Claim("", 0.995, 3, void="a block took 9.8 s", log_ratios=sound.log_ratios).verdict == "unresolved"
+
+
 def test_each_arm_comes_after_itself_as_often_as_after_the_other() -> None:
     """So that what a pass leaves behind disturbs both; but for the first pass, which comes after none."""
     for number in (0, 1):

@@ -40,6 +40,14 @@ def test_a_run_cut_short_leaves_the_whole_unresolved() -> None:
     assert pooled([run(0.0, -1e-4, 1e-4), run(0.0, 0.0, planned=3)])["meter"][0].verdict == "unresolved"
 
 
+def test_a_run_that_shows_nothing_leaves_the_whole_unresolved() -> None:
+    """It was planned, so it cannot be left out either."""
+    sound, short = run(0.0, -1e-4, 1e-4), run(0.0, 1e-4)
+    short["comparisons"]["meter"]["claims"]["throughput"]["void"] = "a block took 9.8 s, less than 10"
+    throughput, latency = pooled([sound, short])["meter"]
+    assert (throughput.verdict, latency.verdict) == ("unresolved", "holds")
+
+
 @pytest.mark.parametrize("other", [run(0.0, limit=0.998), run(0.0, on="another engine")])
 def test_runs_of_different_comparisons_are_refused(other: dict[str, Any]) -> None:
     """Another limit is another claim, and another engine or length another cost."""

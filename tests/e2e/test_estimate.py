@@ -49,7 +49,7 @@ def test_a_split_that_heads_do_not_allow_is_refused_with_the_legal_ones(wattdock
 def test_figures_that_were_found_nowhere_are_printed_as_not_verified(wattdock: Command) -> None:
     """The first line says so."""
     done = wattdock("estimate", "gpt-sw3-40b", "--gpu", "H200")
-    assert done.stdout.splitlines()[0].startswith("NOT VERIFIED: the figures of gpt-sw3-40b were found in no source")
+    assert done.stdout.splitlines()[0].startswith("NOT VERIFIED: not all figures of gpt-sw3-40b were found in a source")
     assert "NOT VERIFIED" not in wattdock("estimate", "falcon-180b", "--gpu", "H200").stdout
 
 

@@ -99,6 +99,24 @@ def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() 
         assert fit({"model": "shape:llama-3.1-8b", "workload": full | early}).verdict == "uncertain"
 
 
+@pytest.mark.parametrize(
+    ("workload", "in_flight"),
+    [
+        ({"prompts": {"count": 8}}, 8),
+        ({"prompts": {"count": 8}, "min_duration_s": 20}, 256),
+        ({"prompts": {"count": 8}, "min_requests": 512}, 256),
+        ({"min_requests": 100}, 100),
+    ],
+)
+def test_prompts_that_come_again_fill_the_batch(workload: dict[str, Any], in_flight: int) -> None:
+    """Eight prompts are a ring where a pass goes on; a warm-up runs the same batches."""
+    config = ExperimentConfig.model_validate({"backend": "vllm", "workload": {"batch_size": 256, **workload}})
+    engine = config.section.memory()
+    assert engine is not None
+    assert demand_of(config, engine, Split()).requests == in_flight
+    assert config.workload.requests_per_warm_up == (in_flight if in_flight < 256 else 512)
+
+
 def test_replicas_share_the_requests_out() -> None:
     """Each of two engines holds half of them."""
     config = ExperimentConfig.model_validate(

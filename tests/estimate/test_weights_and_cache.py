@@ -201,6 +201,16 @@ def test_what_files_hold_is_taken_as_it_is() -> None:
         sized(config)
 
 
+@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+def test_eight_bits_are_of_the_layers_matrices_alone(dtype: str) -> None:
+    """As engines quantise them: keys and values, embeddings, head and activations stay as they were."""
+    config = presets()["llama-3.1-70b"].config
+    own, quantised = sized(config), sized(config, dtype=dtype)
+    assert (quantised.size.values, quantised.size.rest, quantised.dtype) == (2.0, 2.0, "bfloat16")
+    outside = 2 * 128_256 * 8192 * 2
+    assert quantised.weights - outside == pytest.approx((own.weights - outside) / 2, rel=1e-3)
+
+
 def test_experts_in_mxfp4_take_what_the_published_checkpoint_takes() -> None:
     """OpenAI puts gpt-oss-120b at 60.8 GiB and the 20b at 12.8 GiB."""
     for name, gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):

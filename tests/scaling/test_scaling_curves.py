@@ -109,6 +109,25 @@ def test_another_power_limit_is_another_setting() -> None:
     assert [len(one.points) for one in found] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "points"),
+    [
+        ({"variables": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}}, [1, 1]),
+        ({"dataset": "prompts.jsonl", "dataset_sha256": "e" * 64}, [1, 1]),
+        ({"dataset": "synthetic", "dataset_sha256": "e" * 64}, [1]),
+    ],
+)
+def test_other_engine_variables_or_another_prompts_file_are_another_setting(
+    changes: dict[str, Any], points: list[int]
+) -> None:
+    """Neither's mean would be of both; synthetic prompts of another seed are the same work."""
+    one, other = (document({"tensor_parallel_size": 1}, [100.0, 101.0, 102.0], None) for _ in range(2))
+    one["environment"] |= {"dataset": changes.get("dataset", "bundled"), "dataset_sha256": "d" * 64}
+    other["environment"] |= one["environment"] | changes
+    found, _ = settings({name: ExperimentResult.model_validate(made) for name, made in (("a", one), ("b", other))})
+    assert [len(setting.points) for setting in found] == points
+
+
 def test_amdahl_finds_the_serial_share_of_four_sizes_and_refuses_three() -> None:
     """A line through three points would say little of its own error."""
     results = {f"TP {gpus}": tensor(gpus) for gpus in (1, 2, 4, 8)}

@@ -103,4 +103,9 @@ class WorkloadSpec(Written):
     @property
     def requests_per_warm_up(self) -> int:
         """Two rounds with the passes' own sizes: the first pays for what is made once per size."""
-        return min(2 * self.batch_size, self.prompts_per_pass)
+        return 2 * self.batch_size if self.min_duration_s else min(2 * self.batch_size, self.requests_per_pass)
+
+    @property
+    def most_in_flight(self) -> int:
+        """How many requests run at once; fewer than `batch_size` only where a pass is no more than those."""
+        return self.batch_size if self.min_duration_s else min(self.batch_size, self.requests_per_pass)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from wattdock.estimate.architecture import Architecture
     from wattdock.estimate.fit import Demand, Needs
 
-MXFP4 = "mxfp4"
+# How a config calls what takes these: four bits for experts, eight for all matrices of layers.
+MXFP4, EIGHT_BITS = "mxfp4", "fp8"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def sized(config: Mapping[str, Any], *, file_bytes: int | None = None, dtype: st
     Args:
         config: Its config.json.
         file_bytes: Of its tensors on disk, which are what they are; None where there are none.
-        dtype: "auto" is the checkpoint's own; "mxfp4" quantises experts so; another one is of unquantised weights.
+        dtype: "auto" is the checkpoint's own; one of eight bits is of the layers' matrices, as engines quantise them,
+            and "mxfp4" of the experts'; another one is of unquantised weights.
 
     Raises:
         UnknownArchitectureError: The architecture, or how it is quantised, is not known.
@@ -62,8 +64,9 @@ def sized(config: Mapping[str, Any], *, file_bytes: int | None = None, dtype: st
     """
     model = architecture(config)
     own = model.dtype.removeprefix("torch.")
-    rest = own if dtype in ("auto", MXFP4) else dtype
-    quantised = {"quant_method": MXFP4} if dtype == MXFP4 else model.quantization if dtype == "auto" else {}
+    method = MXFP4 if dtype == MXFP4 else EIGHT_BITS if dtype != "auto" and bytes_of(dtype) == 1 else None
+    rest = own if dtype == "auto" or method else dtype
+    quantised = {"quant_method": method} if method else model.quantization if dtype == "auto" else {}
     try:
         size = precision(rest, quantised)
     except UnknownArchitectureError:

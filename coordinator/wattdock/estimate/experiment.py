@@ -101,7 +101,7 @@ def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> D
     together = work.arrival in ("batch", "closed") and not (work.output_spread or work.staggered_start)
     certain = is_exact and runs_to_the_end and together and not engine.queues
     # Replicas share the requests out among them.
-    in_flight = ceil(min(work.batch_size, work.prompts_per_pass) / split.replicas)
+    in_flight = ceil(work.most_in_flight / split.replicas)
     return Demand(
         requests=in_flight,
         context_tokens=prompt + work.max_output_tokens,

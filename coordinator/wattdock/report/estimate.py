@@ -68,12 +68,17 @@ def _head(found: Answer) -> list[str]:
         f"source: {figures.source}",
     ]
     if not figures.verified:
-        lines.insert(0, f"{UNVERIFIED}: the figures of {figures.name} were found in no source that was read")
+        lines.insert(0, f"{UNVERIFIED}: not all figures of {figures.name} were found in a source that was read")
+    if model.max_context and found.demand.context_tokens > model.max_context:
+        told = f"{found.demand.context_tokens:,} tokens are more than its {model.max_context:,} positions"
+        lines.append(f"note: {told}; engines refuse such requests")
     return lines + ([f"note: {figures.note}"] if figures.note else [])
 
 
 def _precision(found: Answer) -> str:
     size, dtype = found.sized.size, found.sized.dtype
+    if size.layers != size.rest:
+        return f"{dtype}, layers at {8 * size.layers:g} bits"
     return dtype if size.experts == size.rest else f"{dtype}, experts at {8 * size.experts:g} bits"
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from wattdock.results.result import ExperimentResult
 
 # Settings of backends that say how a model is spread; all others have to be equal on one curve.
+# Where prompts come from that are the same for the same workload.
+GENERATED = ("bundled", "synthetic")
 SPLIT_KEYS = {
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
     *("device_map", "tp_plan", "data_parallel_scaling"),
@@ -131,6 +133,9 @@ def _key(one: _Usable) -> str:
     section = {key: value for key, value in config.get(seen.backend, {}).items() if key not in SPLIT_KEYS}
     workload = {key: value for key, value in config["workload"].items() if key not in NOT_THE_WORK}
     what = [seen.model.name, seen.model.revision, seen.model.weights, seen.backend, seen.framework_version]
+    # A file under the same path may have changed; other prompts follow from the workload.
+    prompts = None if seen.dataset in GENERATED else seen.dataset_sha256
+    what += [json.dumps(seen.variables, sort_keys=True), prompts]
     gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.host_gpus if gpu.used})]
     return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
 
