@@ -22,6 +22,12 @@ def test_this_interpreter_will_do() -> None:
     assert check_python(sys.executable) == Path(sys.executable)
 
 
+def test_another_that_has_what_every_runner_needs_will_do(tmp_path: Path) -> None:
+    """It is tried, where the coordinator's own is not."""
+    other = program(tmp_path / "other", f'exec {sys.executable} "$@"')
+    assert check_python(other) == other
+
+
 def test_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """The message names what was written."""
     with pytest.raises(PreflightError, match=r"runner_python: .*/absent is not there"):
