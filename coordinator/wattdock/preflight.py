@@ -310,7 +310,7 @@ def _choose_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> L
         containers = find_containers(wanted, backend=config.backend, needs_gpu=on_gpu)
     except NoContainersError as error:
         if config.launcher == "docker":
-            raise PreflightError(f"launcher: docker: {error}") from error
+            raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
         return LauncherChoice("process", error.reason, f"--launcher docker; first: {error.remedy}")
     if config.runner_python:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")

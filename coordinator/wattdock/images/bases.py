@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.images.inputs import default_base
-from wattdock.images.registry import TAG_LENGTH, find_image, pull, tag, untag
-from wattdock.launch.engine import NoImageError
+from wattdock.images.registry import TAG_LENGTH, pull, tag, untag
+from wattdock.launch.engine import NoImageError, find_containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ def find_base(name: str, base: str, locked: Mapping[str, LockedImage]) -> Base:
         NoContainersError: No engine answers.
     """
     how = f"get it with: wattdock images pull {name} --bases (same --variant and --base)"
-    found = find_image(base_reference(name, base, locked), how, name=name).image
+    found = find_containers(base_reference(name, base, locked), backend=name, how=how).image
     return Base(base, found.id, own_digest(base, found.digests))
 
 

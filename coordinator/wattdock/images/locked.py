@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
 from wattdock.images.difference import image_differences
-from wattdock.images.registry import find_image, local_name, pull, tag_if_free
+from wattdock.images.registry import local_name, pull, tag_if_free
+from wattdock.launch.engine import find_containers
 
 if TYPE_CHECKING:
     from wattdock.images.lock import LockedImage, ReadLock
@@ -39,7 +40,7 @@ def find_locked(name: str, lock: ReadLock, *, needs_gpu: bool) -> tuple[Containe
     locked = lock.images.get(name)
     if locked is None:
         raise PreflightError(f"{lock.path} names no image for {name}; build one, then: wattdock images lock {name}")
-    found = find_image(_reference(name, locked), _how(name, locked), name=name, needs_gpu=needs_gpu)
+    found = find_containers(_reference(name, locked), backend=name, needs_gpu=needs_gpu, how=_how(name, locked))
     if differences := image_differences(locked, found):
         raise PreflightError(f"image {found.image.name} is not the locked one: {'; '.join(differences)}")
     return found, Pin(locked.repo_digest, lock.sha256)

@@ -11,8 +11,8 @@ from wattdock.images.difference import source_differences
 from wattdock.images.inputs import BASE_INPUT, VARIANT_INPUT, WHEELS, default_base, in_short, inputs_sha256, read_inputs
 from wattdock.images.labels import recipe_of
 from wattdock.images.lock import LockedImage
-from wattdock.images.registry import find_image, local_name, registry_digest
-from wattdock.launch.engine import NoContainersError, NoImageError
+from wattdock.images.registry import local_name, registry_digest
+from wattdock.launch.engine import NoContainersError, NoImageError, find_containers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ def new_entry(
     """
     how = f"build it with: wattdock images build {name}"
     try:
-        found = find_image(local_name(name), how, name=name)
+        found = find_containers(local_name(name), backend=name, how=how)
     except NoImageError:
         return without_image(name, before, unreachable)
     recipe = recipe_of(found.image.labels)

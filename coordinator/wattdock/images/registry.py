@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
 from wattdock.images.labels import INPUTS_SHA256, recipe_of
-from wattdock.launch.engine import DEFAULT_ENGINE, NoContainersError, connect, find_containers, image_from
+from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, image_from
 
 if TYPE_CHECKING:
-    from wattdock.launch.engine import Containers, Image
+    from wattdock.launch.engine import Image
 
 # As much of a hash as a tag shows.
 TAG_LENGTH = 12
@@ -32,24 +32,6 @@ def local_name(name: str) -> str:
 def engine_address() -> str:
     """Return the engine that DOCKER_HOST names, or the usual one."""
     return os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
-
-
-def find_image(reference: str, how: str, *, name: str, needs_gpu: bool = False) -> Containers:
-    """Return the engine and an image that it has.
-
-    Args:
-        how: What would bring it.
-        name: What it is an image of: "pytorch".
-
-    Raises:
-        NoImageError: The engine has no such image.
-        NoContainersError: No engine answers, or the image is for a CPU where a GPU is to be used.
-    """
-    try:
-        return find_containers(reference, backend=name, needs_gpu=needs_gpu, how=how)
-    except NoContainersError as error:
-        # Here nothing but a container will do.
-        raise type(error)(error.reason, error.remedy, instead="") from error
 
 
 def pull(reference: str) -> Image:
@@ -123,7 +105,7 @@ def push(name: str, to: str) -> str:
     from docker.errors import DockerException
 
     how = f"build it with: wattdock images build {name}"
-    image = find_image(local_name(name), how, name=name).image
+    image = find_containers(local_name(name), backend=name, how=how).image
     recipe = recipe_of(image.labels)
     if recipe is None:
         raise PreflightError(f"image {image.name} does not say what it was made from; {how}")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.images.difference import image_differences, source_differences
 from wattdock.images.inputs import BASE_INPUT, VARIANT_INPUT, in_short, read_inputs
-from wattdock.images.registry import NotInRegistryError, find_image, local_name, require_in_registry
-from wattdock.launch.engine import NoImageError
+from wattdock.images.registry import NotInRegistryError, local_name, require_in_registry
+from wattdock.launch.engine import NoImageError, find_containers
 
 if TYPE_CHECKING:
     from wattdock.images.lock import LockedImage
@@ -82,7 +82,7 @@ def asked_of_registry(status: ImageStatus, locked: LockedImage | None, *, offlin
 
 def _found(reference: str, name: str) -> Containers | None:
     try:
-        return find_image(reference, "build or pull it", name=name)
+        return find_containers(reference, backend=name, how="build or pull it")
     except NoImageError:
         return None
 

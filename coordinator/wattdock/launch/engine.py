@@ -24,7 +24,6 @@ PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
 VARIANT_LABEL = "wattdock.variant"
-INSTEAD = "or use --launcher process"
 
 
 class NoContainersError(PreflightError):
@@ -35,8 +34,8 @@ class NoContainersError(PreflightError):
         remedy: What to do about it.
     """
 
-    def __init__(self, reason: str, remedy: str, instead: str = f", {INSTEAD}") -> None:
-        super().__init__(f"{reason}; {remedy}{instead}")
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
         self.reason, self.remedy = reason, remedy
 
 
