@@ -58,11 +58,10 @@ def test_a_comparison_is_kept_with_its_verdict_and_the_exit_code_follows_it(tmp_
     kept, passes = tmp_path / "figures.md", tmp_path / "passes.json"
     arguments = ("--cpu", "--only", "energy,pytorch", "--block-s", "0.3", "--quadruples", "2")
     done = bench(*arguments, "--output", str(kept), "--passes", str(passes))
-    row = re.search(
-        r"^\| runner / bare loop, PyTorch \| 2 \| .* \| 0\.995 \| .* \| \*\*(\w+)\*\*(?:: a block took [\d.]+ s, less than 0\.3)? \|$",
-        done.stdout,
-        re.M,
-    )
+    # Blocks this short may end up shorter still.
+    verdict = r"\*\*(\w+)\*\*(?:: a block took [\d.]+ s, less than 0\.3)?"
+    seen = rf"^\| runner / bare loop, PyTorch \| 2 \| .* \| 0\.995 \| .* \| {verdict} \|$"
+    row = re.search(seen, done.stdout, re.M)
     assert row, done.stdout + done.stderr
     assert done.returncode == (0 if row[1] == "holds" else 9)
     assert (f"unresolved is no pass: pytorch ({row[1]})" in done.stderr) is (row[1] != "holds")
