@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from wattdock.durable import write_whole
 from wattdock.errors import MeterError, RunnerError, StoreError
 from wattdock.json_text import json_text
 from wattdock.launch.protocol import LaunchSpec
@@ -97,9 +98,7 @@ def store_card(card: MeterCard, *, home: Path) -> Path:
     file = _file(card.gpu_uuid, home)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_text(json_text(card, indent=2) + "\n", encoding="utf-8")
-        partial.replace(file)
+        write_whole(file, f"{json_text(card, indent=2)}\n".encode())
     except OSError as error:
         raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
     return file

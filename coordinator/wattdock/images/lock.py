@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from wattdock.durable import write_whole
 from wattdock.errors import ConfigError
 from wattdock.images.inputs import inputs_sha256
 from wattdock.launch.runners import REPO
@@ -145,6 +146,4 @@ def write_lock(path: Path, images: Mapping[str, LockedImage]) -> None:
 
     content = ImagesLock(images=dict(sorted(images.items()))).model_dump()
     text = HEADER + yaml.safe_dump(content, sort_keys=False, width=WIDTH)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, text.encode())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from wattdock.durable import sync
 from wattdock.errors import StoreError
 from wattdock.json_text import json_text
 from wattdock.results.result import SCHEMA_VERSION, ExperimentResult
@@ -152,13 +153,13 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
         pq.write_table(requests_table(restarts), partial / REQUESTS, compression="zstd")
         (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
         for written in (*partial.iterdir(), partial):
-            _sync(written)
+            sync(written)
         final = _rename(partial, parent / name)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     # The study's records go once this returns: a power cut must not take the name that replaces them.
-    _sync(parent)
+    sync(parent)
     return final
 
 
@@ -181,15 +182,6 @@ def _rescue(name: str, result: ExperimentResult, restarts: Sequence[RestartRecor
     except OSError:
         sys.stdout.write(json_text(result) + "\n")
         return "printed above, as JSON"
-
-
-def _sync(path: Path) -> None:
-    """Make a file's content, or a folder's names, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -12,9 +12,9 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from wattdock.durable import sync
 from wattdock.errors import StoreError
 from wattdock.json_text import json_text
-from wattdock.study.record_file import sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ class Journal:
         if len(whole) < len(content):
             self._file.truncate(len(whole))
         self.lines = parse(whole, path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
     def append(self, event: str, **facts: Any) -> None:
         """Add a line.

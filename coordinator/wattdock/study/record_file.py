@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import io
 import json
-import os
 import types
 import typing
 import zlib
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from wattdock import clock, records
+from wattdock.durable import write_whole
 from wattdock.errors import StoreError
 from wattdock.meter import timeline
 from wattdock.models.folder import ModelFolder  # noqa: TC001  (read at run time, see `_hints`)
@@ -77,17 +77,7 @@ def write_served(served: Served, path: Path) -> None:
     named: dict[str, Any] = {f"a{number}": array for number, array in enumerate(arrays)}
     named[DOCUMENT] = np.frombuffer(document, dtype=np.uint8)
     np.savez_compressed(content, **named)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    write_whole(path, content.getvalue())
 
 
 def read_served(path: Path) -> Served:
@@ -105,15 +95,6 @@ def read_served(path: Path) -> Served:
         raise StoreError(
             f"{path}: cannot be read ({error}); another version's? Remove it to measure its passes again"
         ) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names that were added to `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
