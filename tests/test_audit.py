@@ -113,6 +113,9 @@ def test_a_few_arrivals_tell_no_queue_that_grows(arrivals: int, share: float, sl
 
 
 ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
+LIMIT = ("power limit at its default or declared",)
+# Between the two passes, after the limits were read for the record.
+LIMIT_FALLS = {"power_limit_changes_at_s": 106.0, "power_limit_then_w": 400.0}
 UNREAD_PEAK = {"name": "NVIDIA H200 NVL"}
 
 
@@ -143,6 +146,10 @@ CAUGHT = [
     (("exclusive GPUs",), World(restarts=1, gpu={"processes": ()})),
     (("idle baselines",), World(restarts=1, gpu={"profile": (constant(80, 18), constant(120, 62), constant(500))})),
     (("power limit at its default or declared", "roofline"), World(restarts=1, gpu=ODD)),
+    (LIMIT, World(restarts=1, gpu=LIMIT_FALLS)),
+    (LIMIT, World(restarts=1, gpu={"unsupported": "power_limit"})),
+    (("clocks at their defaults",), World(restarts=1, gpu={"clocks_limited": 1, "sm_clock_mhz": 1200})),
+    (("clocks at their defaults",), World(restarts=1, gpu={"unsupported": "reasons"})),
     (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
     (("repeats enough", "interval narrow enough"), World(restarts=1)),
     (("repeats enough",), World(restarts=2)),

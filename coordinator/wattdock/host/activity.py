@@ -11,13 +11,10 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-import pynvml
-
 from wattdock.host import nvml
 from wattdock.host.nvml import told
 
 PROC = Path("/proc")
-CLOCKS_LIMITED = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
 KINDS = ("compute", "graphics", "mps")
 
 
@@ -68,14 +65,14 @@ def read_activity(gpu: nvml.Device) -> GpuActivity:
     Raises:
         NvmlError: It does not answer.
     """
-    reasons = told(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
+    limited = told(nvml.clocks_limited, gpu)
     return GpuActivity(
         power_w=told(nvml.power_usage_w, gpu),
         utilization_percent=told(nvml.gpu_utilization_percent, gpu),
         temperature_c=told(nvml.temperature_c, gpu),
         sm_clock_mhz=told(nvml.sm_clock_mhz, gpu),
         memory_clock_mhz=told(nvml.memory_clock_mhz, gpu),
-        clocks_limited=None if reasons is None else bool(reasons & CLOCKS_LIMITED),
+        clocks_limited=None if limited is None else bool(limited),
         has_counter=told(nvml.counter_mj, gpu) is not None,
         processes=tuple(
             ProcessOnGpu(pid, kind, memory_bytes, *owner_of(pid))

@@ -40,6 +40,7 @@ VIOLATIONS = {
     "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
 }
 MW_PER_W = 1_000
+CLOCKS_LIMITED = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
 # Arrays of readings are of signed 64 bits; a board of 1 kW would take 292,000 years to get there.
 LARGEST_MJ = 2**63 - 1
 NvmlError: type[Exception] = pynvml.NVMLError
@@ -236,6 +237,19 @@ def memory(gpu: Device) -> Memory:
 def memory_used_bytes(gpu: Device) -> float:
     """Return memory in use in bytes; on old drivers with the driver's own reserve."""
     return float(memory(gpu).used_bytes)
+
+
+def power_limit_w(gpu: Device) -> float:
+    """Return the power limit that is enforced, in watts."""
+    return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu)) / MW_PER_W
+
+
+def clocks_limited(gpu: Device) -> float:
+    """Return 1 where a setting (application or locked clocks) holds clocks down now, else 0; idle may not show it.
+
+    Source: NVML API, nvmlClocksEventReasonApplicationsClocksSetting.
+    """
+    return float(bool(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) & CLOCKS_LIMITED))
 
 
 def gpu_utilization_percent(gpu: Device) -> float:

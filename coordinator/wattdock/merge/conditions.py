@@ -32,6 +32,8 @@ SAMPLE_REACH_NS = NS_PER_S // 2
 MIN_COVERED = 0.75
 # Violation counters are read once a second, a little later where the GPU is busy.
 COUNTER_REACH_NS = 2 * NS_PER_S
+# Between two samples of a state; a host that stalls for a second or two still saw it before and after.
+STATE_GAP_NS = 5 * NS_PER_S
 
 # A pass, and what was seen of a GPU in its restart; None where nothing was.
 Part = tuple["GpuTimeline | None", "Span"]
@@ -53,6 +55,7 @@ def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used:
     throttled = {reason: found for reason in VIOLATIONS if (found := _throttled(parts, reason))}
     total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
     seconds = sum(span.duration_s for _, span in parts)
+    limited, limits_w = (_sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     return GpuConditions(
         gpu_uuid=uuid,
         used=is_used,
@@ -65,6 +68,8 @@ def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used:
         max_memory_temperature_c=over(parts, "memory_temperature_c", np.max),
         mean_power_w=None if total_j is None or not seconds else total_j / seconds,
         power_over_counter=_power_over_counter(parts, joules_in),
+        clocks_limited_share=max(float(np.mean(one)) for one in limited) if limited else None,
+        power_limits_w=(min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
     )
 
 
@@ -90,6 +95,21 @@ def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | No
             return None
         grown.append((grown_ns, elapsed_ns))
     return grown
+
+
+def _sampled_throughout(parts: list[Part], name: str) -> list[list[float]] | None:
+    """Return a state's samples in and around each pass; None where one has none near an end, or none for long."""
+    every = []
+    for gpu, span in parts:
+        series = gpu.series.get(name) if gpu else None
+        around = _around(series, span) if series else None
+        if series is None or around is None:
+            return None
+        inside = slice(around[0], around[1] + 1)
+        if int(np.diff(series.at_ns[inside]).max()) > STATE_GAP_NS:
+            return None
+        every.append([float(one) for one in series.value[inside]])
+    return every
 
 
 def _share(grown: Sequence[tuple[float, float]]) -> float:

@@ -24,6 +24,8 @@ SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
     "memory_used_bytes": nvml.memory_used_bytes,
     "gpu_utilization_percent": nvml.gpu_utilization_percent,
     "performance_state": nvml.performance_state,
+    "power_limit_w": nvml.power_limit_w,
+    "clocks_limited": nvml.clocks_limited,
     **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()},
 }
 

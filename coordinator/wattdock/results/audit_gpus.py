@@ -47,7 +47,8 @@ def gpu_checks(
     return [
         _throttling(used),
         _power_cap(used),
-        _power_limit(environment, declared_power_limit_w),
+        _power_limit(environment, used, declared_power_limit_w),
+        _clocks(used),
         _consistency(used),
         _events(environment, energy, restarts),
         _roofline(compute),
@@ -94,18 +95,39 @@ def _power_cap(used: Sequence[GpuConditions]) -> Check:
     )
 
 
-def _power_limit(environment: EnvironmentSnapshot, declared_w: float | None) -> Check:
+def _power_limit(
+    environment: EnvironmentSnapshot, conditions: Sequence[GpuConditions], declared_w: float | None
+) -> Check:
+    """Whether the limit was the wanted one before the last runner, and all through the passes of every one."""
     used = [gpu for gpu in environment.host_gpus if gpu.used]
     wanted = {gpu.uuid: gpu.power_limit_default_w if declared_w is None else declared_w for gpu in used}
-    odd = [gpu for gpu in used if gpu.power_limit_w != wanted[gpu.uuid]]
-    known = bool(used) and all(gpu.power_limit_w is not None and wanted[gpu.uuid] is not None for gpu in used)
-    seen = sorted({gpu.power_limit_w for gpu in used if gpu.power_limit_w is not None})
+    meanwhile = {one.gpu_uuid: one.power_limits_w for one in conditions}
+    told_w = {gpu.uuid: (gpu.power_limit_w, *(meanwhile.get(gpu.uuid) or ())) for gpu in used}
+    seen = [(wanted[uuid], limit) for uuid, limits in told_w.items() for limit in limits]
+    odd = [limit for want, limit in seen if None not in (want, limit) and limit != want]
+    known = bool(used) and all(None not in pair for pair in seen) and all(meanwhile.get(gpu.uuid) for gpu in used)
+    limits = sorted({limit for _, limit in seen if limit is not None})
+    told = ", ".join(f"{limit:g} W" for limit in limits) or "not known"
     return Check(
         name="power limit at its default or declared",
-        status="unknown" if not known else "fail" if odd else "pass",
-        figure=", ".join(f"{limit:g} W" for limit in seen) or "not known",
+        status="fail" if odd else "pass" if known else "unknown",
+        figure=told if known or odd else f"{told}; not read throughout every pass",
         threshold=f"{declared_w:g} W as declared" if declared_w is not None else "the default limit, or power_limit_w",
-        source="NVML",
+        source="NVML, before the runner and once a second in the passes",
+    )
+
+
+def _clocks(used: Sequence[GpuConditions]) -> Check:
+    """Whether anybody had set the clocks: a GPU that is held below what it can do has another energy per token."""
+    limited = {one.gpu_uuid: one.clocks_limited_share for one in used if one.clocks_limited_share}
+    known = bool(used) and all(one.clocks_limited_share is not None for one in used)
+    told = [f"held down by a setting in {share:.0%} of a pass ({uuid})" for uuid, share in limited.items()]
+    return Check(
+        name="clocks at their defaults",
+        status="fail" if limited else "pass" if known else "unknown",
+        figure=", ".join(told) or ("no setting held them down" if known else "not told throughout every pass"),
+        threshold="neither application nor locked clocks; nvidia-smi -rgc and -rac as root take them back",
+        source="NVML's reasons for clocks, once a second in the passes",
     )
 
 

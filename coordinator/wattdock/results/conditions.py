@@ -16,6 +16,9 @@ class GpuConditions(Stored):
             − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
             consistency of two readings of one sensor, not accuracy.
         mean_power_w: By the energy counter.
+        clocks_limited_share: Share of a pass's samples in which a setting (application or locked clocks) held clocks
+            down, of the pass in which it is largest; null where a pass was not sampled throughout.
+        power_limits_w: The lowest and the highest limit that was enforced in the passes; null as above.
     """
 
     gpu_uuid: str
@@ -28,6 +31,8 @@ class GpuConditions(Stored):
     max_memory_temperature_c: float | None
     mean_power_w: float | None
     power_over_counter: float | None
+    clocks_limited_share: float | None = None
+    power_limits_w: tuple[float, float] | None = None
 
 
 class Phases(Stored):
