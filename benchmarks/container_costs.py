@@ -19,9 +19,9 @@ from typing import Any
 
 from wattdock import __version__
 from wattdock.client import RunnerClient
+from wattdock.config.experiment import ContainerSpec
 from wattdock.errors import PreflightError
 from wattdock.images.build import revision
-from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher, create_and_start
 from wattdock.launch.engine import Containers, connect, find_containers
 from wattdock.launch.protocol import LaunchSpec
@@ -35,7 +35,7 @@ Row = tuple[str, str, str]
 
 def bench_launch(containers: Containers, scratch: Path) -> list[Row]:
     """How long until a runner in a container answers, and how much of that any container of its image would take."""
-    launcher = DockerLauncher(containers, cache=scratch / "cache", limits=Limits())
+    launcher = DockerLauncher(containers, cache=scratch / "cache", limits=ContainerSpec())
     floor_ms, started_ms, ready_ms = [], [], []
     for number in range(LAUNCHES):
         floor_ms.append(bare_start_ms(containers))

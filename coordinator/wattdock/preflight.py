@@ -18,7 +18,6 @@ from wattdock.host.machine import describe_machine
 from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
 from wattdock.images.lock import lock_path, read_lock
 from wattdock.images.locked import find_locked
-from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import environment_in_use
@@ -162,8 +161,7 @@ class Ready:
     def launcher(self, progress: Progress) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
         if containers := self.launch.containers:
-            limits = Limits(**self.config.container.model_dump(exclude={"image", "locked"}))
-            yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=limits)
+            yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=self.config.container)
             return
         if self.python:
             yield ProcessLauncher(self.python, keep_pythonpath=True)

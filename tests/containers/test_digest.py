@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wattdock.config.experiment import ContainerSpec
 from wattdock.errors import PreflightError
-from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import Containers, find_containers
 from wattdock.launch.protocol import LaunchSpec
@@ -31,7 +31,7 @@ def test_an_image_named_by_digest_is_that_image_or_none(
     found = find_containers(pinned, backend="fake")
     assert (found.image.id, found.image.digest) == (standin_image.image.id, pinned)
     spec = LaunchSpec(backend="good", runner_dir=tmp_path, log_path=tmp_path / "runner.log")
-    with DockerLauncher(found, cache=tmp_path / "cache", limits=Limits()).launch(spec) as runner:
+    with DockerLauncher(found, cache=tmp_path / "cache", limits=ContainerSpec()).launch(spec) as runner:
         assert runner.alive()
         runner.kill()
     client.images.remove(repository, force=True)

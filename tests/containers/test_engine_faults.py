@@ -18,7 +18,7 @@ from containers.engines import engine_address
 from fake_nvml import FakeGpu
 from unprivileged import give_to_user, popen_as_user, user_home
 
-from wattdock.launch.container import Limits
+from wattdock.config.experiment import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import Containers, connect, find_containers
 from wattdock.launch.protocol import LaunchSpec
@@ -186,7 +186,7 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
     if not noted.parent.is_dir():
         pytest.skip("this engine has no stand-in for NVIDIA's hook; tests/containers/engine.sh starts one that has")
     noted.unlink(missing_ok=True)
-    launcher = DockerLauncher(standin_image, cache=tmp_path / "cache", limits=Limits())
+    launcher = DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec())
     with launcher.launch(spec_in(tmp_path, gpu_uuids=("GPU-bbbb", "GPU-aaaa"))) as runner:
         told = json.loads(noted.read_text())
         runner.kill()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wattdock.config.experiment import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.launch.container import Limits
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, reap
 from wattdock.launch.process import ProcessLauncher
@@ -38,7 +38,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
     """One launcher of stand-ins."""
     if request.param == "docker":
         image = request.getfixturevalue("standin_image")
-        return DockerLauncher(image, cache=tmp_path / "cache", limits=Limits())
+        return DockerLauncher(image, cache=tmp_path / "cache", limits=ContainerSpec())
     program = tmp_path / "standin"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {STANDIN} "$@"\n')
     program.chmod(0o755)
@@ -173,7 +173,7 @@ def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
         reap()
         return not client.containers.list(all=True, filters={"id": runner.id})
 
-    with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=Limits()).launch(spec) as runner:
+    with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec()).launch(spec) as runner:
         with ThreadPoolExecutor(cleaners) as pool:
             assert all(one.result() for one in [pool.submit(clean) for _ in range(cleaners)])
         assert runner.exit_reason() == "its container was removed by somebody else"

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 LAUNCH = """
 import os, sys, time
 from pathlib import Path
-from wattdock.launch.container import Limits
+from wattdock.config.experiment import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import find_containers
 from wattdock.launch.protocol import LaunchSpec
 image, what, home = sys.argv[1:]
 log, model = Path(home, "runner.log"), Path(home, "model")
-launcher = DockerLauncher(find_containers(image, backend="probe"), cache=Path(home, "cache"), limits=Limits())
+launcher = DockerLauncher(find_containers(image, backend="probe"), cache=Path(home, "cache"), limits=ContainerSpec())
 spec = LaunchSpec(backend=what, runner_dir=Path(home), log_path=log, model_path=model if model.is_dir() else None)
 with launcher.launch(spec) as runner:
     while runner.alive():

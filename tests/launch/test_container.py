@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from wattdock.launch.container import Bind, Limits, User, create_arguments
+from wattdock.config.experiment import ContainerSpec
+from wattdock.launch.container import Bind, User, create_arguments
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.variables import container_variables
@@ -18,10 +19,12 @@ PODMAN = Engine("unix:///x", "podman", "5.2", rootless=True)
 REMAPPED = Engine("unix:///x", "docker", "28.0", remapped=True)
 SELINUX = Engine("unix:///x", "docker", "28.0", selinux=True)
 USER = User(1500, 1600)
-UNLIMITED = Limits()
+UNLIMITED = ContainerSpec()
 
 
-def described(engine: Engine = DOCKER, *, limits: Limits = UNLIMITED, gpus: tuple[str, ...] = ()) -> dict[str, Any]:
+def described(
+    engine: Engine = DOCKER, *, limits: ContainerSpec = UNLIMITED, gpus: tuple[str, ...] = ()
+) -> dict[str, Any]:
     spec = LaunchSpec("fake", Path("/r"), Path("/l"), gpu_uuids=gpus, labels={"experiment": "e"})
     return create_arguments(
         spec,
@@ -77,7 +80,7 @@ def test_without_gpus_an_image_that_asks_for_all_gets_none() -> None:
 
 def test_limits_are_bytes_and_no_swap_and_absent_unless_set() -> None:
     """Swap would make a measurement one of the disk."""
-    asked = described(limits=Limits(memory_gb=2, cpus=1.5, shm_gb=1, tmp_gb=3))
+    asked = described(limits=ContainerSpec(memory_gb=2, cpus=1.5, shm_gb=1, tmp_gb=3))
     assert (asked["mem_limit"], asked["memswap_limit"], asked["nano_cpus"]) == (2 * 10**9, 2 * 10**9, 1_500_000_000)
     assert (asked["shm_size"], asked["tmpfs"]) == (10**9, {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={3 * 10**9}"})
     assert (described()["mem_limit"], described()["nano_cpus"]) == (None, None)

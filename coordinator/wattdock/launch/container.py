@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from wattdock.config.experiment import ContainerSpec
     from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec
 
@@ -26,22 +27,6 @@ BYTES_PER_GB = 1_000_000_000
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 LOG_SIZE = "20m"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a container may use; None is no limit.
-
-    Attributes:
-        memory_gb: Memory without swap, in 10^9 bytes.
-        cpus: CPU time per time.
-        shm_gb, tmp_gb: Sizes of /dev/shm and /tmp, in 10^9 bytes; both take memory only as they are filled.
-    """
-
-    memory_gb: float | None = None
-    cpus: float | None = None
-    shm_gb: float = 16
-    tmp_gb: float = 16
 
 
 @dataclass(frozen=True)
@@ -84,7 +69,7 @@ def create_arguments(
     *,
     user: User,
     binds: tuple[Bind, ...],
-    limits: Limits,
+    limits: ContainerSpec,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what the docker SDK's `containers.create` is called with.
@@ -132,7 +117,7 @@ def _walls(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _resources(limits: Limits) -> dict[str, Any]:
+def _resources(limits: ContainerSpec) -> dict[str, Any]:
     from docker.types import LogConfig
 
     memory_bytes = None if limits.memory_gb is None else int(limits.memory_gb * BYTES_PER_GB)

@@ -21,7 +21,6 @@ from wattdock.launch.container import (
     MODEL_FOLDER,
     SOCKET_FOLDER,
     Bind,
-    Limits,
     User,
     create_arguments,
     ulimit_arguments,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
+    from wattdock.config.experiment import ContainerSpec
     from wattdock.launch.engine import Containers, Engine
     from wattdock.launch.protocol import LaunchSpec
 
@@ -50,7 +50,7 @@ class DockerLauncher:
 
     name = "docker"
 
-    def __init__(self, containers: Containers, *, cache: Path, limits: Limits) -> None:
+    def __init__(self, containers: Containers, *, cache: Path, limits: ContainerSpec) -> None:
         self._containers, self._cache, self._limits = containers, cache, limits
 
     def launch(self, spec: LaunchSpec) -> RunnerContainer:
