@@ -129,6 +129,8 @@ def test_the_split_is_held_against_passes_that_are_all_prefill(library: Path) ->
 
 # 600 W instead of 500 in the second of two passes.
 SECOND_PASS_DEARER = (*POWER[:4], constant(600, 25), *POWER[5:])
+# Over both passes these 38 W are 19.
+STRAY_IN_THE_SECOND = (constant(80, 106), constant(118, 28), constant(80))
 LOSS = ("energy measured", "meter without loss")
 # One restart is enough to see what is wrong with a GPU.
 CAUGHT = [
@@ -141,6 +143,7 @@ CAUGHT = [
     (("CPUs to itself",), World(restarts=1, cpu_others_share=0.4)),
     (("CPUs to itself",), World(restarts=1, cpu_others_share=None)),
     (("unused GPUs at idle power",), World(restarts=1, other={"profile": (constant(80, 75), constant(121))})),
+    (("unused GPUs at idle power",), World(restarts=1, other={"profile": STRAY_IN_THE_SECOND})),
     (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 2_000_000_000})),
     (("exclusive GPUs",), World(restarts=1, gpu={"processes": (RUNNER, FakeProcess(pid=4243))})),
     (("exclusive GPUs",), World(restarts=1, gpu={"processes": ()})),

@@ -46,12 +46,10 @@ def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
 
 
 def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
-    """Mean power in the passes less that before the runner started; None where one of them is unknown."""
+    """Mean power in the pass where it is largest, less that before the runner started; None where one is unknown."""
     empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w, idle_w = (
-        _mean_power_w(restart, uuid, spans, joules_in)
-        for spans in ([one.generated.span for one in restart.passes], empty)
-    )
+    busy_w = _largest([_mean_power_w(restart, uuid, [one.generated.span], joules_in) for one in restart.passes])
+    idle_w = _mean_power_w(restart, uuid, empty, joules_in)
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 
 

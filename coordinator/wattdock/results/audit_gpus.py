@@ -191,7 +191,7 @@ def _strays(restarts: Restarts) -> Check:
         name="unused GPUs at idle power",
         status="fail" if worst_w > MAX_STRAY_W else "pass" if len(known) == len(above_w) else "unknown",
         figure=", ".join(figures) or "no other GPU",
-        threshold=f"at most {MAX_STRAY_W:g} W above idle in each restart",
+        threshold=f"at most {MAX_STRAY_W:g} W above idle in each pass",
         source="energy counter in the passes and before their runner started; set idle.duration_s",
     )
 

@@ -29,8 +29,8 @@ class Restarts:
         process_lists: How often processes were listed.
         runner_lists: How many of these lists show the runner.
         counter_changes: How often the energy counter was seen to change.
-        above_idle_w: By how much a GPU that was not used drew more in the passes than before the runner started, W;
-            None where one of the two is unknown.
+        above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started,
+            W; None where one of the two is unknown.
     """
 
     process_lists: Mapping[str, int] = field(default_factory=dict)
