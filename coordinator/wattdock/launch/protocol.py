@@ -31,7 +31,7 @@ class LaunchSpec:
         model_path: The model folder on this host; None where the backend needs none.
         labels: What to mark it with, where the launcher can mark; a plain process cannot be marked.
         lease_fds: Descriptors of leases that are to be held until nothing of the runner is left, even should the
-            coordinator be killed; a launcher whose runners' keeper is no child of ours leaves them alone.
+            coordinator be killed.
     """
 
     backend: str

@@ -72,7 +72,7 @@ def points(rows: Sequence[Row]) -> list[Point]:
 
 
 def grouped(shown: Sequence[Point], of: Callable[[Point], str]) -> dict[str, list[Point]]:
-    """Return results of one backend, one model and one `of`, under a name of these; of the model where it varies."""
+    """Group by backend, model and `of`; the name leaves the model out where all have the same."""
     several = len({one.model for one in shown}) > 1
     groups: defaultdict[str, list[Point]] = defaultdict(list)
     for one in shown:

@@ -121,7 +121,7 @@ def thin(trace: Trace, most: int) -> Trace:
 
 
 def to_its_end(trace: Trace) -> Trace:
-    """Return a line of steps in which each value that a hole follows stands at its end too, or no step reaches it."""
+    """Repeat the last value before each gap at the gap's start, or the drawn step ends one point early."""
     if trace.source == "reading":
         return trace
     unknown = np.isnan(trace.value)

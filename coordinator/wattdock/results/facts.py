@@ -67,7 +67,7 @@ def everything(result: ExperimentResult) -> dict[str, str]:
 
 
 def conditions_of(seen: EnvironmentSnapshot) -> dict[str, str]:
-    """Return the same of a snapshot."""
+    """Return a snapshot's conditions, as `conditions` does for a result."""
     return {name: UNKNOWN if value is None else str(value) for name, value in _environment(seen)}
 
 

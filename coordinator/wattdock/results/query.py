@@ -143,7 +143,7 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
 
 
 def _answer(output_dir: Path, sql: str, parameters: dict[str, Any] | None = None, *, tell: Tell) -> pa.Table:
-    """Ask; where a file fails the whole query, ask again in a way, or of files, that it does not."""
+    """Run the query. If one file makes all of it fail, read files as bytes, then leave the broken ones out."""
     import duckdb
 
     source, spoiled = TEXT, dict[Path, str]()
@@ -167,7 +167,7 @@ def _answer(output_dir: Path, sql: str, parameters: dict[str, Any] | None = None
 
 
 def _faults_of_the_question() -> tuple[type[Exception], ...]:
-    """Return the errors that no file causes: looking through them all for one would only take time."""
+    """DuckDB's errors about the SQL itself; for these no file is checked."""
     import duckdb
 
     return duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError

@@ -20,7 +20,7 @@ class Breaker:
         self._rows: dict[str, tuple[tuple[str, str], int]] = {}
 
     def note(self, backend: str, failure: Failure | None, *, measured: bool) -> None:
-        """Note how an attempt ended; one that measured something first begins a new row."""
+        """Note how an attempt ended; one that measured something first starts the count again."""
         if failure is None:
             self._rows.pop(backend, None)
             return

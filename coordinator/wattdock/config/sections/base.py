@@ -47,7 +47,7 @@ class BackendSection(BaseModel):
 
     @property
     def work_factor(self) -> int:
-        """How many times the workload that is written is served."""
+        """What `workload` is multiplied by: the number of replicas under weak scaling, else 1."""
         return 1
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:  # noqa: ARG002
@@ -132,7 +132,7 @@ class ReplicableSection(BackendSection):
 
     @property
     def work_factor(self) -> int:
-        """How many times the workload that is written is served."""
+        """What `workload` is multiplied by: the number of replicas under weak scaling, else 1."""
         return self.data_parallel_size if self.data_parallel_scaling == "weak" else 1
 
     def require_servable(self, workload: WorkloadSpec) -> None:
