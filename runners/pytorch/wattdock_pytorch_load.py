@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
-from wattdock_pytorch_ranks import distributed_config, exchange_named, join, require_splittable
+from wattdock_pytorch_ranks import distributed_config, exchange_named, join, require_split, require_splittable
 from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
 
 from wattdock_runner.backend import LoadedModel
@@ -96,9 +96,11 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
         if order.rank:
             require_splittable(config, order.rank.count)
         placement = _placement(order, config, options, has_gpu)
-        if order.random_weights is not None:
-            return draw_model(empty_model(config, order.rank, **options), placement, order.random_weights)
-        return _read_weights(order, placement, options)
+        is_drawn = order.random_weights is not None
+        model = empty_model(config, order.rank, **options) if is_drawn else _read_weights(order, placement, options)
+        if order.rank:
+            require_split(model, order.rank.count)
+        return draw_model(model, placement, order.random_weights) if order.random_weights else model
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
 

@@ -25,6 +25,8 @@ BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 EXCHANGE_TIMEOUT = timedelta(hours=2)
 # gloo has no exception class of its own.
 EXCHANGE_WORDS = ("NCCL", "gloo")
+# Of a decoder's matrices, what every rank may hold whole: routers and small projections of some plans.
+WHOLE_SHARE = 0.1
 
 
 def join(rank: Rank, kind: str) -> torch.device:
@@ -114,6 +116,45 @@ def require_splittable(config: Any, count: int) -> None:
         f"{heads} attention heads and {kv_heads} KV heads cannot be shared out among {count} ranks; "
         f"possible: {', '.join(legal)}"
     )
+
+
+def require_split(model: Any, count: int) -> None:
+    """Accept a model of which this rank holds its part only, as transformers' plan for it left it.
+
+    A plan may name few of a model's layers, or none but the output head: every rank would then compute the decoder.
+
+    Raises:
+        InvalidRequest: Holds the share that every rank has whole, and what else spreads the model.
+    """
+    share = whole_share(model)
+    if share <= WHOLE_SHARE:
+        return
+    kind = model.config.get_text_config().model_type
+    raise InvalidRequest(
+        f"tp_plan: auto cannot split {kind}: by the plan of this version of transformers each of {count} ranks holds "
+        f"{share:.0%} of the decoder's matrices whole and computes them; use device_map: auto or backend: vllm"
+    )
+
+
+def whole_share(model: Any) -> float:
+    """Return the share, by bytes, of the decoder's matrices that this rank holds whole; tables of embeddings are none.
+
+    Encoders of other inputs than text are left out, since nothing asks them.
+    """
+    head = model.get_output_embeddings()
+    layers = (layer for layer in model.get_decoder().modules() if layer is not head)
+    parameters = (
+        one for layer in layers if not isinstance(layer, torch.nn.Embedding) for one in layer.parameters(recurse=False)
+    )
+    matrices = {id(one): one for one in parameters if one.dim() > 1}.values()
+    total_bytes = sum(one.numel() * one.element_size() for one in matrices)
+    whole_bytes = sum(one.numel() * one.element_size() for one in matrices if not _is_part(one))
+    return whole_bytes / total_bytes if total_bytes else 0.0
+
+
+def _is_part(parameter: Any) -> bool:
+    """Whether this rank has less of a parameter than there is."""
+    return hasattr(parameter, "placements") and bool(parameter.to_local().numel() < parameter.numel())
 
 
 class RankTickets:

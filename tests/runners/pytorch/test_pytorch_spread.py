@@ -19,6 +19,7 @@ from contract.runner_process import (
     load_request,
     output_ids,
     pytorch_reference,
+    refusal,
     running,
     workload,
 )
@@ -40,6 +41,9 @@ pytestmark = [
 
 TENSOR: dict[str, Any] = {"tp_plan": "auto", "tp_size": 2}
 DATA: dict[str, Any] = {"data_parallel_size": 2}
+EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32}
+MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **EXPERTS}
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", **EXPERTS, "rope_theta": 10000.0}
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +92,10 @@ def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Ru
     assert repeated.summary.span.end_ns - repeated.summary.span.start_ns > 1e9
 
 
-def test_ranks_draw_the_weights_that_one_process_draws(runner: Runner, tmp_path: Path) -> None:
-    """Random weights are equal whatever the split, so splits can be compared on a shape alone."""
-    shape = write_config(tmp_path / "shape", dtype="float32")
+@pytest.mark.parametrize("family", [{}, MIXTRAL], ids=["llama", "mixtral"])
+def test_ranks_draw_the_weights_that_one_process_draws(runner: Runner, tmp_path: Path, family: dict[str, Any]) -> None:
+    """Random weights are equal whatever the split, so splits can be compared on a shape alone; experts too."""
+    shape = write_config(tmp_path / "shape", dtype="float32", tie_word_embeddings=False, **family)
     answers = []
     for arguments in ({}, TENSOR):
         loaded, _ = runner.load(shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
@@ -161,6 +166,22 @@ def test_splits_that_cannot_be_are_refused(
         list(runner.stub.Load(load_request(checkpoint, engine_args=arguments)))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert words in (caught.value.details() or "")
+    assert workers(runner) == []
+
+
+@pytest.mark.parametrize("weights", [SMALL_UNIFORM, None], ids=["drawn", "read"])
+def test_a_model_of_which_transformers_splits_the_output_head_alone_is_refused(
+    runner: Runner, tmp_path: Path, weights: pb.RandomWeights | None
+) -> None:
+    """Every rank would compute the whole decoder, and the row would call that tensor parallelism."""
+    folder = write_config(tmp_path / "gpt-oss", dtype="float32", tie_word_embeddings=False, **GPT_OSS)
+    if weights is None:
+        pytorch_reference("make", str(folder))
+    code, detail = refusal(runner.stub.Load(load_request(folder, engine_args=TENSOR, random_weights=weights)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "tp_plan: auto cannot split gpt_oss" in detail
+    assert "each of 2 ranks holds 100% of the decoder's matrices whole" in detail
+    assert "use device_map: auto or backend: vllm" in detail
     assert workers(runner) == []
 
 
