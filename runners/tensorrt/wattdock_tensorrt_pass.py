@@ -156,8 +156,10 @@ class _Pass:
 
     def _admit(self, admission: Admission[_Request]) -> bool:
         """Give the engine what is due; return whether there is more to wait for."""
-        for index, request, intended_ns in admission.due(len(self._reading), now_ns()):
-            submitted_ns = now_ns()
+        due_ns = now_ns()
+        for index, request, intended_ns in admission.due(len(self._reading), due_ns):
+            # A static batch is submitted as one; an engine takes its requests one after the other.
+            submitted_ns = due_ns if self._workload.arrival is Arrival.BATCH else now_ns()
             output = self._model.llm.generate_async(request.ids, request.sampling, streaming=True)
             one = _TensorrtServed(index, len(request.ids), submitted_ns, intended_ns, output=output)
             self._served.append(one)

@@ -179,8 +179,11 @@ def _loop(
     tokens = 0
     while True:
         recorder.check_cancelled()
-        for index, request, intended_ns in admission.due(len(running), now_ns()):
-            served.append(_submit(engine, running, index, request, intended_ns))
+        due_ns = now_ns()
+        for index, request, intended_ns in admission.due(len(running), due_ns):
+            # A static batch is submitted as one; an engine takes its requests one after the other.
+            at_ns = due_ns if workload.arrival is Arrival.BATCH else now_ns()
+            served.append(_submit(engine, running, request, _VllmServed(index, len(request.ids), at_ns, intended_ns)))
         if running:
             tokens += _take(engine.step(), now_ns(), running)
             if scheduler.waiting:
@@ -212,11 +215,9 @@ def _require_room(model: VllmModel, scheduler: Any, in_flight: int) -> None:
         )
 
 
-def _submit(
-    engine: Any, running: dict[str, _VllmServed], index: int, request: _Request, intended_ns: int | None
-) -> _VllmServed:
+def _submit(engine: Any, running: dict[str, _VllmServed], request: _Request, one: _VllmServed) -> _VllmServed:
     name = str(next(_SERIAL))
-    running[name] = one = _VllmServed(index, len(request.ids), now_ns(), intended_ns)
+    running[name] = one
     # The form that a prompt has after vLLM's own rendering, which is thus left out.
     engine.add_request(name, {"type": "token", "prompt_token_ids": request.ids}, request.sampling)
     # Under a name that vLLM has lengthened; the latest is this one.

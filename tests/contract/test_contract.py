@@ -171,14 +171,13 @@ def test_single_arrival_runs_one_request_at_a_time(runner: Runner) -> None:
     assert all(a.finished_ns <= b.submitted_ns for a, b in itertools.pairwise(result.requests))
 
 
-def test_batches_follow_one_another_and_the_last_may_be_partial(runner: Runner) -> None:
+def test_batches_follow_one_another_each_submitted_at_one_instant_and_the_last_may_be_partial(runner: Runner) -> None:
     """Five prompts, two in flight: 2 + 2 + 1."""
     result = runner.generate(workload(), [ids_prompt(4)] * 5)
-    submitted = [record.submitted_ns for record in result.requests]
-    groups = [[i for i, _ in group] for _, group in itertools.groupby(enumerate(submitted), key=lambda item: item[1])]
+    groups = itertools.groupby(result.requests, key=lambda record: record.submitted_ns)
+    assert [len(list(group)) for _, group in groups] == [2, 2, 1]
     assert result.summary.requests == 5
     assert all(result.requests[i].finished_ns <= result.requests[i + 2].submitted_ns for i in (0, 2))
-    assert sum(len(group) for group in groups) == 5
 
 
 def test_min_requests_repeats_the_prompts_in_order(runner: Runner) -> None:

@@ -171,9 +171,11 @@ class FakeBackend:
         beat = _Beat(self._step_s)
         while running or not admission.is_over:
             recorder.check_cancelled()
+            at_ns = now_ns() if workload.arrival is Arrival.BATCH else None
             for index, prompt, intended_ns in admission.admit(len(running)):
+                tokens_in = _length(prompt)
                 recorder.submitted(
-                    index, prompt_tokens=_length(prompt), cached_prompt_tokens=0, intended_ns=intended_ns
+                    index, prompt_tokens=tokens_in, cached_prompt_tokens=0, at_ns=at_ns, intended_ns=intended_ns
                 )
                 running.append(self._start(workload, index, prompt))
             beat.wait()
