@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wattdock.comparison import difference
-from wattdock.equivalence import equivalence
+from wattdock.repeats.difference import difference
+from wattdock.repeats.equivalence import equivalence
 
 MARGIN = 0.05
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattdock.comparison import difference
-from wattdock.merge.statistics import deviation_interval, mean_interval, statistical_j, statistics
+from wattdock.merge.statistics import statistical_j, statistics
+from wattdock.repeats.difference import difference
+from wattdock.repeats.intervals import deviation_interval, mean_interval
 from wattdock.report.words import interval_text
 from wattdock.results.energy import EnergyResult, PassEnergy, Uncertainty
 

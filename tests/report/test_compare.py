@@ -14,9 +14,9 @@ from report_rows import document, row
 from scipy import stats
 from stored_results import bundled, complete
 
-from wattdock.compare import PRIMARY, compare
-from wattdock.comparison import difference, holm
-from wattdock.regression import Outcome, judge
+from wattdock.compare.pairs import PRIMARY, compare
+from wattdock.compare.regression import Outcome, judge
+from wattdock.repeats.difference import difference, holm
 from wattdock.results.restarts import SPEED
 
 if TYPE_CHECKING:

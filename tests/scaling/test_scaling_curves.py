@@ -9,7 +9,7 @@ import pytest
 from scaling.stored import document, result
 from scipy import stats
 
-from wattdock.comparison import geometric_interval
+from wattdock.repeats.intervals import geometric_interval
 from wattdock.report.scaling import as_document, print_scaling
 from wattdock.results.result import ExperimentResult
 from wattdock.scaling.curves import Curve, curves, optimum, ratio

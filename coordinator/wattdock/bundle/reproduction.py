@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattdock.comparison import geometric_mean
-from wattdock.equivalence import METHOD, equivalence
+from wattdock.repeats.equivalence import METHOD, equivalence
+from wattdock.repeats.intervals import geometric_mean
 from wattdock.results.facts import SPELLED, conditions, differing
 from wattdock.results.restarts import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wattdock.equivalence import Verdict
+    from wattdock.repeats.equivalence import Verdict
     from wattdock.results.result import ExperimentResult
 
 ABSENT = "none"

@@ -26,8 +26,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say whether two sets of results differ, by how much, and in what else they do."""
-    from wattdock.compare import compare as compare_rows
-    from wattdock.regression import Outcome, judge
+    from wattdock.compare.pairs import compare as compare_rows
+    from wattdock.compare.regression import Outcome, judge
     from wattdock.report.comparison_table import print_comparison, print_comparison_json
 
     allowed = None if max_regression is None else share(max_regression, "--max-regression")

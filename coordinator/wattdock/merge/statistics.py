@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.repeats.intervals import deviation_interval, mean_interval
 from wattdock.results.derived import Statistics
 from wattdock.results.restarts import ENERGY, SPEED, by_restart, ratio
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from wattdock.results.energy import EnergyResult, PassEnergy
 
-CONFIDENCE = 0.95
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
 OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
@@ -72,34 +72,6 @@ def statistical_j(energy: EnergyResult) -> float | None:
     if seen.quantity != ENERGY or not seen.mean:
         return None
     return energy.total_j * seen.standard_deviation_between_restarts / seen.mean / sqrt(len(seen.per_restart))
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two.
-
-    Of values that cannot be negative, as all here: what would lie below 0 is cut off. The true mean is never there,
-    so the interval holds it as often as before.
-    """
-    if len(values) < 2:
-        return None
-    from scipy.special import stdtrit
-
-    mean = float(np.mean(values))
-    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
-    return max(mean - half, 0.0), mean + half
-
-
-def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a standard deviation of normal values (chi-square); None without freedom."""
-    if deviation is None or freedom < 1:
-        return None
-    from scipy.special import chdtri
-
-    # chdtri takes the upper tail.
-    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low, high = (deviation * sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
-    return low, high
 
 
 def _within(groups: Sequence[Sequence[float]]) -> tuple[float | None, int]:

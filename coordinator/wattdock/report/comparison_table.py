@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.compare import PRIMARY, QUANTITIES
-from wattdock.comparison import TEST
+from wattdock.compare.pairs import PRIMARY, QUANTITIES
 from wattdock.json_text import print_json
+from wattdock.repeats.difference import TEST
 from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import NOTHING, number, where_apart
 from wattdock.results.facts import ABSENT, ENGINE, PACKAGE
 
 if TYPE_CHECKING:
-    from wattdock.compare import Comparison, Pair, Test
-    from wattdock.regression import Gate
+    from wattdock.compare.pairs import Comparison, Pair, Test
+    from wattdock.compare.regression import Gate
 
 HEADINGS = {"energy_per_output_token_j": "J per output token", "output_tokens_per_s": "output tokens/s"}
 UNDER = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from wattdock.merge.statistics import mean_interval
+from wattdock.repeats.intervals import mean_interval
 from wattdock.report.style import PHASES
 from wattdock.report.words import Figure, counted
 from wattdock.results.facts import labels

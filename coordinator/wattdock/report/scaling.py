@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.json_text import print_json
+from wattdock.repeats.intervals import geometric_interval, geometric_mean
 from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import NOTHING
 from wattdock.results.energy import ENERGY_BOUNDARY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.comparison import geometric_interval, geometric_mean
 from wattdock.errors import ConfigError
+from wattdock.repeats.intervals import geometric_interval, geometric_mean
 from wattdock.report.paper import curve, drawn_into, over_counts
 from wattdock.report.style import TWO_COLUMNS_IN, line_styles
 from wattdock.report.words import Figure

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.comparison import difference, geometric_mean
-from wattdock.merge.statistics import CONFIDENCE
-from wattdock.welch import welch
+from wattdock.repeats.difference import difference
+from wattdock.repeats.intervals import CONFIDENCE, geometric_mean
+from wattdock.repeats.welch import welch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.comparison import Difference
+    from wattdock.repeats.difference import Difference
     from wattdock.scaling.points import Point, Setting
 
 MIN_SIZES = 4

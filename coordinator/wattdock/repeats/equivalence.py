@@ -10,7 +10,7 @@ from math import exp, log, log1p
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.welch import welch
+from wattdock.repeats.welch import welch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

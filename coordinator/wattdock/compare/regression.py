@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from wattdock.compare import QUANTITIES
-from wattdock.comparison import CONFIDENCE, holm
+from wattdock.compare.pairs import QUANTITIES
+from wattdock.repeats.difference import holm
+from wattdock.repeats.intervals import CONFIDENCE
 
 if TYPE_CHECKING:
-    from wattdock.compare import Comparison, Pair, Test
-    from wattdock.comparison import Difference
+    from wattdock.compare.pairs import Comparison, Pair, Test
+    from wattdock.repeats.difference import Difference
 
 # One side of a 95 % interval.
 ONE_SIDED = (1 - CONFIDENCE) / 2

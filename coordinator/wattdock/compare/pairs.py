@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.comparison import Difference, difference, geometric_mean, holm
+from wattdock.repeats.difference import Difference, difference, holm
+from wattdock.repeats.intervals import geometric_mean
 from wattdock.results.facts import ABSENT, everything, labels
 from wattdock.results.matching import match
 from wattdock.results.restarts import ENERGY, SPEED, restart_values

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
-from statistics import fmean, stdev
+from math import exp, log
 from typing import TYPE_CHECKING
 
-from wattdock.welch import LogRatio, welch
+from wattdock.repeats.intervals import CONFIDENCE
+from wattdock.repeats.welch import LogRatio, welch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CONFIDENCE = 0.95
 TEST = "Welch's t-test on logarithms of restart values"
 
 
@@ -56,35 +55,6 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     low, high = (exp(end) - 1 for end in found.interval(CONFIDENCE))
     p_value = min(1.0, 2 * min(found.p_below(0), found.p_above(0)))
     return Difference(found.relative, low, high, p_value, found)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the mean whose ratios `difference` tells; of values above 0.
-
-    Raises:
-        ValueError: There is none, or one that is not above 0.
-    """
-    if not values or min(values) <= 0:
-        raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
-    return exp(fmean(map(log, values)))
-
-
-def geometric_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the geometric mean of independent values; None with fewer than two.
-
-    Student's t on logarithms, as `difference` is: it never reaches 0.
-
-    Raises:
-        ValueError: One of them is not above 0.
-    """
-    if len(values) < 2:
-        return None
-    from scipy.special import stdtrit
-
-    mean = geometric_mean(values)
-    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    reach = exp(factor * stdev(map(log, values)) / sqrt(len(values)))
-    return mean / reach, mean * reach
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,0 +1,1 @@
+"""Two sets of results, pair by pair, and whether one is worse than allowed."""
