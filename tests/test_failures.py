@@ -24,6 +24,7 @@ SAID = {
     "a pass failed: RuntimeError: NCCL error: ncclRemoteError: A call failed possibly due to a network error": EXCHANGE,
     "the runner was silent for too long during a pass; it was stopped (see `timeouts:`)": HANG,
     "the engine produced nothing for 600 s though its runner lives; it was stopped (see timeouts.stall_s)": HANG,
+    "a pass failed: RuntimeError: vLLM's workers did not answer within 300 s (VLLM_EXECUTE_MODEL_…)": HANG,
     "a pass failed: rank 1 of 2 (pid 71) died: it was killed by SIGKILL (out of memory?)": WORKER,
     "a pass failed: RuntimeError: a process of vLLM's engine died during the pass": WORKER,
     "the runner died during a pass: killed by SIGKILL (out of memory?)": RUNNER,

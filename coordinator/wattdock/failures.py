@@ -87,8 +87,14 @@ CAUSES = (
     ),
     Cause(
         HANG,
-        ("was silent for too long", "produced nothing for", "did not answer a request"),
-        "the runner's log says what it did last; where it only is slow, raise timeouts.heartbeat_s or timeouts.stall_s",
+        (
+            "was silent for too long",
+            "produced nothing for",
+            "did not answer a request",
+            "workers did not answer within",
+        ),
+        "the runner's log says what it did last; where it only is slow, raise the limit: timeouts.heartbeat_s, "
+        "timeouts.stall_s, or the engine's own",
     ),
     Cause(
         WORKER,

@@ -30,6 +30,8 @@ MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
 REFUSALS = {"AssertionError", "NotImplementedError", "OSError", "TypeError", "ValueError", "VLLMClientError"}
 NO_WEIGHTS = "Cannot find any model weights"
 DEATH = "EngineDeadError"
+# How vLLM's executor ends a step that its workers did not answer in time.
+SILENCE = "RPC call to "
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Fault:
     def is_death(self) -> bool:
         """Whether vLLM says that the engine is gone."""
         return DEATH in self.kinds
+
+    @property
+    def is_silence(self) -> bool:
+        """Whether vLLM gave up waiting for its workers."""
+        return "TimeoutError" in self.kinds and self.message.startswith(SILENCE)
 
 
 def fault_of(error: BaseException) -> Fault:

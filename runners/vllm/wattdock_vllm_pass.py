@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from vllm import SamplingParams
+from vllm import SamplingParams, envs
 from vllm.sampling_params import RequestOutputKind
 from wattdock_vllm_faults import fault_of
 from wattdock_vllm_load import VllmModel, drain
@@ -149,6 +149,11 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
         why = f"; first reported: {cause}" if cause else ""
         if died:
             raise RuntimeError(f"a process of vLLM's engine died during the pass{why}") from error
+        if own.is_silence:
+            raise RuntimeError(
+                f"vLLM's workers did not answer within {envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS} s "
+                f"(VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS){why}"
+            ) from error
         if cause:
             raise RuntimeError(f"vLLM failed during the pass: {own}{why}") from error
         raise

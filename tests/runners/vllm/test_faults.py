@@ -90,3 +90,18 @@ def test_a_fault_is_told_by_class_and_words(
     """vLLM has no class of its own for a lack of memory."""
     fault = faults.fault_of(error)
     assert (fault.is_memory, fault.is_refusal) == (is_memory, is_refusal)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_silence"),
+    [
+        (TimeoutError("RPC call to execute_model timed out."), True),
+        (TimeoutError("timed out"), False),
+        (RuntimeError("RPC call to execute_model timed out."), False),
+    ],
+)
+def test_workers_that_do_not_answer_are_told_from_other_limits(
+    faults: ModuleType, error: Exception, is_silence: bool
+) -> None:
+    """Only vLLM's executor waits for its workers in these words."""
+    assert faults.fault_of(error).is_silence == is_silence

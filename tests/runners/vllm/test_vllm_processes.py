@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, ids_prompt, load_request, running, workload
+from contract.runner_process import (
+    VLLM_FOLDER,
+    VLLM_PYTHON,
+    generate_requests,
+    ids_prompt,
+    load_request,
+    refusal,
+    running,
+    workload,
+)
 from contract.subjects import SMALL_UNIFORM, write_config
 
+from wattdock.failures import HANG, cause_of
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -26,11 +37,15 @@ pytestmark = [
 ]
 
 
+# Left to itself, vLLM wants a NUMA node for each worker.
+CORES = sorted(os.sched_getaffinity(0))
+A_CORE_EACH = f"{CORES[0]}|{CORES[-1]}"
+
+
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    """Return a runner whose workers get a core each: left to itself, vLLM wants a NUMA node for each."""
-    cores = sorted(os.sched_getaffinity(0))
-    with running("vllm", VLLM_FOLDER, VLLM_PYTHON, VLLM_CPU_OMP_THREADS_BIND=f"{cores[0]}|{cores[-1]}") as started:
+    """Return a runner whose workers get a core each."""
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON, VLLM_CPU_OMP_THREADS_BIND=A_CORE_EACH) as started:
         yield started
 
 
@@ -65,5 +80,29 @@ def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers
         list(runner.stub.Load(order))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "can't allocate memory: you tried to allocate 256000000000 bytes" in (caught.value.details() or "")
-    left = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(runner.process.pid)]
+    left = [_command(pid) for pid in descendants(runner.process.pid)]
     assert [line for line in left if b"resource_tracker" not in line] == []
+
+
+def test_a_worker_that_hangs_is_a_hang_when_vllm_gives_up(tmp_path: Path) -> None:
+    """It does so by itself, and before the coordinator would: five minutes after the step began unless set."""
+    limited: Any = {"VLLM_CPU_OMP_THREADS_BIND": A_CORE_EACH, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "8"}
+    folder = write_config(tmp_path, dtype="float32")
+    with running("vllm", VLLM_FOLDER, VLLM_PYTHON, **limited) as runner:
+        runner.load(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
+        asked = workload(min_duration_s=600.0)
+        call = runner.stub.Generate(iter(generate_requests(asked, [ids_prompt(9)] * 2)))
+        next(event for event in call if event.heartbeat.output_tokens)
+        workers = [pid for pid in descendants(runner.process.pid) if b"Worker" in _command(pid)]
+        assert len(workers) == 2
+        os.kill(max(workers), signal.SIGSTOP)
+        code, detail = refusal(call)
+    assert code is grpc.StatusCode.INTERNAL
+    assert "vLLM's workers did not answer within 8 s (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)" in detail
+    cause = cause_of(f"a pass failed: {detail}")
+    assert cause is not None
+    assert cause.name == HANG
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
