@@ -41,7 +41,10 @@ from wattdock.records import (
 from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Mapping, Sequence
+
+    from fake_nvml import FakeNvml
 
     from wattdock.meter.timeline import Timeline
     from wattdock.results.result import ExperimentResult
@@ -144,11 +147,35 @@ def result_of(world: World, library: Path) -> ExperimentResult:
     return merge(config, restarts, ready, model, started_utc=datetime.now(UTC))
 
 
+class EdgeClock:
+    """The library's clock, on which each pass begins and ends with a call of the meter, as around real passes."""
+
+    def __init__(self, fake: FakeNvml) -> None:
+        self._fake = fake
+        self._left: dict[int, list[int]] = {}
+        self.meter: NvmlMeter | None = None
+
+    def now_ns(self) -> int:
+        return self._fake.now_ns()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait until the next edge at the latest; each sampler has its own thread, and so its own time."""
+        left = self._left.setdefault(id(event), [_ns(edge) for span in PASSES for edge in span])
+        if not left or left[0] > self.now_ns() + timeout_s * NS_PER_S:
+            return self._fake.wait(event, timeout_s)
+        self._fake.wait(event, max(0, left.pop(0) - self.now_ns()) / NS_PER_S)
+        assert self.meter is not None
+        [own] = [one.sampler for one in self.meter._threads if one.sampler._wake is event]
+        own.note_edge()
+        return True
+
+
 @functools.cache
 def _timeline(used: FakeGpu, other: FakeGpu, library: Path, number: int) -> Timeline:
     seeded = [dataclasses.replace(gpu, seed=10 * number + index) for index, gpu in enumerate((used, other), start=1)]
     with fake_nvml.loaded(library, gpus=seeded) as fake:
-        meter = NvmlMeter(fake)
+        clock = EdgeClock(fake)
+        clock.meter = meter = NvmlMeter(clock)
         meter.start()
         return meter.stop(_ns(175))
 
@@ -246,6 +273,7 @@ def gpu_info(index: int, gpu: FakeGpu) -> GpuInfo:
         pci_bus_id=None,
         compute_capability="9.0",
         driver_version="580",
+        vram_reserved_bytes=None if "memory_v2" in gpu.unsupported else gpu.memory_reserved_bytes,
         cuda_driver_version="13.0",
     )
 

@@ -116,6 +116,11 @@ ODD = {"power_limit_w": 500.0, "name": "NVIDIA Unheard-of"}
 LIMIT = ("power limit at its default or declared",)
 # Between the two passes, after the limits were read for the record.
 LIMIT_FALLS = {"power_limit_changes_at_s": 106.0, "power_limit_then_w": 400.0}
+# Fourteen seconds inside the first pass, between two process lists: 20 GB and 60 W more.
+STRANGER_POWER = (*POWER[:2], constant(500, 4), constant(560, 14), constant(500, 7), *POWER[3:])
+STRANGER = FakeProcess(pid=4243, memory_bytes=20_000_000_000, from_s=84, until_s=98)
+SHORT_STRANGER = {"profile": STRANGER_POWER, "processes": (RUNNER, STRANGER)}
+HIDDEN_STRANGER = {"processes": (RUNNER, FakeProcess(pid=4243, kind="h", memory_bytes=20_000_000_000, from_s=50))}
 UNREAD_PEAK = {"name": "NVIDIA H200 NVL"}
 
 
@@ -153,6 +158,10 @@ CAUGHT = [
     (LIMIT, World(restarts=1, gpu={"unsupported": "power_limit"})),
     (("clocks at their defaults",), World(restarts=1, gpu={"clocks_limited": 1, "sm_clock_mhz": 1200})),
     (("clocks at their defaults",), World(restarts=1, gpu={"unsupported": "reasons"})),
+    (("memory in the passes is the runner's",), World(restarts=1, gpu=SHORT_STRANGER)),
+    (("memory in the passes is the runner's",), World(restarts=1, gpu=HIDDEN_STRANGER)),
+    (("GPUs empty before the runner",), World(restarts=1, gpu={"memory_used_bytes": 550_000_000})),
+    (("GPUs at rest around the passes",), World(restarts=1, gpu={"utilization_percent": 80})),
     (("roofline",), World(restarts=1, gpu=UNREAD_PEAK)),
     (("repeats enough", "interval narrow enough"), World(restarts=1)),
     (("repeats enough",), World(restarts=2)),

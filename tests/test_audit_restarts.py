@@ -97,6 +97,15 @@ def without_lists(record: RestartRecord, *, restarts: frozenset[int]) -> Restart
     )
 
 
+def lists_end_early(record: RestartRecord) -> RestartRecord:
+    """Return a restart whose lists show the runner only while it loads."""
+
+    def change(gpu: GpuTimeline) -> GpuTimeline:
+        return dataclasses.replace(gpu, processes=tuple(x for x in gpu.processes if x.at_ns < audit_world._ns(75)))
+
+    return with_gpu(record, change)
+
+
 def another_runner(record: RestartRecord) -> RestartRecord:
     """Return the last restart as one whose lists show nobody, not even its runner."""
 
@@ -164,6 +173,7 @@ POWERS, THROTTLING, LOSS, ALONE = (
     "meter without loss",
     "exclusive GPUs",
 )
+MEMORY = "memory in the passes is the runner's"
 TWO_OF_FOUR = {"violation_thermal_ns", "violation_board_limit_ns"}
 PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     (
@@ -180,6 +190,8 @@ PLANTED: list[tuple[Change, dict[str, tuple[str, str]]]] = [
     ),
     (partial(without_series, names={"temperature_c"}), {IDLE: ("fail", "temperature unknown")}),
     (partial(without_lists, restarts=LATER), {ALONE: ("unknown", "0 process lists")}),
+    (lists_end_early, {ALONE: ("unknown", "near 4 begins or ends"), MEMORY: ("unknown", f"not known of {USED}")}),
+    (partial(cut_series, name="memory_used", until_s=120), {MEMORY: ("unknown", f"not known of {USED}")}),
     (another_runner, {ALONE: ("unknown", "no process of the runner")}),
     (partial(without_series, names=TWO_OF_FOUR), {THROTTLING: ("unknown", "thermal on")}),
     (partial(without_series, names={"violation_thermal_ns"}), {THROTTLING: ("unknown", "thermal on")}),

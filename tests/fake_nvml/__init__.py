@@ -67,18 +67,22 @@ def square(
 
 @dataclass(frozen=True)
 class FakeProcess:
-    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS.
+    """A process on a GPU; kind "c" compute, "g" graphics, "m" MPS, "h" one that no list shows.
 
-    A pid of 0 stands for the runner of the coordinator that asks; `beside_runner` ones come and go with it.
+    It is there from `from_s` until `until_s`; where it is hidden, or comes or goes, its memory is in use on top of the
+    GPU's own meanwhile. A pid of 0 stands for the runner of the coordinator that asks; `beside_runner` ones come and go
+    with it.
     """
 
     pid: int
     kind: str = "c"
     memory_bytes: int = 1_000_000_000
     beside_runner: bool = False
+    from_s: float = 0.0
+    until_s: float = inf
 
     def __str__(self) -> str:
-        return f"{self.pid} {self.kind} {self.memory_bytes} {int(self.beside_runner)}"
+        return f"{self.pid} {self.kind} {self.memory_bytes} {int(self.beside_runner)} {self.from_s} {self.until_s}"
 
 
 @dataclass(frozen=True)

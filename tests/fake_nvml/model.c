@@ -156,7 +156,7 @@ static int read_segment(struct gpu *gpu, const char *text) {
 static int read_process(struct gpu *gpu, const char *text) {
     struct process *p = &gpu->processes[gpu->process_count];
     if (gpu->process_count == MAX_PROCESSES) return -1;
-    if (sscanf(text, "%u %c %lu %d", &p->pid, &p->kind, &p->memory_bytes, &p->beside_runner) != 4) return -1;
+    if (sscanf(text, "%u %c %lu %d %lf %lf", &p->pid, &p->kind, &p->memory_bytes, &p->beside_runner, &p->from_s, &p->until_s) != 6) return -1;
     gpu->process_count++;
     return 0;
 }

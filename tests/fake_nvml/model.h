@@ -26,6 +26,7 @@ struct process {
     char kind; /* c, g or m */
     uint64_t memory_bytes;
     int beside_runner;
+    double from_s, until_s;
 };
 
 struct gpu {

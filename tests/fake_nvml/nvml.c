@@ -149,12 +149,24 @@ result nvmlDeviceGetArchitecture(device gpu, unsigned *a) { BEGIN("architecture"
 /* Whether CPU and GPU are one module, Grace Hopper: these are not. */
 result nvmlDeviceGetC2cModeInfoV(device gpu, void *info) { (void)info; BEGIN("c2c", CHEAP); return NOT_SUPPORTED; }
 
+static int there(const struct process *p, double t) { return t >= p->from_s && t < p->until_s; }
+
+/* The GPU's own, and that of processes which no list shows or which come and go. */
+static unsigned long long used_bytes(device gpu, double t) {
+    unsigned long long used = gpu->memory_used_bytes;
+    for (int i = 0; i < gpu->process_count; i++) {
+        const struct process *p = &gpu->processes[i];
+        if ((p->kind == 'h' || p->from_s > 0 || p->until_s < HUGE_VAL) && there(p, t)) used += p->memory_bytes;
+    }
+    return used;
+}
+
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 
 result nvmlDeviceGetMemoryInfo(device gpu, struct memory *m) {
     BEGIN("memory", USUAL);
-    unsigned long long used = gpu->memory_used_bytes + gpu->memory_reserved_bytes;
+    unsigned long long used = used_bytes(gpu, t) + gpu->memory_reserved_bytes;
     *m = (struct memory){gpu->memory_total_bytes, gpu->memory_total_bytes - used, used};
     return OK;
 }
@@ -162,8 +174,8 @@ result nvmlDeviceGetMemoryInfo(device gpu, struct memory *m) {
 result nvmlDeviceGetMemoryInfo_v2(device gpu, struct memory_v2 *m) {
     BEGIN("memory", USUAL);
     if (unsupported(gpu, "memory_v2")) return VERSION_MISMATCH;
-    unsigned long long free = gpu->memory_total_bytes - gpu->memory_used_bytes - gpu->memory_reserved_bytes;
-    *m = (struct memory_v2){m->version, gpu->memory_total_bytes, gpu->memory_reserved_bytes, free, gpu->memory_used_bytes};
+    unsigned long long used = used_bytes(gpu, t), free = gpu->memory_total_bytes - used - gpu->memory_reserved_bytes;
+    *m = (struct memory_v2){m->version, gpu->memory_total_bytes, gpu->memory_reserved_bytes, free, used};
     return OK;
 }
 
@@ -381,7 +393,7 @@ static result processes(device gpu, unsigned *count, struct process_v3 *to, char
     for (int i = 0; i < gpu->process_count; i++) {
         const struct process *p = &gpu->processes[i];
         unsigned pid = p->pid ? p->pid : runner();
-        if (p->kind != kind || !pid || (p->beside_runner && !runner())) continue;
+        if (p->kind != kind || !pid || !there(p, t) || (p->beside_runner && !runner())) continue;
         if (to && found < *count)
             to[found] = (struct process_v3){pid, p->memory_bytes, ~0u, ~0u};
         found++;

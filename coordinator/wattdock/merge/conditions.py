@@ -55,7 +55,7 @@ def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used:
     throttled = {reason: found for reason in VIOLATIONS if (found := _throttled(parts, reason))}
     total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
     seconds = sum(span.duration_s for _, span in parts)
-    limited, limits_w = (_sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
+    limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     return GpuConditions(
         gpu_uuid=uuid,
         used=is_used,
@@ -97,7 +97,7 @@ def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | No
     return grown
 
 
-def _sampled_throughout(parts: list[Part], name: str) -> list[list[float]] | None:
+def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | None:
     """Return a state's samples in and around each pass; None where one has none near an end, or none for long."""
     every = []
     for gpu, span in parts:

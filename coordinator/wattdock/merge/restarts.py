@@ -5,9 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from wattdock.clock import NS_PER_S
 from wattdock.known import all_known, known_sum
+from wattdock.merge.conditions import sampled_throughout
 from wattdock.merge.idle import IDLE_SPANS
 from wattdock.results.sharing import Restarts
+
+# A list is asked for as a pass begins, and when its results are here, a second and more after its end.
+LIST_REACH_NS = 5 * NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +33,8 @@ def each_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJ
     return Restarts(
         process_lists=fewest(_lists),
         runner_lists=fewest(partial(_lists, own=True)),
+        unlisted_ends={uuid: max((_unlisted_ends(one, uuid) for one in measured), default=0) for uuid in gpus.used},
+        foreign_bytes={uuid: _largest([_foreign_bytes(one, uuid) for one in measured]) for uuid in gpus.used},
         counter_changes=fewest(_counter_changes),
         above_idle_w={
             uuid: _largest([_above_idle_w(one, uuid, joules_in) for one in measured]) for uuid in gpus.bystanders
@@ -43,6 +50,34 @@ def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
     """How often a GPU's processes were listed; how often with one of the runner's, where that is asked for."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
     return sum(not own or any(one.pid in restart.own_pids for one in sample.processes) for sample in samples)
+
+
+def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
+    """Memory of the runner in each list near an instant that shows it; None where the driver does not tell it."""
+    samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
+    shown = [
+        [process.memory_bytes for process in one.processes if process.pid in restart.own_pids]
+        for one in samples
+        if abs(one.at_ns - at_ns) <= LIST_REACH_NS
+    ]
+    return [known_sum(sizes) for sizes in shown if sizes]
+
+
+def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
+    spans = [one.generated.span for one in restart.passes]
+    return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
+
+
+def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
+    """Most memory in a pass beyond what the runner held at its begin or end, whichever is more."""
+    return _largest([_foreign_in(restart, uuid, one.generated.span) for one in restart.passes])
+
+
+def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
+    gpu = restart.gpus.get(uuid)
+    used = sampled_throughout([(gpu, span)], "memory_used_bytes")
+    held = all_known(size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns))
+    return max(used[0]) - max(held) if used and held else None
 
 
 def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:

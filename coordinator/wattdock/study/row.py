@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wattdock.study.pace import Cost
 
 # Kept of the timeline on either side of a span: idle enough to see its edges.
-MARGIN_NS = 2 * NS_PER_S
+MARGIN_NS = 6 * NS_PER_S
 
 
 @dataclass
