@@ -211,7 +211,7 @@ def test_a_pass_after_which_no_clock_was_checked_leaves_the_clock_unknown(librar
     """The runner had died: what its clock had become meanwhile, nobody saw."""
     found = failed(result_of(World(restarts=2, unchecked=frozenset({1})), library))
     assert found["clock trusted"].status == "unknown"
-    assert found["clock trusted"].figure.endswith("; not checked after 2 pass(es)")
+    assert found["clock trusted"].figure.endswith("; not checked after 2 passes")
 
 
 def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:

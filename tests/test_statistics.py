@@ -113,7 +113,7 @@ def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:
     """Two passes of one runner share all that a restart changes."""
     seen = statistics([energy_pass(0, 0, 100), energy_pass(0, 1, 101)])
     assert seen is not None
-    assert (seen.ci95, seen.reason) == (None, "no interval from 1 restart(s); set repeats.restarts")
+    assert (seen.ci95, seen.reason) == (None, "no interval from 1 restart; set repeats.restarts")
     assert deviation_interval(None, 0) is None
 
 

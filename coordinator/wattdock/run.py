@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.attempt import Attempt
+from wattdock.counted import counted
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.fallbacks import circumstances, ladder, stated
 from wattdock.host.folders import scratch_folder
@@ -124,7 +125,7 @@ class Run:
 
     def _run(self, loop: _Loop, folder: StudyFolder, progress: Progress, interrupts: Interrupts) -> None:
         if self._resume:
-            begun = f"{folder.study_id}: {len(self.stored)} experiment(s) done before"
+            begun = f"{folder.study_id}: {counted(len(self.stored), 'experiment')} done before"
             new = f"nothing to resume, begun as {folder.study_id}"
             progress.say(f"{begun if folder.resumed else new}; {loop.standing()}")
         try:
@@ -201,7 +202,7 @@ class _Loop:
         if error := next(iter(self._store_errors), self._folder.broken):
             raise error
         if self._unstored:
-            self._progress.say(f"{len(self._unstored)} experiment(s) were not begun; go on with --resume")
+            self._progress.say(f"not begun: {counted(len(self._unstored), 'experiment')}; go on with --resume")
         elif not self._left_begun and all(one.result.status != "interrupted" for one in self._stored):
             self._folder.end()
 
@@ -210,7 +211,7 @@ class _Loop:
         rows, experiments = self._rows, self._study.experiments
         work = [rows[place].work() if place in rows else Work(one, (), None) for place, one in enumerate(experiments)]
         passes = sum(sum(one.passes_left) for one in work)
-        return f"left: {passes} passes, {duration(work, self._groups)}"
+        return f"left: {counted(passes, 'pass', 'passes')}, {duration(work, self._groups)}"
 
     def _attempts(self, interrupts: Interrupts) -> None:
         self._fall_back(interrupts)

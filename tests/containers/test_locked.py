@@ -196,7 +196,7 @@ def test_a_study_is_not_resumed_under_another_digest_of_the_same_bits(locked: Lo
     locked.lock()
     resumed = locked(*RUN, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "1 experiment(s) done before" in resumed.stderr
+    assert "1 experiment done before" in resumed.stderr
 
 
 def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: Locked) -> None:

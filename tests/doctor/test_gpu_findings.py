@@ -41,7 +41,7 @@ def test_a_gpu_as_it_should_be_has_only_ok_lines(library: Path) -> None:
     """An idle H200 at its own limit."""
     found = seen(library, FakeGpu())
     assert driver_finding(found).status == "ok"
-    assert driver_finding(found).value == "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU(s)"
+    assert driver_finding(found).value == "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU"
     assert bad(list(gpu_findings(found.gpus[0], found))) == {}
 
 

@@ -105,7 +105,7 @@ def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(wattdock: Command) -
     assert "warn GPU 0 in use: process 1 (root, " in done.stdout
     done = wattdock("doctor", env=on_gpus(wattdock, busy))
     assert done.returncode == 3
-    assert "fail GPUs chosen: 1 GPU(s) needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
+    assert "fail GPUs chosen: 1 GPU needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
     assert "fail GPU 0 in use" in done.stdout
     done = wattdock("doctor", env=on_gpus(wattdock, FakeGpu(uuid=ONE)) | {"CUDA_VISIBLE_DEVICES": ""})
     assert "fail GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in done.stdout

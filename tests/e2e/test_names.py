@@ -40,7 +40,7 @@ def test_a_run_ends_with_its_study_and_what_takes_that_name(measured: Command) -
     """The last line can be typed as it stands."""
     last = (measured.folder / "run.txt").read_text().splitlines()[-1]
     said, command = last.split("; draw: wattdock ")
-    assert said.startswith("2 result(s) in results, study 2")
+    assert said.startswith("2 results in results, study 2")
     study = said.split("study ")[1]
     assert (measured.folder / "results/studies" / study / "journal.jsonl").exists()
     done = measured(*command.split(), "-o", "study.html")

@@ -125,7 +125,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     assert all(len(row["statistics"]["per_restart"]) == 2 for row in rows)
     after = wattdock("run", file, "--resume")
     assert after.returncode == 0
-    assert "left: 0 passes, 0 s" in after.stderr
+    assert "left: no pass, 0 s" in after.stderr
     assert len(wattdock.results()) == 6
 
 

@@ -54,7 +54,7 @@ def test_what_is_chosen(tmp_path: Path, asked: str, found: GpuInventory, rapl: b
 def test_auto_says_why_and_how_zeus_would_be_chosen(tmp_path: Path) -> None:
     """The first line of a run holds the reason."""
     assert (
-        "1 NVIDIA GPU(s) found; checked against Zeus with --meter zeus"
+        "1 NVIDIA GPU found; checked against Zeus with --meter zeus"
         in choose_meter("auto", ONE, powercap=tmp_path).reason
     )
     reason = choose_meter("auto", NONE, powercap=tmp_path).reason

@@ -126,7 +126,7 @@ def test_one_restart_gives_a_difference_and_no_test() -> None:
     test = found.pairs[0].tests[PRIMARY]
     assert test.relative == pytest.approx(1.0)
     assert (test.difference, test.differs) == (None, None)
-    assert test.reason == "no test from 1 and 2 restart(s); two of each are the least"
+    assert test.reason == "no test from 1 and 2 restarts; two of each are the least"
     assert judge(found, 0.03).outcome is Outcome.UNDECIDED
 
 

@@ -10,6 +10,7 @@ import typer
 from wattdock.commands.ending import fail, interruptible
 from wattdock.commands.options import NOTHING, RESULTS, Json, OutputDir, Quiet
 from wattdock.commands.settings import File, Settings, study_of, takes_settings
+from wattdock.counted import counted
 from wattdock.errors import ExitCode
 from wattdock.json_text import print_json
 
@@ -80,7 +81,10 @@ def plan(
     else:
         print_plan(study, checked, earlier_costs(study.experiments, output_dir))
     if study.invalid:
-        fail(f"{len(study.invalid)} point(s) cannot be experiments; leave them out with `exclude:`", ExitCode.CONFIG)
+        fail(
+            f"{counted(len(study.invalid), 'point')} cannot be experiments; leave them out with `exclude:`",
+            ExitCode.CONFIG,
+        )
     for one in checked:
         if not isinstance(one, Ready):
             raise one
@@ -104,6 +108,6 @@ def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
     if len(prepared.ready) > 1 and prepared.study_id:
         elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
         typer.echo(
-            f"{len(prepared.stored)} result(s) in {output_dir}, study {prepared.study_id}; "
+            f"{counted(len(prepared.stored), 'result')} in {output_dir}, study {prepared.study_id}; "
             f"draw: wattdock report {prepared.study_id}{elsewhere}"
         )

@@ -24,8 +24,8 @@ def plot(
         raise ConfigError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
     if width not in WIDTHS:
         raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
+    from wattdock.counted import counted
     from wattdock.report.points import points
-    from wattdock.report.words import counted
 
     with stored(named, output_dir) as rows:
         found = points(rows)

@@ -17,8 +17,8 @@ def report(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
+    from wattdock.counted import counted
     from wattdock.report.html.page import write_page
-    from wattdock.report.words import counted
 
     with stored(named, output_dir) as rows:
         write_page(rows, output, title=title)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from wattdock.counted import counted
 from wattdock.repeats.difference import Difference, difference, holm
 from wattdock.repeats.intervals import geometric_mean
 from wattdock.results.facts import ABSENT, everything, labels
@@ -143,7 +144,9 @@ def _unfinished(pair: Match) -> str | None:
 
 def _too_few(restarts: tuple[int, int]) -> str | None:
     first, second = restarts
-    return None if min(restarts) > 1 else f"no test from {first} and {second} restart(s); two of each are the least"
+    if min(restarts) > 1:
+        return None
+    return f"no test from {first} and {counted(second, 'restart')}; two of each are the least"
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

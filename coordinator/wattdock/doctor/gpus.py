@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.counted import counted
 from wattdock.doctor.finding import fail, ok, warn
 from wattdock.host.selection import why_occupied
 from wattdock.host.topology import MEANING, links_among, slow_links
@@ -32,7 +33,7 @@ def driver_finding(found: GpuInventory) -> Finding:
         return fail("driver", seen, "without a GPU wattdock measures speed, not energy; see that nvidia-smi works")
     first = found.gpus[0]
     versions = f"{first.driver_version}, NVML {first.nvml_version}, CUDA up to {first.cuda_driver_version}"
-    return ok("driver", f"{versions}, {len(found.gpus)} GPU(s)")
+    return ok("driver", f"{versions}, {counted(len(found.gpus), 'GPU')}")
 
 
 def gpu_findings(gpu: GpuInfo, found: GpuInventory) -> Iterable[Finding]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.config.experiment import GpuCount
+from wattdock.counted import counted
 from wattdock.errors import PreflightError
 from wattdock.host.topology import MEANING, links_among, slow_links
 
@@ -159,7 +160,7 @@ def _best(
     free = _listed(able)
     hidden = "" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={around.visible})"
     raise PreflightError(
-        f"{count} GPU(s) needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
+        f"{counted(count, 'GPU')} needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
         f"{_waiting(reasons)}"
     )
 

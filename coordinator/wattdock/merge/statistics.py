@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.counted import counted
 from wattdock.repeats.intervals import deviation_interval, mean_interval
 from wattdock.results.derived import Statistics
 from wattdock.results.restarts import ENERGY, SPEED, by_restart, ratio
@@ -56,7 +57,7 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
             for i in _far(per_pass)
         ],
         covers=COVERS if interval else None,
-        reason=None if interval else f"no interval from {len(per_restart)} restart(s); set repeats.restarts",
+        reason=None if interval else f"no interval from {counted(len(per_restart), 'restart')}; set repeats.restarts",
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from wattdock.counted import counted
 from wattdock.errors import PreflightError
 from wattdock.meter.none import NoMeter
 from wattdock.meter.nvml import NvmlMeter
@@ -80,7 +81,8 @@ def _among(asked: str, found: GpuInventory, domains: Domains) -> MeterChoice:
             raise PreflightError(f"meter: rapl: {domains.reason}; {WITHOUT}")
         return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
     if no_gpu is None:
-        return MeterChoice("nvml", f"{len(found.gpus)} NVIDIA GPU(s) found; checked against Zeus with --meter zeus")
+        gpus = counted(len(found.gpus), "NVIDIA GPU")
+        return MeterChoice("nvml", f"{gpus} found; checked against Zeus with --meter zeus")
     return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
 
 

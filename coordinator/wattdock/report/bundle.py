@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.counted import counted
 from wattdock.report.terminal import Sheet, console
-from wattdock.report.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from wattdock.counted import counted
 from wattdock.json_text import print_json
 from wattdock.report.terminal import console
 
@@ -51,4 +52,4 @@ def verdict(findings: Sequence[Finding]) -> str:
     warned = sum(one.status == "warn" for one in findings)
     if failed:
         return f"a measurement here would not be sound: {', '.join(failed)}"
-    return "a measurement here would be sound" + (f"; {warned} warning(s) to know about" if warned else "")
+    return "a measurement here would be sound" + (f"; {counted(warned, 'warning')} to know about" if warned else "")

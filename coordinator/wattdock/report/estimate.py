@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from wattdock.counted import counted
 from wattdock.estimate.against import AIM
 from wattdock.estimate.fit import MARGIN
 from wattdock.gpu_models import gpu_models
@@ -59,7 +60,7 @@ def _head(found: Answer) -> list[str]:
     model, figures = found.sized.model, found.figures
     kv = sum(layer.kv_values for layer in model.layers if layer.window is None) * found.sized.size.values
     heads = f"{model.heads} heads, {model.kv_heads} key/value heads, {model.attention_kinds}"
-    demand = f"{found.demand.requests} request(s) of {found.demand.context_tokens:,} tokens"
+    demand = f"{counted(found.demand.requests, 'request')} of {found.demand.context_tokens:,} tokens"
     lines = [
         f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}",
         f"weights {found.sized.weights / GB:,.1f} GB ({_precision(found)})",

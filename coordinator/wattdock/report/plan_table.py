@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.counted import counted
 from wattdock.plan import load_groups
 from wattdock.preflight import Ready
 from wattdock.report.terminal import Sheet, console
-from wattdock.report.words import counted
 from wattdock.study.pace import Work, duration
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from wattdock.counted import counted
 from wattdock.repeats.intervals import mean_interval
 from wattdock.report.style import PHASES
-from wattdock.report.words import Figure, counted
+from wattdock.report.words import Figure
 from wattdock.results.facts import labels
 from wattdock.results.restarts import ENERGY, SPEED, restart_values
 

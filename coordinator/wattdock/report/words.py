@@ -37,15 +37,6 @@ def number(value: float | None, form: str = ".4g") -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return "1 pass", "2 passes", "no GPU", ….
-
-    Args:
-        many: The plural where it is not made with an s.
-    """
-    return f"{count or 'no'} {one}" if count < 2 else f"{count} {many or one + 's'}"
-
-
 def interval_text(value: float, interval: tuple[float, float] | None, form: str) -> str:
     """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wattdock.counted import counted
 from wattdock.results.audit_gpus import gpu_checks
 from wattdock.results.audit_procedure import procedure_checks
 from wattdock.results.result import Audit, Check
@@ -120,7 +121,8 @@ def _environment_checks(environment: EnvironmentSnapshot) -> list[Check]:
 def _clock_check(clock: ClockFacts) -> Check:
     """Return whether every pass's clock was seen to be the host's; of one that nobody could ask after, none knows."""
     slowest = "unknown" if clock.round_trip_max_s is None else f"{clock.round_trip_max_s * 1e3:.1f} ms"
-    unasked = f"; not checked after {clock.unchecked_passes} pass(es)" if clock.unchecked_passes else ""
+    unchecked = clock.unchecked_passes
+    unasked = f"; not checked after {counted(unchecked, 'pass', 'passes')}" if unchecked else ""
     return Check(
         name="clock trusted",
         status="fail" if not clock.trusted else "unknown" if unasked else "pass",
