@@ -14,6 +14,7 @@ from wattdock.energy import COUNTER_LAG
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter_cards import store_card, with_cards
 from wattdock.metrology import Pulse, meter_card
+from wattdock.results.metrology import MIN_PULSES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,9 +103,38 @@ def test_a_timeline_cites_the_card_that_it_has_its_lag_from_and_no_other(
 ) -> None:
     """A result that names a card says that its lag was measured."""
     gpu = loaded(0.012, profile=(square(low_w, 600, PERIOD_S, DUTY),))
-    card = card_of(library, gpu)
+    card = card_of(library, gpu).model_copy(update={"pulses": MIN_PULSES})
     store_card(card, home=tmp_path)
-    [seen] = with_cards(watched(library, gpu), home=tmp_path, progress=pytest.fail).gpus.values()
+    told: list[str] = []
+    here = [gpu_info(0, gpu)]
+    [seen] = with_cards(watched(library, gpu), here, home=tmp_path, progress=told.append).gpus.values()
     has_lag = card.lag_s is not None
     assert has_lag == (low_w == 100)
     assert (seen.card, seen.lag is not None) == (card.measured_utc if has_lag else None, has_lag)
+    assert [("it has no lag" in one) for one in told] == ([] if has_lag else [True])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpu_name": "NVIDIA A100"}, "made on NVIDIA A100, driver 580, and this is NVIDIA H200, driver 580"),
+        ({"driver_version": "470.1"}, "driver 470.1, and this is NVIDIA H200, driver 580"),
+        ({"pulses": 30}, "it is of 30 pulses, not 100"),
+        ({"additivity": -0.2}, "additivity is -20.00%, not within 0.5%"),
+        ({"additivity": None}, "additivity is unknown"),
+        ({"smoothing_periods": 9.0}, "smoothing is 9.00 periods, not below 1"),
+        ({"smoothing_periods": None}, "smoothing is unknown"),
+    ],
+)
+def test_a_card_that_does_not_fit_is_told_and_the_lag_assumed(
+    library: Path, tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    """On the console, and among the events that the result holds."""
+    gpu = loaded(0.012)
+    sound = card_of(library, gpu).model_copy(update={"pulses": MIN_PULSES})
+    store_card(sound.model_copy(update=change), home=tmp_path)
+    told: list[str] = []
+    [seen] = with_cards(watched(library, gpu), [gpu_info(0, gpu)], home=tmp_path, progress=told.append).gpus.values()
+    assert (seen.card, seen.lag) == (None, None)
+    assert said in told[0]
+    assert [event.kind for event in seen.events if said in event.message] == ["card_unused"]

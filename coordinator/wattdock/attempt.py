@@ -187,10 +187,10 @@ class Attempt:
         """Make what was measured of the row being served durable."""
         row, _, name = self._served[-1]
         self._opening.own_pids |= runner.pids()
-        row.keep(name, collected, self._with_cards(meter.peek()))
+        row.keep(name, collected, self._with_cards(meter.peek(), say=_silent))
 
-    def _with_cards(self, timeline: Timeline) -> Timeline:
-        return with_cards(timeline, home=self._home, progress=self._progress.say)
+    def _with_cards(self, timeline: Timeline, *, say: Callable[[str], None]) -> Timeline:
+        return with_cards(timeline, self._ready.inventory.gpus, home=self._home, progress=say)
 
     def _idle_empty(self, meter: Meter, gpu_uuids: tuple[str, ...], interrupts: Interrupts) -> None:
         """Let the GPUs come to rest after whatever ran before, and meter them without any context."""
@@ -304,7 +304,7 @@ class Attempt:
     def _stopped(self, meter: Meter) -> Timeline:
         """Return what the meter saw; one without anything but the reason where it cannot tell."""
         try:
-            return self._with_cards(meter.stop())
+            return self._with_cards(meter.stop(), say=self._progress.say)
         except MeterError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001  (what ended the attempt, and its rows, must not be lost behind it)
@@ -328,3 +328,7 @@ def _broke_off(timeline: Timeline, collected: Collected) -> str | None:
     used = collected.loaded.environment.used_gpu_uuids if collected.loaded else []
     events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
     return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
+
+
+def _silent(message: str) -> None:
+    """Say nothing: what a card lacks is told once, as the meter stops."""

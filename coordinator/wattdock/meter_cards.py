@@ -20,7 +20,7 @@ from wattdock.json_text import json_text
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.variables import runner_variables
 from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter.timeline import LagModel
+from wattdock.meter.timeline import LagModel, MeterEvent
 from wattdock.metrology import Pulse, meter_card
 from wattdock.results.metrology import MeterCard
 
@@ -117,21 +117,43 @@ def load_cards(uuids: Sequence[str], *, home: Path, progress: Callable[[str], No
     return cards
 
 
-def with_cards(timeline: Timeline, *, home: Path, progress: Callable[[str], None]) -> Timeline:
-    """Return `timeline` with the lags that were measured on its GPUs, instead of the one that is assumed."""
+def with_cards(timeline: Timeline, gpus: Sequence[GpuInfo], *, home: Path, progress: Callable[[str], None]) -> Timeline:
+    """Return `timeline` with the lags that were measured on its GPUs, instead of the one that is assumed.
+
+    A card that does not fit is told, and stands among the events of its GPU.
+
+    Args:
+        gpus: What the timeline's GPUs are now.
+    """
     cards = load_cards(list(timeline.gpus), home=home, progress=progress)
-    gpus = {uuid: _with_card(gpu, cards.get(uuid)) for uuid, gpu in timeline.gpus.items()}
-    return dataclasses.replace(timeline, gpus=gpus)
+    infos = {gpu.uuid: gpu for gpu in gpus}
+    seen = {}
+    for uuid, gpu in timeline.gpus.items():
+        card = cards.get(uuid)
+        if card and (why := card.doubt or _of_another(card, infos.get(uuid))):
+            message = f"card of {card.measured_utc} not used, the lag is assumed: {why}; see wattdock doctor --meter"
+            progress(f"{uuid}: {message}")
+            event = MeterEvent(timeline.start_ns, "card_unused", message)
+            seen[uuid] = dataclasses.replace(gpu, events=(*gpu.events, event))
+        else:
+            seen[uuid] = _with_card(gpu, card)
+    return dataclasses.replace(timeline, gpus=seen)
+
+
+def _of_another(card: MeterCard, gpu: GpuInfo | None) -> str | None:
+    """Why a card does not say how this GPU is read; None where it does."""
+    if gpu is None or gpu.driver_version is None:
+        return "which GPU and driver this is, is unknown"
+    made = f"{card.gpu_name}, driver {card.driver_version}"
+    here = f"{gpu.name}, driver {gpu.driver_version}"
+    return None if made == here else f"it was made on {made}, and this is {here}"
 
 
 def _with_card(gpu: GpuTimeline, card: MeterCard | None) -> GpuTimeline:
     """Return the timeline that takes its lag from a card, where that has one."""
-    lag = _lag(card) if card else None
-    return dataclasses.replace(gpu, card=card.measured_utc, lag=lag) if card and lag else gpu
-
-
-def _lag(card: MeterCard) -> LagModel | None:
-    return None if card.lag_s is None or card.lag_std_s is None else LagModel(card.lag_s, card.lag_std_s)
+    if card is None or card.lag_s is None or card.lag_std_s is None:
+        return gpu
+    return dataclasses.replace(gpu, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
 
 
 def _file(uuid: str, home: Path) -> Path:

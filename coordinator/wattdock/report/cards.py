@@ -36,6 +36,7 @@ def _rows(card: MeterCard) -> list[tuple[str, str]]:
         rows.append(("smoothing", f"{card.smoothing_periods:.2f} periods after a step's own"))
     if card.additivity is not None:
         rows.append(("additivity", f"{card.additivity:+.3%}"))
+    rows.append(("in results", f"not used: {card.doubt}" if card.doubt else "used on this GPU under this driver"))
     return rows
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from wattdock.results.stored import Stored
 
+# Fewer pulses do not fill a period's phases; a counter that does not add up, or that still moves a period after a step,
+# does not trail by one lag.
+MIN_PULSES, MAX_ADDITIVITY, MAX_SMOOTHING_PERIODS = 100, 0.005, 1.0
+
 
 class StepLag(Stored):
     """How far one kind of load step shows late in the counter.
@@ -46,3 +50,18 @@ class MeterCard(Stored):
     steps: list[StepLag]
     smoothing_periods: float | None
     additivity: float | None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why results do not take their lag from it; None where they may."""
+        if self.lag_s is None or self.lag_std_s is None:
+            return "it has no lag"
+        if self.pulses < MIN_PULSES:
+            return f"it is of {self.pulses} pulses, not {MIN_PULSES}"
+        if self.additivity is None or abs(self.additivity) > MAX_ADDITIVITY:
+            told = "unknown" if self.additivity is None else f"{self.additivity:+.2%}"
+            return f"its additivity is {told}, not within {MAX_ADDITIVITY:.1%}"
+        if self.smoothing_periods is None or self.smoothing_periods >= MAX_SMOOTHING_PERIODS:
+            told = "unknown" if self.smoothing_periods is None else f"{self.smoothing_periods:.2f} periods"
+            return f"its smoothing is {told}, not below {MAX_SMOOTHING_PERIODS:g}"
+        return None
