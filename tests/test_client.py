@@ -13,6 +13,7 @@ from contract.subjects import write_config
 from wattdock.client import RunnerClient
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import RunnerError
+from wattdock.failures import MEMORY, cause_of
 from wattdock.interrupts import Interrupts
 from wattdock.measure import Collected, Session, measure
 from wattdock.meter.none import NoMeter
@@ -66,6 +67,20 @@ def generate(client: RunnerClient, heartbeat: Callable[[pb.Heartbeat], None]) ->
     drained = workload(settle_s=1.5)
     done = client.generate(drained, PROMPTS, silence_s=10, stall_s=10, heartbeat=heartbeat)
     return done.output_tokens
+
+
+def test_a_status_alone_tells_a_lack_of_memory(tmp_path: Path) -> None:
+    """Engines say it in words that nobody foresaw; their runner has recognised it."""
+    order = load_request(write_config(tmp_path / "model"), engine_args={"load_fault": "oom"})
+    with (
+        running("fake", FAKE_FOLDER) as runner,
+        RunnerClient(launched(runner)) as client,
+        pytest.raises(RunnerError, match="the fake engine has no room") as caught,
+    ):
+        client.load(order, timeout_s=60, progress=lambda stage: None)
+    cause = cause_of(str(caught.value))
+    assert cause is not None
+    assert cause.name == MEMORY
 
 
 def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loaded: Runner) -> None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.failures import CAUSES, EXCHANGE, GPU_MEMORY, HANG, HOST_MEMORY, KV_CACHE, RUNNER, WORKER, cause_of
+from wattdock.failures import (
+    CAUSES,
+    EXCHANGE,
+    GPU_MEMORY,
+    HANG,
+    HOST_MEMORY,
+    KV_CACHE,
+    MEMORY,
+    RUNNER,
+    WORKER,
+    cause_of,
+)
 
 # Seen in the tests of the runners, or written in the sources of vLLM (v1/core/kv_cache_utils.py, v1/worker/utils.py)
 # and of torch (c10/cuda/CUDACachingAllocator.cpp, ProcessGroupNCCL.cpp).
@@ -20,6 +31,12 @@ SAID = {
     "loading failed: out of memory while loading the model: [enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: "
     "can't allocate memory": HOST_MEMORY,
     "the runner died during loading: ran out of memory and was killed by the kernel (exit code 137)": HOST_MEMORY,
+    "loading failed for lack of memory: vLLM: MemoryError": HOST_MEMORY,
+    "loading failed: OSError: [Errno 12] Cannot allocate memory": HOST_MEMORY,
+    "loading failed for lack of memory: vLLM: Unable to allocate 8.00 GiB for an array with shape (1, 2)": HOST_MEMORY,
+    "loading failed for lack of memory: vLLM: OutOfMemoryError": GPU_MEMORY,
+    "a pass failed: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`": GPU_MEMORY,
+    "loading failed for lack of memory: TensorRT-LLM: ": MEMORY,
     "loading failed: rank 0: the ranks could not exchange data while loading the model: NCCL error in: …": EXCHANGE,
     "a pass failed: RuntimeError: NCCL error: ncclRemoteError: A call failed possibly due to a network error": EXCHANGE,
     "the runner was silent for too long during a pass; it was stopped (see `timeouts:`)": HANG,

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from wattdock import wire
 from wattdock.clock import check_clock, host_clock, now_ns
 from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
+from wattdock.failures import LACKS_MEMORY
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -43,6 +44,7 @@ CHANNEL_OPTIONS = [
 DEATH_NOTICE_S = 3.0
 
 ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
+GRPC_LIMIT = "larger than max"
 NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -239,7 +241,11 @@ class RunnerClient:
         code, detail = error.code(), error.details() or "no detail"
         if code == grpc.StatusCode.UNAVAILABLE and (reason := self._death()):
             return RunnerError(f"the runner died during {what}: {reason}")
-        return ERRORS.get(code, RunnerError)(f"{what}: {detail}" if code in ERRORS else f"{what} failed: {detail}")
+        if code in ERRORS:
+            return ERRORS[code](f"{what}: {detail}")
+        # gRPC has this status for a message that is too large, too.
+        lacks = code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail
+        return RunnerError(f"{what} failed{f' {LACKS_MEMORY}' if lacks else ''}: {detail}")
 
     def _death(self) -> str | None:
         """Return how the runner ended; its socket closes a moment before its end is known."""

@@ -10,8 +10,11 @@ from pathlib import Path
 
 VMSTAT = Path("/proc/vmstat")
 KV_CACHE, GPU_MEMORY, HOST_MEMORY = "KV cache too small", "out of GPU memory", "out of host memory"
+MEMORY = "out of memory"
 EXCHANGE, HANG, WORKER, RUNNER = "GPUs cannot exchange data", "hang", "worker died", "runner died"
-MEMORY_CAUSES = frozenset({KV_CACHE, GPU_MEMORY, HOST_MEMORY})
+MEMORY_CAUSES = frozenset({KV_CACHE, GPU_MEMORY, HOST_MEMORY, MEMORY})
+# What the client adds to a failure whose status says so, whatever the engine's words are.
+LACKS_MEMORY = "for lack of memory"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ CAUSES = (
             "host memory is used up",
             "Available memory on node",
             "ran out of memory and was killed by the kernel",
+            # Python's, the C library's and numpy's; torch's OutOfMemoryError is of a GPU.
+            " MemoryError",
+            "Cannot allocate memory",
+            "for an array with shape",
+            "ArrayMemoryError",
         ),
         "a machine with more memory, fewer replicas or ranks on this one, or a higher container.memory_gb",
     ),
@@ -60,6 +68,7 @@ CAUSES = (
             "CUDA out of memory",
             "CUDA error: out of memory",
             "OutOfMemoryError",
+            "CUBLAS_STATUS_ALLOC_FAILED",
             "Free memory on device",
             "not enough GPU memory",
             "GB on each of",
@@ -68,6 +77,12 @@ CAUSES = (
         ),
         "a split over more GPUs (tensor_parallel_size, tp_plan, device_map), fewer requests in flight (batch_size), or "
         "weights in fewer bits (dtype, quantization)",
+    ),
+    Cause(
+        MEMORY,
+        (LACKS_MEMORY,),
+        "the runner's log may say of which memory; fewer requests in flight (batch_size), weights in fewer bits "
+        "(dtype), or a split over more GPUs",
     ),
     Cause(
         EXCHANGE,

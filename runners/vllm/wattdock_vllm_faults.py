@@ -24,6 +24,8 @@ MEMORY_WORDS = (
     "Free memory on device",
     "not enough GPU memory",
     "Available memory on node",
+    "Cannot allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
 )
 MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
 # What vLLM raises for values that it does not take, or not together.

@@ -189,7 +189,7 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
     except Exception as error:
         fault = faults.cause() or fault_of(error)
         if fault.is_memory:
-            raise OutOfMemory(f"vLLM: {fault.message}") from error
+            raise OutOfMemory(f"vLLM: {fault.message or fault.kinds[0]}") from error
         if fault.is_refusal:
             raise InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}") from error
         if str(error) != fault.message:

@@ -41,7 +41,7 @@ def strike(fault: object) -> None:
     if fault == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
     if fault == "oom":
-        raise OutOfMemory("the fake engine was told to run out of memory")
+        raise OutOfMemory("the fake engine has no room")
     if fault == "orphan":
         # Its own session and deaf to SIGTERM: what ends only the runner's process group leaves it behind.
         subprocess.Popen([sys.executable, "-c", ORPHAN], start_new_session=True)

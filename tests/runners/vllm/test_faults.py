@@ -76,6 +76,8 @@ class VLLMClientError(Exception):
     [
         (OutOfMemoryError("x"), True, False),
         (MemoryError(), True, False),
+        (OSError(12, "Cannot allocate memory"), True, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True, False),
         (ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"), True, True),
         (RuntimeError("Worker failed with error 'CUDA out of memory.', please check the stack trace"), True, False),
         (ValueError("the fp8 KV cache is not supported"), False, True),
