@@ -20,7 +20,7 @@ DOCTOR = ("doctor", "--meter", "--backend", "fake", "--runner-python", sys.execu
 
 
 def test_a_card_is_kept_and_results_use_the_lag_that_it_found(wattdock: Command) -> None:
-    """Nothing loads this GPU, so the card knows no lag; once it does, the next result takes it."""
+    """Nothing loads this GPU, so the card knows no lag; a sound one with a lag is taken by the next result."""
     env = on_gpus(wattdock, FakeGpu(uuid=GPU, profile=(constant(300),)))
     done = wattdock(*DOCTOR, "--pulses", "30", "--json", env=env)
     assert done.returncode == 0, done.stderr
@@ -29,7 +29,8 @@ def test_a_card_is_kept_and_results_use_the_lag_that_it_found(wattdock: Command)
     assert card["period_s"] == pytest.approx(0.1, rel=0.1)
     kept = wattdock.home / "wattdock" / "meter-cards" / f"{GPU}.json"
     assert json.loads(kept.read_text()) == card
-    kept.write_text(json.dumps({**card, "lag_s": 0.021, "lag_std_s": 0.002}))
+    found = {"lag_s": 0.021, "lag_std_s": 0.002, "pulses": 100, "smoothing_periods": 0.0, "additivity": 0.0}
+    kept.write_text(json.dumps({**card, **found}))
     give_to_user(kept)
     ran = wattdock("run", *SMALL, env=env)
     assert ran.returncode == 0, ran.stderr

@@ -25,7 +25,9 @@ def doctor(
     file: File = None,
     settings: Settings = NOTHING,
     meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
-    pulses: Annotated[int, typer.Option(min=30, help="Load pulses per GPU; 100 take about 130 s.")] = 100,
+    pulses: Annotated[
+        int, typer.Option(min=30, help="Load pulses per GPU; 100 take 130 s, results use no card of fewer.")
+    ] = 100,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
