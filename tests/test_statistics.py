@@ -118,8 +118,8 @@ def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_repeats_compared_with_themselves_differ_at_the_nominal_rate(name: str) -> None:
-    """A/A: of random splits of one run's rounds, five against five, one in twenty may seem to differ."""
+def test_random_splits_of_the_same_values_differ_at_the_nominal_rate(name: str) -> None:
+    """Checks Welch's arithmetic on values of a real spread: shuffled ones are alike, whatever the run did over time."""
     rounds = np.array(RECORDED[name])
     generator = np.random.default_rng(1)
     found = 0
@@ -128,6 +128,23 @@ def test_recorded_repeats_compared_with_themselves_differ_at_the_nominal_rate(na
         found += difference(drawn[:5].tolist(), drawn[5:].tolist()).differs
     # Three standard errors of a rate of 5 % are 1 %; Welch's test is known to be a little careful with so few.
     assert 0.025 <= found / TRIALS <= 0.06
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: str) -> None:
+    """A/A in order of time, which shuffling hides: one comparison per run, of four, so it shows no rate."""
+    rounds = RECORDED[name]
+    half = len(rounds) // 2
+    found = difference(rounds[:half], rounds[half:])
+    assert not found.differs
+    assert found.low < 0 < found.high
+
+
+def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
+    """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
+    rounds = RECORDED["TP=2 batch 8"]
+    drifting = [one * (1 + 0.1 * at / len(rounds)) for at, one in enumerate(rounds)]
+    assert difference(drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]).differs
 
 
 def test_intervals_of_few_recorded_repeats_hold_the_mean_of_all() -> None:
