@@ -40,8 +40,15 @@ def test_where_memory_fails_less_of_it_is_asked_for_and_no_replicas() -> None:
     """Fewer requests in flight, then fewer bits; a copy on each GPU takes more, not less."""
     less = ["workload.batch_size: 4", "workload.batch_size: 2"]
     assert changes(TENSOR, KV_CACHE, dtype="float32") == [*FOUR_BY_FOUR, *less, "vllm.dtype: bfloat16"]
-    assert changes(TENSOR, GPU_MEMORY, dtype="bfloat16") == [*FOUR_BY_FOUR, *less, "vllm.quantization: fp8"]
+    assert changes(TENSOR, GPU_MEMORY, dtype="bfloat16") == [*FOUR_BY_FOUR, *less]
     assert changes({"backend": "vllm"}, KV_CACHE) == less
+
+
+def test_weights_that_are_read_are_quantised_last() -> None:
+    """vLLM cannot quantise weights that its runner draws, so a shape has no such step."""
+    steps = {"model": "org/model", "vllm": {"tensor_parallel_size": 2}, "backend": "vllm"}
+    assert changes(steps, GPU_MEMORY, dtype="bfloat16")[-1] == "vllm.quantization: fp8"
+    assert changes({**steps, "model": "shape:tiny-llama"}, GPU_MEMORY, dtype="bfloat16")[-1] == "workload.batch_size: 2"
 
 
 def test_a_death_may_be_anything_so_all_but_fewer_bits_is_tried() -> None:

@@ -138,7 +138,8 @@ def _changes(asked: ExperimentConfig, seen: Circumstances) -> Iterator[Mapping[s
         yield from ({"workload.batch_size": size} for size in dict.fromkeys(sizes) if size)
     if seen.cause in MEMORY_CAUSES:
         dtype = seen.dtype or section.dtype
-        yield from ({f"{backend}.{name}": value} for name, value in section.fewer_bits(dtype).items())
+        fewer = section.fewer_bits(dtype, random_weights=asked.model.shape is not None)
+        yield from ({f"{backend}.{name}": value} for name, value in fewer.items())
 
 
 def _step(asked: ExperimentConfig, settings: Mapping[str, Any]) -> Step | None:

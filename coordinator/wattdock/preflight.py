@@ -183,6 +183,8 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     """
     runner_dir = find_runner(config.backend)
     check_model(config.model)
+    if config.model.shape is not None:
+        config.section.require_drawable()
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
     found = host.inventory
     fit = _memory_fit(config, found, WEIGHTS_ONLY)

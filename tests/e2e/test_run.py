@@ -11,6 +11,7 @@ from command import SMALL
 if TYPE_CHECKING:
     from command import Command
 
+CONFIG = 2
 KEYS = set(
     "schema_version config status error environment energy performance compute statistics multi_gpu audit spans".split()
 )
@@ -110,6 +111,15 @@ def test_experiments_of_one_load_group_share_a_runner(wattdock: Command) -> None
     loads = {span["start_ns"] for row in wattdock.results() for span in row["spans"] if span["name"] == "load"}
     assert len(wattdock.results()) == 2
     assert len(loads) == 1
+
+
+def test_quantised_weights_that_are_to_be_drawn_are_refused_before_anything_starts(wattdock: Command) -> None:
+    """No engine loads them, so neither a plan nor a run gets as far as one."""
+    asked = ("--backend", "vllm", "--model", "shape:tiny-llama", "--set", "vllm.quantization=fp8")
+    for verb in ("plan", "run"):
+        done = wattdock(verb, *asked)
+        assert done.returncode == CONFIG
+        assert "vllm.quantization: fp8 needs weights to read, and a shape's are drawn at random" in done.stderr
 
 
 def test_plan_shows_what_would_run_and_starts_nothing(wattdock: Command) -> None:

@@ -58,9 +58,16 @@ class BackendSection(BaseModel):
         """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
         return None
 
-    def fewer_bits(self, dtype: str) -> dict[str, Any]:
+    def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:  # noqa: ARG002
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
         return {"dtype": "bfloat16"} if dtype == "float32" else {}
+
+    def require_drawable(self) -> None:
+        """Accept settings under which the runner can draw a model's weights at random.
+
+        Raises:
+            ConfigError: Holds the setting, and what to do without it.
+        """
 
     def require_servable(self, workload: WorkloadSpec) -> None:
         """Accept what a workload asks of the parallelism.

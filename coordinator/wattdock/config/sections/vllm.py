@@ -9,6 +9,7 @@ from pydantic import Field
 from wattdock.config.placement import EngineMemory, Split
 from wattdock.config.sections.base import ReplicableSection, factor_pairs
 from wattdock.config.written import Positive
+from wattdock.errors import ConfigError
 
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
@@ -65,11 +66,25 @@ class Section(ReplicableSection):
         alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
         return tuple(dict(zip(names, pair, strict=True)) | alone for pair in factor_pairs(gpus) if pair != own)
 
-    def fewer_bits(self, dtype: str) -> dict[str, Any]:
+    def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
         if self.quantization:
             return {}
-        return {"quantization": "fp8"} if dtype in ("bfloat16", "float16") else super().fewer_bits(dtype)
+        if dtype in ("bfloat16", "float16") and not random_weights:
+            return {"quantization": "fp8"}
+        return super().fewer_bits(dtype, random_weights=random_weights)
+
+    def require_drawable(self) -> None:
+        """Accept weights that are drawn where they lie: those that vLLM quantises while loading have no place yet.
+
+        Raises:
+            ConfigError: Holds the setting, and what to do without it.
+        """
+        if self.quantization:
+            raise ConfigError(
+                f"vllm.quantization: {self.quantization} needs weights to read, and a shape's are drawn at random; "
+                "leave it out, or give a model with weights"
+            )
 
     def gpus_per_model(self) -> int:
         """Return the number of vLLM's workers, each of which takes one GPU."""
