@@ -11,15 +11,15 @@ from wattdock.merge.conditions import sampled_throughout
 from wattdock.merge.idle import IDLE_SPANS
 from wattdock.results.sharing import Restarts
 
-# A list is asked for as a pass begins, and when its results are here, a second and more after its end.
-LIST_REACH_NS = 5 * NS_PER_S
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wattdock.merge.energy import Gpus
     from wattdock.merge.joules import SpanJoules
     from wattdock.records import RestartRecord, Span
+
+# A list is asked for as a pass begins, and when its results are here, a second and more after its end.
+LIST_REACH_NS = 5 * NS_PER_S
 
 
 def each_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJoules) -> Restarts:

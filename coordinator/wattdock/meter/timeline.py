@@ -81,7 +81,9 @@ class MeterEvent:
     """Something that limits what this GPU's timeline can say."""
 
     at_ns: int
-    kind: Literal["gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error", "broke_off", "card_unused"]
+    kind: Literal[
+        "gap", "counter_reset", "gpu_lost", "counter_frozen", "not_supported", "read_error", "broke_off", "card_unused"
+    ]
     message: str
 
 
