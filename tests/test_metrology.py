@@ -10,17 +10,17 @@ import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
+from wattdock.doctor.pulses import Pulse, meter_card
 from wattdock.energy import COUNTER_LAG
 from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter_cards import store_card, with_cards
-from wattdock.metrology import Pulse, meter_card
-from wattdock.results.metrology import MIN_PULSES
+from wattdock.results.meter_card import MIN_PULSES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.meter.timeline import Timeline
-    from wattdock.results.metrology import MeterCard
+    from wattdock.results.meter_card import MeterCard
 
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from wattdock.results.audit_sharing import sharing_checks
 from wattdock.results.energy import GpuProcessSeen
-from wattdock.results.sharing import Restarts, sharing_checks
+from wattdock.results.worst_restart import WorstRestart
 
 
 def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
@@ -25,7 +26,7 @@ def outcome(
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Any]:
     shown = {one.gpu_uuid: 4 for one in processes if one.own}
-    restarts = Restarts(process_lists={"GPU-a": 4, "GPU-b": 4}, runner_lists=shown)
+    restarts = WorstRestart(process_lists={"GPU-a": 4, "GPU-b": 4}, runner_lists=shown)
     passes = [SimpleNamespace(cpu_others_share=one) for one in cpu_others]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(

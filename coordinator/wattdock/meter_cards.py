@@ -1,28 +1,17 @@
-"""Make, keep and find the cards of this machine's energy counters.
-
-The load comes from a separate process in a backend's environment: the host itself never opens a CUDA context.
-"""
+"""Keep and find the cards of this machine's energy counters; `doctor.cards` makes them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from wattdock.durable import write_whole
-from wattdock.errors import MeterError, RunnerError, StoreError
+from wattdock.errors import StoreError
 from wattdock.json_text import json_text
-from wattdock.launch.protocol import LaunchSpec
-from wattdock.launch.variables import runner_variables
-from wattdock.meter.nvml import NvmlMeter
 from wattdock.meter.timeline import LagModel, MeterEvent
-from wattdock.metrology import Pulse, meter_card
-from wattdock.results.metrology import MeterCard
+from wattdock.results.meter_card import MeterCard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,63 +19,6 @@ if TYPE_CHECKING:
 
     from wattdock.host.gpus import GpuInfo
     from wattdock.meter.timeline import GpuTimeline, Timeline
-
-# A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
-PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
-
-
-def measure_card(gpu: GpuInfo, *, runner_dir: Path, python: Path, pulses: int) -> MeterCard:
-    """Return the card of one GPU, made by load pulses on it; takes about 1.3 s per pulse.
-
-    Args:
-        runner_dir: The folder of a backend that holds `wattdock_<name>_pulses.py`.
-        python: An interpreter with that backend's packages.
-
-    Raises:
-        RunnerError: The load could not be made.
-        MeterError: The GPU's counter cannot be read.
-    """
-    meter = NvmlMeter()
-    meter.start()
-    try:
-        seen = _pulses(gpu, runner_dir, python, pulses)
-    finally:
-        timeline = meter.stop()
-    recorded = timeline.gpus.get(gpu.uuid)
-    if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
-        raise MeterError(
-            f"{gpu.name} {gpu.uuid} has no energy counter to characterise: {timeline.reason or 'see gpus'}"
-        )
-    return meter_card(recorded, seen, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
-
-
-def _pulses(gpu: GpuInfo, runner_dir: Path, python: Path, count: int) -> list[Pulse]:
-    program = runner_dir / f"wattdock_{runner_dir.name}_pulses.py"
-    spec = LaunchSpec(
-        backend=runner_dir.name,
-        runner_dir=runner_dir,
-        log_path=runner_dir,
-        gpu_indices=(gpu.index,),
-        gpu_uuids=(gpu.uuid,),
-        model_path=runner_dir,
-        labels={},
-    )
-    variables = runner_variables(spec, os.environ, keep_pythonpath=True)
-    try:
-        done = subprocess.run(
-            [str(python), str(program), str(count)],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=START_LIMIT_S + count * PULSE_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunnerError(f"{count} load pulses on GPU {gpu.index} did not end in {error.timeout:.0f} s") from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunnerError(f"no load on GPU {gpu.index}: {last}; name an interpreter with --runner-python")
-    return [Pulse(*json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def store_card(card: MeterCard, *, home: Path) -> Path:

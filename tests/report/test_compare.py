@@ -17,7 +17,7 @@ from stored_results import bundled, complete
 from wattdock.compare.pairs import PRIMARY, compare
 from wattdock.compare.regression import Outcome, judge
 from wattdock.repeats.difference import difference, holm
-from wattdock.results.restarts import SPEED
+from wattdock.results.quantities import SPEED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattdock.repeats.equivalence import METHOD, equivalence
 from wattdock.repeats.intervals import geometric_mean
 from wattdock.results.facts import SPELLED, conditions, differing
-from wattdock.results.restarts import ENERGY, SPEED, restart_values
+from wattdock.results.quantities import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from wattdock.repeats.difference import Difference, difference, holm
 from wattdock.repeats.intervals import geometric_mean
 from wattdock.results.facts import ABSENT, everything, labels
 from wattdock.results.matching import match
-from wattdock.results.restarts import ENERGY, SPEED, restart_values
+from wattdock.results.quantities import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

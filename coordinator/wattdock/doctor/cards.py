@@ -1,19 +1,30 @@
-"""Make and keep the cards of this machine's energy counters, one GPU after another."""
+"""Make and keep the cards of this machine's energy counters, one GPU after another.
+
+The load comes from a separate process in a backend's environment: the host itself never opens a CUDA context.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock.doctor.examine import gpus_asked
-from wattdock.errors import PreflightError
+from wattdock.doctor.pulses import Pulse, meter_card
+from wattdock.errors import MeterError, PreflightError, RunnerError
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import Wanted, held
 from wattdock.host.selection import why_occupied
 from wattdock.launch.environment import environment_in_use
 from wattdock.launch.interpreter import check_python
+from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import find_runner
-from wattdock.meter_cards import measure_card, store_card
+from wattdock.launch.variables import runner_variables
+from wattdock.meter.nvml import NvmlMeter
+from wattdock.meter_cards import store_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +33,11 @@ if TYPE_CHECKING:
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.progress import Progress
-    from wattdock.results.metrology import MeterCard
+    from wattdock.results.meter_card import MeterCard
+
+
+# A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
+PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
 
 
 def meter_cards(config: ExperimentConfig, *, home: Path, pulses: int, progress: Progress) -> Iterator[MeterCard]:
@@ -75,3 +90,57 @@ def _wanted(config: ExperimentConfig) -> str:
 
 def _there(found: GpuInventory) -> str:
     return found.reason or f"there are GPUs {', '.join(str(gpu.index) for gpu in found.gpus) or 'none'}"
+
+
+def measure_card(gpu: GpuInfo, *, runner_dir: Path, python: Path, pulses: int) -> MeterCard:
+    """Return the card of one GPU, made by load pulses on it; takes about 1.3 s per pulse.
+
+    Args:
+        runner_dir: The folder of a backend that holds `wattdock_<name>_pulses.py`.
+        python: An interpreter with that backend's packages.
+
+    Raises:
+        RunnerError: The load could not be made.
+        MeterError: The GPU's counter cannot be read.
+    """
+    meter = NvmlMeter()
+    meter.start()
+    try:
+        seen = _pulses(gpu, runner_dir, python, pulses)
+    finally:
+        timeline = meter.stop()
+    recorded = timeline.gpus.get(gpu.uuid)
+    if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
+        raise MeterError(
+            f"{gpu.name} {gpu.uuid} has no energy counter to characterise: {timeline.reason or 'see gpus'}"
+        )
+    return meter_card(recorded, seen, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _pulses(gpu: GpuInfo, runner_dir: Path, python: Path, count: int) -> list[Pulse]:
+    program = runner_dir / f"wattdock_{runner_dir.name}_pulses.py"
+    spec = LaunchSpec(
+        backend=runner_dir.name,
+        runner_dir=runner_dir,
+        log_path=runner_dir,
+        gpu_indices=(gpu.index,),
+        gpu_uuids=(gpu.uuid,),
+        model_path=runner_dir,
+        labels={},
+    )
+    variables = runner_variables(spec, os.environ, keep_pythonpath=True)
+    try:
+        done = subprocess.run(
+            [str(python), str(program), str(count)],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=START_LIMIT_S + count * PULSE_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunnerError(f"{count} load pulses on GPU {gpu.index} did not end in {error.timeout:.0f} s") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise RunnerError(f"no load on GPU {gpu.index}: {last}; name an interpreter with --runner-python")
+    return [Pulse(*json.loads(line)) for line in done.stdout.splitlines()]

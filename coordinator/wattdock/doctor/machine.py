@@ -19,7 +19,7 @@ from wattdock.host.folders import require_writable, wattdock_home
 from wattdock.host.lease_folder import is_shared, lease_folder
 from wattdock.host.leases import holders
 from wattdock.launch.socket_folder import make_socket_folder
-from wattdock.results.sharing import OTHERS_SHARE
+from wattdock.results.audit_sharing import OTHERS_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -16,9 +16,9 @@ from wattdock.merge.multi_gpu import multi_gpu
 from wattdock.merge.performance import performance, token_disagreements, undrained
 from wattdock.merge.phases import phases
 from wattdock.merge.procedure import procedure
-from wattdock.merge.restarts import each_restart
 from wattdock.merge.statistics import statistical_j, statistics
 from wattdock.merge.windows import windows
+from wattdock.merge.worst_restart import worst_restart
 from wattdock.records import INTERRUPTED, clocks_of
 from wattdock.results.audit import Declared, Measured, audit
 from wattdock.results.result import ExperimentResult, StoredSpan
@@ -92,7 +92,7 @@ def merge(
         audit=audit(
             measured,
             _declared(config),
-            each_restart(restarts, gpus, joules_in),
+            worst_restart(restarts, gpus, joules_in),
             token_disagreements=token_disagreements(passes),
             undrained=undrained(passes),
             failure=failure,

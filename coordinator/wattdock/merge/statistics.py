@@ -10,7 +10,7 @@ import numpy as np
 from wattdock.counted import counted
 from wattdock.repeats.intervals import deviation_interval, mean_interval
 from wattdock.results.derived import Statistics
-from wattdock.results.restarts import ENERGY, SPEED, by_restart, ratio
+from wattdock.results.quantities import ENERGY, SPEED, by_restart, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from wattdock.json_text import print_json
 from wattdock.report.terminal import console, pairs
 
 if TYPE_CHECKING:
-    from wattdock.results.metrology import MeterCard
+    from wattdock.results.meter_card import MeterCard
 
 
 def show_card(card: MeterCard, *, as_json: bool) -> None:

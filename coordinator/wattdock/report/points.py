@@ -12,7 +12,7 @@ from wattdock.repeats.intervals import mean_interval
 from wattdock.report.style import PHASES
 from wattdock.report.words import Figure
 from wattdock.results.facts import labels
-from wattdock.results.restarts import ENERGY, SPEED, restart_values
+from wattdock.results.quantities import ENERGY, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

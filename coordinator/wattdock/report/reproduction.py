@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wattdock.report.bundle import plain
 from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import where_apart
-from wattdock.results.restarts import ENERGY
+from wattdock.results.quantities import ENERGY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

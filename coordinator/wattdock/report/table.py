@@ -10,7 +10,7 @@ from wattdock.counted import counted
 from wattdock.report.terminal import Sheet, console, pairs
 from wattdock.report.words import NOTHING, fallback_text, number, seconds_text
 from wattdock.results.audit_procedure import KEPT_UP
-from wattdock.results.sharing import CPUS_ALONE
+from wattdock.results.audit_sharing import CPUS_ALONE
 from wattdock.results.store import REQUESTS, load_requests
 
 if TYPE_CHECKING:

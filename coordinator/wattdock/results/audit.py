@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from wattdock.counted import counted
 from wattdock.results.audit_gpus import gpu_checks
 from wattdock.results.audit_procedure import procedure_checks
+from wattdock.results.audit_sharing import sharing_checks
 from wattdock.results.result import Audit, Check
-from wattdock.results.sharing import sharing_checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.results.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
     from wattdock.results.procedure import Procedure
     from wattdock.results.result import Failure, Performance
-    from wattdock.results.sharing import Restarts
+    from wattdock.results.worst_restart import WorstRestart
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
@@ -62,7 +62,7 @@ class Measured:
 def audit(
     measured: Measured,
     declared: Declared,
-    restarts: Restarts,
+    restarts: WorstRestart,
     *,
     token_disagreements: Sequence[str],
     undrained: Sequence[str],

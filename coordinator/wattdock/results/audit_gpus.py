@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattdock.results.derived import Compute
     from wattdock.results.energy import EnergyResult
     from wattdock.results.environment import EnvironmentSnapshot
-    from wattdock.results.sharing import Restarts
+    from wattdock.results.worst_restart import WorstRestart
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")
@@ -35,7 +35,7 @@ def gpu_checks(
     energy: EnergyResult,
     compute: Compute | None,
     *,
-    restarts: Restarts,
+    restarts: WorstRestart,
     declared_power_limit_w: float | None,
 ) -> list[Check]:
     """Return every check on the GPUs; one that cannot be made is unknown.
@@ -148,7 +148,7 @@ def _consistency(used: Sequence[GpuConditions]) -> Check:
     )
 
 
-def _events(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: Restarts) -> Check:
+def _events(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: WorstRestart) -> Check:
     facts = {uuid: energy.meter.get(uuid) for uuid in environment.gpu_uuids}
     unread = [
         uuid
@@ -183,7 +183,7 @@ def _roofline(compute: Compute | None) -> Check:
     )
 
 
-def _strays(restarts: Restarts) -> Check:
+def _strays(restarts: WorstRestart) -> Check:
     """An unused GPU that draws more in the passes than when everything was idle holds somebody's context."""
     above_w = restarts.above_idle_w
     known = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
@@ -229,7 +229,7 @@ def _foreign_limit(environment: EnvironmentSnapshot) -> float:
     return MAX_FOREIGN_BYTES if apart else MAX_WITH_RESERVE_BYTES
 
 
-def _memory(environment: EnvironmentSnapshot, restarts: Restarts) -> Check:
+def _memory(environment: EnvironmentSnapshot, restarts: WorstRestart) -> Check:
     """Memory in the passes that the runner does not hold: of a process that came and went, or that no list shows.
 
     Never more than unknown: what an engine takes and gives back between two lists looks the same.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.config.experiment import IdleSpec, WarmUpSpec
-from wattdock.results.restarts import by_restart
+from wattdock.results.quantities import by_restart
 from wattdock.results.result import Check
 
 if TYPE_CHECKING:

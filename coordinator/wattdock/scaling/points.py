@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.estimate.against import split_of
-from wattdock.results.restarts import ENERGY, POWER, SPEED, restart_values
+from wattdock.results.quantities import ENERGY, POWER, SPEED, restart_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.known import all_known, known_sum
 from wattdock.merge.conditions import sampled_throughout
 from wattdock.merge.idle import IDLE_SPANS
-from wattdock.results.sharing import Restarts
+from wattdock.results.worst_restart import WorstRestart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LIST_REACH_NS = 5 * NS_PER_S
 
 
-def each_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJoules) -> Restarts:
+def worst_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJoules) -> WorstRestart:
     """Return what holds of every restart with passes, for every GPU of the host."""
     measured = [one for one in restarts if one.passes]
     uuids = (*gpus.used, *gpus.bystanders)
@@ -30,7 +30,7 @@ def each_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJ
     def fewest(count: Callable[[RestartRecord, str], int]) -> dict[str, int]:
         return {uuid: min((count(one, uuid) for one in measured), default=0) for uuid in uuids}
 
-    return Restarts(
+    return WorstRestart(
         process_lists=fewest(_lists),
         runner_lists=fewest(partial(_lists, own=True)),
         unlisted_ends={uuid: max((_unlisted_ends(one, uuid) for one in measured), default=0) for uuid in gpus.used},

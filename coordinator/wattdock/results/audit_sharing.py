@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.known import all_known
 from wattdock.results.result import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from wattdock.results.energy import EnergyResult, GpuProcessSeen
     from wattdock.results.environment import EnvironmentSnapshot
+    from wattdock.results.worst_restart import WorstRestart
 
 FIGURE_PROCESSES = 3
 # The name of a check that says more than that a figure may not be published: it was slower than it is.
@@ -21,30 +21,7 @@ CPUS_ALONE = "CPUs to itself"
 OTHERS_SHARE = 0.1
 
 
-@dataclass(frozen=True)
-class Restarts:
-    """What holds of every restart with passes: in the worst of them, by GPU.
-
-    Attributes:
-        process_lists: How often processes were listed.
-        runner_lists: How many of these lists show the runner.
-        unlisted_ends: Ends of passes, their begins too, with no list near that shows the runner.
-        foreign_bytes: Most memory in use at any instant of a pass beyond what the lists at its ends say the runner
-            holds; None where one of the two is unknown.
-        counter_changes: How often the energy counter was seen to change.
-        above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started,
-            W; None where one of the two is unknown.
-    """
-
-    process_lists: Mapping[str, int] = field(default_factory=dict)
-    runner_lists: Mapping[str, int] = field(default_factory=dict)
-    unlisted_ends: Mapping[str, int] = field(default_factory=dict)
-    foreign_bytes: Mapping[str, float | None] = field(default_factory=dict)
-    counter_changes: Mapping[str, int] = field(default_factory=dict)
-    above_idle_w: Mapping[str, float | None] = field(default_factory=dict)
-
-
-def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: Restarts) -> list[Check]:
+def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: WorstRestart) -> list[Check]:
     """Return whether the experiment had its GPUs, and its machine, to itself."""
     gpus = set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
     checks = [_machine_check(environment), _cpu_check(energy)]
@@ -76,7 +53,7 @@ def _cpu_check(energy: EnergyResult) -> Check:
     )
 
 
-def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult, restarts: Restarts) -> Check:
+def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult, restarts: WorstRestart) -> Check:
     """Whether nobody else was on the GPUs; lists of a used one that show not even the runner show nothing."""
     listed = [one for one in energy.gpu_processes if one.gpu_uuid in gpus]
     foreign = [one for one in listed if not one.own]

@@ -16,7 +16,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.energy import COUNTER_LAG, MJ_PER_J, EnergyCurve
 from wattdock.meter.instants import tick_instants
 from wattdock.meter.timeline import LagModel
-from wattdock.results.metrology import MeterCard, StepLag
+from wattdock.results.meter_card import MeterCard, StepLag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
