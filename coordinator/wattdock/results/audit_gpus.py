@@ -25,7 +25,7 @@ MAX_ROOFLINE_SHARE = 0.9
 # A CUDA context draws 41 W on an H200.
 MAX_STRAY_W = 20.0
 # Half of the smallest context (0.55 GB); an H200's driver holds 0.64 GB of an idle GPU, which older ones count as used.
-# Of eighteen passes on H200s, what was in use and what the runner was listed with differed by 0.01 GB.
+# In twelve passes kept from H200s what was in use and what the runner was listed with differed by 0.009 GB.
 MAX_FOREIGN_BYTES, MAX_WITH_RESERVE_BYTES, MAX_EMPTY_PERCENT = 0.3e9, 1.0e9, 1.0
 LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 
