@@ -49,9 +49,10 @@ def test_json_holds_everything_and_nothing_else_is_printed(wattdock: Command) ->
 
 
 def test_a_machine_without_a_gpu_says_so_in_one_line_with_exit_code_3(wattdock: Command) -> None:
-    """In JSON too."""
-    done = wattdock("gpus")
-    assert (done.returncode, done.stdout) == (3, "no GPU: no NVIDIA driver: libnvidia-ml.so.1 was not found\n")
+    """In JSON too; there is nothing to watch."""
+    for words in (("gpus",), ("gpus", "--watch")):
+        done = wattdock(*words)
+        assert (done.returncode, done.stdout) == (3, "no GPU: no NVIDIA driver: libnvidia-ml.so.1 was not found\n")
     done = wattdock("gpus", "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["reason"] == "no NVIDIA driver: libnvidia-ml.so.1 was not found"

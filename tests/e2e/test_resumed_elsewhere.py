@@ -49,6 +49,8 @@ def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeli
     [row] = wattdock.results()
     assert [one["reason"] for one in row["energy"]["passes"]] == [None] * 3
     assert_idle_power(row)
+    [check] = [one for one in row["audit"]["checks"] if one["name"] == "one runner for each restart"]
+    assert (check["status"], check["figure"]) == ("warn", "a restart's passes came from 2 runners")
 
 
 def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(wattdock: Command) -> None:

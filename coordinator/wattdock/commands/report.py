@@ -20,6 +20,7 @@ def report(
     from wattdock.counted import counted
     from wattdock.report.html.page import write_page
 
+    replaced = ", which replaced another page" if output.exists() else ""
     with stored(named, output_dir) as rows:
         write_page(rows, output, title=title)
-    typer.echo(f"{counted(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    typer.echo(f"{counted(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB){replaced}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from wattdock.commands.options import NOTHING, RESULTS, Flag, Json, OutputDir, stored, takes
+from wattdock.counted import counted
 from wattdock.errors import ConfigError
 from wattdock.json_text import print_json
 
@@ -90,7 +91,7 @@ def export(
         write_csv(found, csv)
     elif parquet:
         write_parquet(found, parquet)
-    typer.echo(f"{found.num_rows} results written to {csv or parquet}")
+    typer.echo(f"{counted(found.num_rows, 'result')} written to {csv or parquet}")
 
 
 @app.command("agreement")

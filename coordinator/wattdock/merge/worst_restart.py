@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ def worst_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: Span
         unlisted_ends={uuid: max((_unlisted_ends(one, uuid) for one in measured), default=0) for uuid in gpus.used},
         foreign_bytes={uuid: _largest([_foreign_bytes(one, uuid) for one in measured]) for uuid in gpus.used},
         counter_changes=fewest(_counter_changes),
+        runners=max(Counter(one.restart for one in measured).values(), default=0),
         above_idle_w={
             uuid: _largest([_above_idle_w(one, uuid, joules_in) for one in measured]) for uuid in gpus.bystanders
         },

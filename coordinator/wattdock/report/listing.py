@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wattdock.counted import counted
 from wattdock.json_text import print_json
 from wattdock.report.terminal import Sheet, console
 from wattdock.report.words import NOTHING
@@ -40,7 +41,7 @@ def print_results(found: pa.Table, *, limit: int) -> None:
     out = console()
     out.print(Sheet([*headings.values()], rows, right=[headings[name] for name in NUMBERS]))
     more = f", the latest {limit} shown; --limit shows more" if found.num_rows > limit else ""
-    out.print(f"{found.num_rows} results{more}", style="dim")
+    out.print(f"{counted(found.num_rows, 'result')}{more}", style="dim")
 
 
 def print_rows(rows: pa.Table) -> None:

@@ -83,7 +83,7 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         _, high = seen.ci95
         ends_at_0 = high >= 2 * seen.mean
         around = f"{seen.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{seen.mean:.4g} ± {seen.ci95_relative:.2%}"
-        yield "95 % interval", f"{around} ({seen.quantity}, {restarts})"
+        yield "95 % interval", f"{around} (mean of {restarts}, {seen.quantity})"
 
 
 def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:

@@ -31,7 +31,7 @@ def look() -> GpuView:
 
 
 def show_gpus(*, watch: bool, json_lines: bool) -> bool:
-    """Print the host's GPUs, with `watch` until Ctrl-C, which is no failure; return whether there was any at last.
+    """Print the host's GPUs, with `watch` until Ctrl-C, which is no failure, or none is left; return whether one is.
 
     Raises:
         PreflightError: An NVIDIA driver is there and cannot be talked to.
@@ -51,7 +51,7 @@ def show_gpus(*, watch: bool, json_lines: bool) -> bool:
                 live.update(as_tables(view), refresh=True)
             else:
                 out.print(as_tables(view))
-            if not watch:
+            if not (watch and found):
                 break
             time.sleep(WATCH_S)
     return found

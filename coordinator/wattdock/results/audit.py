@@ -83,6 +83,7 @@ def audit(
         _check("finished", failure is None, failure.message if failure else "no failure"),
         _check("energy measured", energy.total_j is not None, energy.reason or source),
         _check("counter, not integrated power", energy.source == "counter", source),
+        _runners_check(restarts),
         *_environment_checks(environment),
         _one_environment_check(environment, energy),
         _window_check(energy),
@@ -106,6 +107,17 @@ def audit(
     ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
     return Audit(publishable=not reasons, reasons=reasons, checks=checks)
+
+
+def _runners_check(restarts: WorstRestart) -> Check:
+    """Say where a restart's passes are of several runners: its value then averages over what restarts differ by."""
+    most = restarts.runners
+    return Check(
+        name="one runner for each restart",
+        status="pass" if most == 1 else "warn" if most else "unknown",
+        figure=f"a restart's passes came from {most} runners" if most > 1 else "one each" if most else "no pass",
+        threshold="one, as where a study is not interrupted within a restart",
+    )
 
 
 def _environment_checks(environment: EnvironmentSnapshot) -> list[Check]:

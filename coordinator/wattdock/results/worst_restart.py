@@ -20,6 +20,7 @@ class WorstRestart:
         foreign_bytes: Most memory in use at any instant of a pass beyond what the lists at its ends say the runner
             holds; None where one of the two is unknown.
         counter_changes: How often the energy counter was seen to change.
+        runners: How many runners had passes of the same restart: more than one where it was interrupted and resumed.
         above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started,
             W; None where one of the two is unknown.
     """
@@ -29,4 +30,5 @@ class WorstRestart:
     unlisted_ends: Mapping[str, int] = field(default_factory=dict)
     foreign_bytes: Mapping[str, float | None] = field(default_factory=dict)
     counter_changes: Mapping[str, int] = field(default_factory=dict)
+    runners: int = 1
     above_idle_w: Mapping[str, float | None] = field(default_factory=dict)
