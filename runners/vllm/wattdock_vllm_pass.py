@@ -5,11 +5,12 @@ Everything that is not inference happens before the span opens or after it close
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from vllm import SamplingParams, envs
+from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from wattdock_vllm_faults import fault_of
 from wattdock_vllm_load import VllmModel, drain
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Ids must be unique among all requests that the engine still knows.
 _SERIAL = count()
+# vLLM gives up on workers that answer nothing for so many seconds.
+ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
 
 
@@ -150,10 +153,8 @@ def _serve(model: VllmModel, workload: Workload, requests: list[_Request], recor
         if died:
             raise RuntimeError(f"a process of vLLM's engine died during the pass{why}") from error
         if own.is_silence:
-            raise RuntimeError(
-                f"vLLM's workers did not answer within {envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS} s "
-                f"(VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS){why}"
-            ) from error
+            limit = f"{given} s" if (given := os.environ.get(ANSWER_LIMIT)) else "vLLM's own limit"
+            raise RuntimeError(f"vLLM's workers did not answer within {limit} ({ANSWER_LIMIT}){why}") from error
         if cause:
             raise RuntimeError(f"vLLM failed during the pass: {own}{why}") from error
         raise
