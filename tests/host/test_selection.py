@@ -121,7 +121,7 @@ def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_anot
     assert chosen(found) == [1]
     with pytest.raises(PreflightError, match=r"GPU 0: process 99 \(bob, python, 40.1 GB\) runs on it"):
         chosen(found, gpus=[0])
-    with pytest.raises(PreflightError, match=r"2 GPU\(s\) needed.*process 99 \(bob"):
+    with pytest.raises(PreflightError, match=r"2 GPUs needed.*process 99 \(bob"):
         chosen(found, gpus={"count": 2})
 
 
