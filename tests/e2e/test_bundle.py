@@ -33,9 +33,15 @@ def new_command(folder: Path) -> Command:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of one experiment, measured at 300 W by somebody whose home is no longer there."""
-    author = new_command(tmp_path_factory.mktemp("author"))
-    done = author("run", *SMALL, *THREE_RESTARTS, env=on_gpus(author, gpu(1)))
-    assert done.returncode == 0, done.stderr
+    for _ in range(3):
+        author = new_command(tmp_path_factory.mktemp("author"))
+        done = author("run", *SMALL, *THREE_RESTARTS, env=on_gpus(author, gpu(1)))
+        assert done.returncode == 0, done.stderr
+        [row] = author.results()
+        costs = [one["energy_per_output_token_j"] for one in row["energy"]["passes"]]
+        # What busy CPUs held up says nothing of a GPU: nothing could be compared with it.
+        if max(costs) < 1.1 * min(costs):
+            break
     made = author("bundle", "create", "results", "--output", "b.tar", "--author", "Doe, Jane")
     assert made.returncode == 0, made.stderr
     assert str(author.home).encode() not in (author.folder / "b.tar").read_bytes()
