@@ -34,7 +34,7 @@ def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | N
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
         schedule_lag_share=_worst(map(schedule_lag_share, passes)),
-        arrivals_min=min((len(one.generated.requests) for one in passes if _is_scheduled(one)), default=None),
+        arrivals_min=min((len(one.generated.requests) for one in passes if is_scheduled(one)), default=None),
         arrivals_expected=known_sum(arrivals_expected(one, offered_rate_per_s) for one in passes),
         backlog_slope=_worst(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
@@ -111,7 +111,7 @@ def schedule_lag_share(measured: MeasuredPass) -> float | None:
 
 def arrivals_expected(measured: MeasuredPass, offered_rate_per_s: float | None) -> float | None:
     """Return how many requests arrive on average until the last one that a pass took; None without a schedule."""
-    if not _is_scheduled(measured) or offered_rate_per_s is None:
+    if not is_scheduled(measured) or offered_rate_per_s is None:
         return None
     done = measured.generated
     taken_s = (max(one.submitted_ns for one in done.requests) - done.span.start_ns) / NS_PER_S
@@ -125,7 +125,7 @@ def backlog_slope(measured: MeasuredPass) -> float | None:
     with room for all of them makes them wait inside. None without a schedule, and where all were to arrive at one
     instant.
     """
-    if not _is_scheduled(measured):
+    if not is_scheduled(measured):
         return None
     requests = measured.generated.requests
     entered = [((one.intended_ns or 0), one.submitted_ns) for one in requests]
@@ -143,7 +143,8 @@ def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
     return float(np.polyfit(since_s, (pairs[:, 1] - pairs[:, 0]) / NS_PER_S, 1)[0])
 
 
-def _is_scheduled(measured: MeasuredPass) -> bool:
+def is_scheduled(measured: MeasuredPass) -> bool:
+    """Whether it is known of every request when it was meant to arrive, as in an open loop."""
     requests = measured.generated.requests
     return bool(requests) and all(one.intended_ns is not None for one in requests)
 

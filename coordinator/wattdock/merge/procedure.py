@@ -9,6 +9,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.merge.joules import SpanJoules
+from wattdock.merge.performance import is_scheduled
 from wattdock.records import Span
 from wattdock.results.procedure import Drift, Procedure, WarmUpSeen
 from wattdock.steadiness import warm_up_steadiness
@@ -67,7 +68,7 @@ def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) ->
 def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules) -> Drift:
     done = measured.generated
     quantity = "energy_per_output_token_j" if used else "output_tokens_per_s"
-    if used and done.requests and all(one.intended_ns is not None for one in done.requests):
+    if used and is_scheduled(measured):
         return _open_loop_drift(restart, measured, used, joules_in)
     halves = halves_ns(done)
     if halves is None:
