@@ -34,7 +34,7 @@ from studies import studies
 from wattdock.errors import ExitCode, PreflightError, WattdockError
 from wattdock.host.gpus import list_gpus
 from wattdock.host.machine import describe_machine
-from wattdock.images.build import revision
+from wattdock.launch.images.build import revision
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from engines import Block, LiveEngine
 
     from wattdock.host.gpus import GpuInfo
-    from wattdock.records import GeneratedPass
+    from wattdock.records.restart import GeneratedPass
 
 OVERHEADS = {
     "start-up": start_up,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from paired import Arm, Bounds, Claim
 
-    from wattdock.records import GeneratedPass
+    from wattdock.records.restart import GeneratedPass
 
     Arms = Mapping[Arm, Callable[[], GeneratedPass]]
     # In the order they were run in, each with its arm.

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from wattdock import __version__
-from wattdock.client import RunnerClient
 from wattdock.config.experiment import ContainerSpec
 from wattdock.errors import PreflightError
-from wattdock.images.build import revision
 from wattdock.launch.docker import DockerLauncher, create_and_start
 from wattdock.launch.engine import Containers, connect, find_containers
+from wattdock.launch.images.build import revision
 from wattdock.launch.protocol import LaunchSpec
+from wattdock.runner.client import RunnerClient
 
 REPO = Path(__file__).resolve().parents[1]
 PAGE = REPO / "docs" / "measurements" / "containers.md"

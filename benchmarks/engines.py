@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 from arms import Way
 
-from wattdock import wire
-from wattdock.client import RunnerClient
+from wattdock.analysis.performance import quantiles, tpot_s
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.config.workload import PromptSpec, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
+from wattdock.inputs.models.shapes import resolve_shape
+from wattdock.inputs.prompts import load_prompts
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
-from wattdock.merge.performance import quantiles, tpot_s
-from wattdock.models.shapes import resolve_shape
-from wattdock.prompts import load_prompts
+from wattdock.runner import wire
+from wattdock.runner.client import RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.host.gpus import GpuInfo
-    from wattdock.records import GeneratedPass, Loaded
+    from wattdock.records.restart import GeneratedPass, Loaded
 
 LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600
 # A block must not end up shorter than asked for because the machine has become a little faster.

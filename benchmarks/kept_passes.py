@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from wattdock.results.chosen import Row, without_superseded
-from wattdock.results.store import REQUESTS, RESULT, load_result
-from wattdock.results.tables import requests_table
-from wattdock.study.folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
-from wattdock.study.journal import read_journal
-from wattdock.study.record_file import read_served
+from wattdock.execution.journal import read_journal
+from wattdock.execution.study_folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
+from wattdock.records.file import read_served
+from wattdock.records.tables import requests_table
+from wattdock.store.folders import REQUESTS, RESULT, load_result
+from wattdock.store.select import Row, without_superseded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wattdock.records import RestartRecord, Span
-    from wattdock.study.journal import Line
+    from wattdock.execution.journal import Line
+    from wattdock.records.restart import RestartRecord, Span
 
 # Experiment id, restart, pass.
 Key = tuple[str, int, int]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wattdock.clock import NS_PER_S
 from wattdock.host.gpus import inventory
 from wattdock.launch.runners import REPO
-from wattdock.meter.nvml import NvmlMeter
+from wattdock.metering.nvml import NvmlMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock import wire
-from wattdock.client import RunnerClient
 from wattdock.clock import NS_PER_S
 from wattdock.config.workload import PromptSpec, WorkloadSpec
-from wattdock.energy import span_energy
+from wattdock.inputs.prompts import load_prompts
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
-from wattdock.meter.timeline import GpuTimeline, Ticks
-from wattdock.prompts import load_prompts
+from wattdock.metering.curve import span_energy
+from wattdock.metering.timeline import GpuTimeline, Ticks
+from wattdock.runner import wire
+from wattdock.runner.client import RunnerClient
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.prompts import PromptSet
+    from wattdock.inputs.prompts import PromptSet
 
 # What, median, range.
 Row = tuple[str, str, str]

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from wattdock.launch.runners import REPO
-from wattdock.meter.timeline import GpuTimeline, Series, Ticks, Timeline
-from wattdock.records import RestartRecord
-from wattdock.results.tables import timeline_table
+from wattdock.metering.timeline import GpuTimeline, Series, Ticks, Timeline
+from wattdock.records.restart import RestartRecord
+from wattdock.records.tables import timeline_table
 
 if TYPE_CHECKING:
     from overheads import Row

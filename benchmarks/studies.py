@@ -14,8 +14,8 @@ from overheads import row, timed_ms
 
 from wattdock.clock import NS_PER_S
 from wattdock.launch.runners import REPO
-from wattdock.meter.nvml import SLOW_READS
-from wattdock.meter.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, Recording
+from wattdock.metering.nvml import SLOW_READS
+from wattdock.metering.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, Recording
 
 if TYPE_CHECKING:
     from overheads import Row

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import WattdockError
-from wattdock.results.store import load_result
-from wattdock.study.folder import JOURNAL, RESUMED, STORED
-from wattdock.study.journal import read_journal
+from wattdock.execution.journal import read_journal
+from wattdock.execution.study_folder import JOURNAL, RESUMED, STORED
+from wattdock.store.folders import load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.results.result import ExperimentResult
+    from wattdock.analysis.result_schema import ExperimentResult
 
 KINDS = ("launch", "load", "warm-up", "pass")
 

@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING
 import yaml
 
 from wattdock import __version__
+from wattdock.analysis.joules import SpanJoules
 from wattdock.config.load import load_study
 from wattdock.errors import ExitCode, WattdockError
+from wattdock.execution.loop import Run
+from wattdock.execution.progress import progress_for
 from wattdock.host.folders import wattdock_home
-from wattdock.images.build import revision
-from wattdock.merge.joules import SpanJoules
-from wattdock.meter.choice import MeterChoice
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter.zeus import ZeusMeter
-from wattdock.progress import progress_for
-from wattdock.records import Span
-from wattdock.run import Run
+from wattdock.launch.images.build import revision
+from wattdock.metering.choice import MeterChoice
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.zeus import ZeusMeter
+from wattdock.records.restart import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.meter.protocol import Meter
-    from wattdock.meter.timeline import Timeline
-    from wattdock.results.energy import PassEnergy
-    from wattdock.results.result import ExperimentResult, StoredSpan
+    from wattdock.analysis.energy_schema import PassEnergy
+    from wattdock.analysis.result_schema import ExperimentResult, StoredSpan
+    from wattdock.metering.protocol import Meter
+    from wattdock.metering.timeline import Timeline
 
 HEADER = (
     "experiment", "restart", "pass", "s", "NVML J", "± (95 %)", "Zeus's layer J", "difference J", "%",

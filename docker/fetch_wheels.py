@@ -15,8 +15,8 @@ from typing import cast
 import tomllib
 
 from wattdock.errors import WattdockError
-from wattdock.images.wheels import fetch_locked
 from wattdock.launch.environment import Variant, choose_packages
+from wattdock.launch.images.wheels import fetch_locked
 from wattdock.launch.pip import Pip, describe_sizes, download_bytes
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer.main
 
-from wattdock.cli import app
+from wattdock.cli.main import app
 from wattdock.config.schema import study_schema
 from wattdock.launch.runners import PROTO_DIR
 

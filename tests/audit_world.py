@@ -16,19 +16,20 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
+from wattdock.analysis.result import merge
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
+from wattdock.execution.preflight import LauncherChoice, Ready
 from wattdock.host.gpus import GpuInfo, GpuInventory
 from wattdock.host.machine import Machine
-from wattdock.images.locked import Pin
+from wattdock.inputs.models.folder import ModelFolder
+from wattdock.inputs.models.shapes import shape_config
 from wattdock.launch.engine import Containers, Engine, Image
-from wattdock.merge.result import merge
-from wattdock.meter.choice import MeterChoice
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.models.folder import ModelFolder
-from wattdock.models.shapes import shape_config
-from wattdock.preflight import LauncherChoice, Ready
-from wattdock.records import (
+from wattdock.launch.images.locked import Pin
+from wattdock.metering.choice import MeterChoice
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.records.environment import RunnerEnvironment, RunnerGpu
+from wattdock.records.restart import (
     GeneratedPass,
     Loaded,
     MeasuredPass,
@@ -38,7 +39,6 @@ from wattdock.records import (
     TokenSeries,
     WarmUpSample,
 )
-from wattdock.results.environment import RunnerEnvironment, RunnerGpu
 
 if TYPE_CHECKING:
     import threading
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.meter.timeline import Timeline
-    from wattdock.results.result import ExperimentResult
+    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.metering.timeline import Timeline
 
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"
 CONTAINERS = Containers(Engine("unix:///x", "docker", "28.0"), Image(DIGEST, f"sha256:{'1' * 64}", DIGEST))

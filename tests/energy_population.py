@@ -13,13 +13,13 @@ import numpy as np
 from fake_nvml import FakeGpu, Segment
 
 from wattdock.clock import NS_PER_S
-from wattdock.energy import COUNTER_LAG, EnergyCurve
-from wattdock.meter.nvml import NvmlMeter
+from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
+from wattdock.metering.nvml import NvmlMeter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.meter.timeline import GpuTimeline
+    from wattdock.metering.timeline import GpuTimeline
 
 RECORDED_S = 75.0
 SHORTEST_S, LONGEST_S = 0.03, 60.0

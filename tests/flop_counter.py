@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 ASK_FOR_VALUES = ("gpt2",)
 
 
-def counted(case: dict[str, Any]) -> int:
+def pluralize(case: dict[str, Any]) -> int:
     """Return the operations of a prefill and the decode steps after it, with a cache."""
     # sdpa is not counted on a CPU, and eager experts look at the data, which a meta tensor has not.
     config = AutoConfig.for_model(**case["config"], experts_implementation="batched_mm")
@@ -35,4 +35,4 @@ def counted(case: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps([counted(case) for case in json.loads(sys.argv[1])]))
+    print(json.dumps([pluralize(case) for case in json.loads(sys.argv[1])]))

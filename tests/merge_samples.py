@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.energy import COUNTER_LAG
-from wattdock.meter.timeline import GpuTimeline, Ticks, Timeline
-from wattdock.records import GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
+from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.timeline import GpuTimeline, Ticks, Timeline
+from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

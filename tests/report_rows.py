@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wattdock.results.chosen import Row
-from wattdock.results.result import ExperimentResult
-from wattdock.results.store import TIMELINE
-from wattdock.results.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
+from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.records.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
+from wattdock.store.folders import TIMELINE
+from wattdock.store.select import Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

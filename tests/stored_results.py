@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from wattdock.bundle.create import Created, Wishes, create
-from wattdock.results.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
+from wattdock.publish.create import Created, Wishes, create
+from wattdock.records.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
 
 SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
 

@@ -10,15 +10,15 @@ import pytest
 from audit_world import CONTAINERS, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from fake_nvml import FakeProcess, constant
 
-from wattdock.preflight import LauncherChoice
-from wattdock.results.audit_procedure import arrivals_checks
-from wattdock.results.energy import NORMAL95
-from wattdock.results.result import Performance
+from wattdock.analysis.energy_schema import NORMAL95
+from wattdock.analysis.result_schema import Performance
+from wattdock.checks.audit_procedure import arrivals_checks
+from wattdock.execution.preflight import LauncherChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.results.result import Check, ExperimentResult
+    from wattdock.analysis.result_schema import Check, ExperimentResult
 
 
 @pytest.fixture(scope="module")

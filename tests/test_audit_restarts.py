@@ -13,16 +13,16 @@ import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
 
-from wattdock.merge.environment import DIFFERENT_GPUS
-from wattdock.meter.timeline import MeterEvent, Series, Ticks
+from wattdock.analysis.environment import DIFFERENT_GPUS
+from wattdock.metering.timeline import MeterEvent, Series, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.meter.timeline import GpuTimeline
-    from wattdock.records import RestartRecord
-    from wattdock.results.result import Check, ExperimentResult
+    from wattdock.analysis.result_schema import Check, ExperimentResult
+    from wattdock.metering.timeline import GpuTimeline
+    from wattdock.records.restart import RestartRecord
 
     Change = Callable[[RestartRecord], RestartRecord]
 

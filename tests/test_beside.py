@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.analysis.cross_check import counter_step_j
+from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.checks.audit import _meters_checks
 from wattdock.clock import NS_PER_S
-from wattdock.merge.beside import counter_step_j
-from wattdock.merge.energy import Gpus, measured_energy
-from wattdock.meter.excerpt import excerpt
-from wattdock.meter.timeline import HostTimeline, Series, Timeline, Window
-from wattdock.records import RestartRecord
-from wattdock.results.audit import _meters_checks
-from wattdock.results.tables import timeline_table
+from wattdock.metering.excerpt import excerpt
+from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
+from wattdock.records.restart import RestartRecord
+from wattdock.records.tables import timeline_table
 
 if TYPE_CHECKING:
-    from wattdock.results.energy import EnergyResult
+    from wattdock.analysis.energy_schema import EnergyResult
 
 ONE = Gpus(used=("GPU-a",), leased=("GPU-a",), bystanders=("GPU-b",))
 PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))

@@ -10,16 +10,16 @@ import pytest
 from contract.runner_process import FAKE_FOLDER, Runner, load_request, running, workload
 from contract.subjects import write_config
 
-from wattdock.client import RunnerClient
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import RunnerError
-from wattdock.failures import MEMORY, cause_of
-from wattdock.interrupts import Interrupts
-from wattdock.measure import Collected, Session, measure
-from wattdock.meter.none import NoMeter
-from wattdock.models.folder import ModelFolder
-from wattdock.progress import Silent
-from wattdock.prompts import PromptSet
+from wattdock.execution.interrupts import Interrupts
+from wattdock.execution.passes import Collected, Session, measure
+from wattdock.execution.progress import Silent
+from wattdock.inputs.models.folder import ModelFolder
+from wattdock.inputs.prompts import PromptSet
+from wattdock.launch.failures import MEMORY, cause_of
+from wattdock.metering.none import NoMeter
+from wattdock.runner.client import RunnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wattdock.energy import EnergyCurve, span_energy
-from wattdock.meter.instants import resolution_mj, tick_instants
-from wattdock.meter.timeline import EnergySource, GpuTimeline, LagModel, Series, Ticks
+from wattdock.metering.curve import EnergyCurve, span_energy
+from wattdock.metering.instants import resolution_mj, tick_instants
+from wattdock.metering.timeline import EnergySource, GpuTimeline, LagModel, Series, Ticks
 
 MS = 1_000_000
 BASE_NS = 10_000_000_000_000

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wattdock.repeats.difference import difference
-from wattdock.repeats.equivalence import equivalence
+from wattdock.analysis.difference import difference
+from wattdock.analysis.equivalence import equivalence
 
 MARGIN = 0.05
 

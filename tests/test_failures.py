@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.failures import (
+from wattdock.launch.failures import (
     CAUSES,
     EXCHANGE,
     GPU_MEMORY,

@@ -12,10 +12,10 @@ from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.estimate.architecture import UnknownArchitectureError
-from wattdock.flops import decoder, kv_bytes_read, request_flops
-from wattdock.models.shapes import shape_config
-from wattdock.peaks import peak_of, why_no_peak
+from wattdock.host.peaks import peak_of, why_no_peak
+from wattdock.inputs.estimate.architecture import UnknownArchitectureError
+from wattdock.inputs.estimate.flops import decoder, kv_bytes_read, request_flops
+from wattdock.inputs.models.shapes import shape_config
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from wattdock.interrupts import Interrupts
+from wattdock.execution.interrupts import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

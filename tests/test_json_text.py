@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from stored_results import SAMPLE, stored
 
-from wattdock.json_text import json_text
-from wattdock.results.result import ExperimentResult
-from wattdock.results.store import load_result, store
+from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.store.folders import load_result, store
+from wattdock.text import json_text
 
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.

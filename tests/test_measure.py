@@ -13,18 +13,18 @@ from merge_samples import measured, request, stepped_power, timeline
 from wattdock.clock import NS_PER_S, ClockCheck, now_ns
 from wattdock.config.experiment import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
-from wattdock.interrupts import Interrupts
-from wattdock.measure import Collected, Session, measure, rest
-from wattdock.meter.none import NoMeter
-from wattdock.meter.timeline import MeterEvent
-from wattdock.models.folder import ModelFolder
-from wattdock.models.shapes import shape_config
-from wattdock.progress import Silent
-from wattdock.steadiness import AtRest, above_band, at_rest
+from wattdock.execution.interrupts import Interrupts
+from wattdock.execution.passes import Collected, Session, measure, rest
+from wattdock.execution.progress import Silent
+from wattdock.inputs.models.folder import ModelFolder
+from wattdock.inputs.models.shapes import shape_config
+from wattdock.metering.none import NoMeter
+from wattdock.metering.steadiness import AtRest, above_band, at_rest
+from wattdock.metering.timeline import MeterEvent
 
 if TYPE_CHECKING:
-    from wattdock.meter.timeline import Timeline
-    from wattdock.records import GeneratedPass
+    from wattdock.metering.timeline import Timeline
+    from wattdock.records.restart import GeneratedPass
 
 GPU = "GPU-a"
 MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, 1, config=shape_config("tiny-llama"))

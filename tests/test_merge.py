@@ -7,15 +7,15 @@ import dataclasses
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.multi_gpu import multi_gpu
+from wattdock.analysis.performance import performance, tpot_s, ttft_s
+from wattdock.analysis.statistics import statistics
+from wattdock.checks.audit_procedure import arrivals_checks
 from wattdock.clock import NS_PER_S
-from wattdock.merge.energy import Gpus, measured_energy
-from wattdock.merge.multi_gpu import multi_gpu
-from wattdock.merge.performance import performance, tpot_s, ttft_s
-from wattdock.merge.statistics import statistics
-from wattdock.meter.excerpt import excerpt
-from wattdock.records import RestartRecord, Span
-from wattdock.results.audit_procedure import arrivals_checks
-from wattdock.study.row import MARGIN_NS
+from wattdock.execution.row import MARGIN_NS
+from wattdock.metering.excerpt import excerpt
+from wattdock.records.restart import RestartRecord, Span
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
 BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)

@@ -10,17 +10,17 @@ import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
-from wattdock.doctor.pulses import Pulse, meter_card
-from wattdock.energy import COUNTER_LAG
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter_cards import store_card, with_cards
-from wattdock.results.meter_card import MIN_PULSES
+from wattdock.checks.doctor.pulses import Pulse, meter_card
+from wattdock.metering.card import MIN_PULSES
+from wattdock.metering.cards import store_card, with_cards
+from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.nvml import NvmlMeter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.meter.timeline import Timeline
-    from wattdock.results.meter_card import MeterCard
+    from wattdock.metering.card import MeterCard
+    from wattdock.metering.timeline import Timeline
 
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
 

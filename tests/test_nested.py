@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattdock.nested import dotted
+from wattdock.text import dotted
 
 
 def test_every_leaf_is_yielded_in_order_and_an_empty_group_is_one() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wattdock.config.expand import Study
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.plan import load_groups, schedule
+from wattdock.execution.schedule import load_groups, schedule
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wattdock.config.workload import PromptSpec
 from wattdock.errors import ConfigError
-from wattdock.prompts import PromptSet, check_prompts, load_prompts
+from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from merge_samples import measured, request, stepped_power, timeline
 
-from wattdock.merge.energy import Gpus, measured_energy
-from wattdock.merge.joules import Joules, SpanJoules, combined_timing_j
-from wattdock.merge.phases import phases
-from wattdock.records import RestartRecord
+from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.joules import Joules, SpanJoules, combined_timing_j
+from wattdock.analysis.phases import phases
+from wattdock.records.restart import RestartRecord
 
 GPU = "GPU-a"
 START_S, BURST_S, PASS_S = 3.0, 0.1, 5.013

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wattdock.results.audit_sharing import sharing_checks
-from wattdock.results.energy import GpuProcessSeen
-from wattdock.results.worst_restart import WorstRestart
+from wattdock.analysis.energy_schema import GpuProcessSeen
+from wattdock.analysis.worst_restart_schema import WorstRestart
+from wattdock.checks.audit_sharing import sharing_checks
 
 
 def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattdock.merge.statistics import statistical_j, statistics
-from wattdock.repeats.difference import difference
-from wattdock.repeats.intervals import deviation_interval, mean_interval
-from wattdock.report.words import interval_text
-from wattdock.results.energy import EnergyResult, PassEnergy, Uncertainty
+from wattdock.analysis.difference import difference
+from wattdock.analysis.energy_schema import EnergyResult, PassEnergy, Uncertainty
+from wattdock.analysis.intervals import deviation_interval, mean_interval
+from wattdock.analysis.statistics import statistical_j, statistics
+from wattdock.reports.words import interval_text
 
 RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
 TRIALS = 4000

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, stepped_power, timeline
 
+from wattdock.analysis.idle import idle_baselines, idle_energy_j
+from wattdock.analysis.procedure import halves_ns, procedure
 from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import IdleSpec, WarmUpSpec
-from wattdock.energy import span_energy
-from wattdock.merge.idle import idle_baselines, idle_energy_j
-from wattdock.merge.procedure import halves_ns, procedure
-from wattdock.meter.timeline import MeterEvent, Series
-from wattdock.records import RestartRecord, Span, TokenSeries, WarmUpSample
-from wattdock.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.metering.curve import span_energy
+from wattdock.metering.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.metering.timeline import MeterEvent, Series
+from wattdock.records.restart import RestartRecord, Span, TokenSeries, WarmUpSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.meter.timeline import GpuTimeline
+    from wattdock.metering.timeline import GpuTimeline
 
 GPU = "GPU-a"
 LIMITS = WarmUpSpec(profile="steady")

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.result import result_row
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import StoreError
-from wattdock.merge.energy import Gpus, measured_energy
-from wattdock.merge.result import result_row
-from wattdock.records import RestartRecord
-from wattdock.results.store import load_result, store
-from wattdock.results.tables import timeline_table
+from wattdock.records.restart import RestartRecord
+from wattdock.records.tables import timeline_table
+from wattdock.store.folders import load_result, store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.results.result import ExperimentResult
+    from wattdock.analysis.result_schema import ExperimentResult
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)

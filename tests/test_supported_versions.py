@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.client import require_supported
 from wattdock.errors import LaunchError
+from wattdock.runner.client import require_supported
 from wattdock_proto.v1 import runner_pb2 as pb
 
 

@@ -10,14 +10,14 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 from report_rows import row
 
+from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config.workload import WorkloadSpec
-from wattdock.merge.windows import WINDOWS, windows
-from wattdock.prompts import PromptSet, varied
-from wattdock.records import MeasuredPass, RequestRecord, RestartRecord, TokenSeries
+from wattdock.inputs.prompts import PromptSet, varied
+from wattdock.records.restart import MeasuredPass, RequestRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
-    from wattdock.results.windows import WindowFigure
+    from wattdock.analysis.windows_schema import WindowFigure
 
 GPU = "GPU-a"
 

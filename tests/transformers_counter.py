@@ -49,7 +49,7 @@ class Live(TorchDispatchMode):  # type: ignore[misc]
         self._now -= self._sizes.pop(key, 0)
 
 
-def counted(config: dict[str, object]) -> dict[str, int | None]:
+def pluralize(config: dict[str, object]) -> dict[str, int | None]:
     """Return parameters (each tied one once), bytes of keys and values, and bytes of activations; 16-bit."""
     # The default implementation of experts looks at the data, which a meta tensor has not.
     kind = AutoConfig.for_model(**config, experts_implementation="batched_mm")
@@ -73,4 +73,4 @@ def prefilled(model: Any) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: counted(config) for name, config in json.load(sys.stdin).items()}))
+    print(json.dumps({name: pluralize(config) for name, config in json.load(sys.stdin).items()}))

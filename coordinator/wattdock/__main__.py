@@ -1,5 +1,5 @@
 """`python -m wattdock` is the `wattdock` command."""
 
-from wattdock.cli import main
+from wattdock.cli.main import main
 
 main()

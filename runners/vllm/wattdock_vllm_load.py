@@ -174,7 +174,7 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
 
 
 def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:
-    """Return what the weights of all GPUs together take; None where they are not counted, or quantised."""
+    """Return what the weights of all GPUs together take; None where they are not pluralize, or quantised."""
     if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
         return None
     return parameters * (2 if settings["dtype"] == "auto" else int(getattr(torch, settings["dtype"]).itemsize))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_only_the_metered_arm_has_sampling_threads_and_their_time_is_theirs(tmp_path: Path) -> None:
-    """Another thread's work in the block is not counted, and none is left afterwards."""
+    """Another thread's work in the block is not pluralize, and none is left afterwards."""
 
     def work(heard: Callable[[object], None]) -> int:
         heard(None)

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from stored_results import SAMPLE, bundled, stored
 
-from wattdock.bundle.redaction import Private, Redactor, private_in
-from wattdock.bundle.verify import opened, verify
 from wattdock.errors import ConfigError, StoreError
-from wattdock.results.store import load_result
-from wattdock.results.tables import REQUESTS_SCHEMA
+from wattdock.publish.redaction import Private, Redactor, private_in
+from wattdock.publish.verify import opened, verify
+from wattdock.records.tables import REQUESTS_SCHEMA
+from wattdock.store.folders import load_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable

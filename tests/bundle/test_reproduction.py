@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stored_results import SAMPLE, bundled, stored
 
-from wattdock.bundle.reproduce import Local, prepare
-from wattdock.bundle.reproduction import TokenComparison, compared, differences, settings_here, token_comparison
-from wattdock.bundle.study_file import pinned_settings
-from wattdock.bundle.verify import verify
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.results.store import load_result
+from wattdock.publish.reproduce import Local, prepare
+from wattdock.publish.reproduction import TokenComparison, compared, differences, settings_here, token_comparison
+from wattdock.publish.study_file import pinned_settings
+from wattdock.publish.verify import verify
+from wattdock.store.folders import load_result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.results.result import ExperimentResult
+    from wattdock.analysis.result_schema import ExperimentResult
 
 
 def sample(tmp_path: Path, name: str = "20260101T000000-pytorch-0123abcd", **changes: Any) -> ExperimentResult:

@@ -13,15 +13,15 @@ import pytest
 import yaml
 from stored_results import SAMPLE, bundled, stored
 
-from wattdock.bundle.create import hashes
-from wattdock.bundle.manifest import sums_text
-from wattdock.bundle.verify import opened, verify
 from wattdock.errors import StoreError
+from wattdock.publish.create import hashes
+from wattdock.publish.manifest import sums_text
+from wattdock.publish.verify import opened, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.bundle.create import Created
+    from wattdock.publish.create import Created
 
 GOOD = "b/good.txt"
 OLD = Path(__file__).parents[1] / "data/h200-study.tar"

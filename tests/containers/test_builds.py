@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from containers.engines import engine_address, tagged
 
-from wattdock.images import build as building
-from wattdock.images import inputs
-from wattdock.images.bases import find_base
-from wattdock.images.build import Builder, build, build_environment
-from wattdock.images.labels import BASE_NAME, recipe_of
 from wattdock.launch.engine import find_containers
+from wattdock.launch.images import build as building
+from wattdock.launch.images import inputs
+from wattdock.launch.images.bases import find_base
+from wattdock.launch.images.build import Builder, build, build_environment
+from wattdock.launch.images.labels import BASE_NAME, recipe_of
 
 if TYPE_CHECKING:
     from docker import DockerClient

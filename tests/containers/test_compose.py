@@ -20,9 +20,9 @@ import yaml
 from containers.engines import image_there
 from unprivileged import UID, popen_as_user
 
-from wattdock.images.labels import recipe_of
-from wattdock.images.lock import write_lock
-from wattdock.images.locking import from_image
+from wattdock.launch.images.labels import recipe_of
+from wattdock.launch.images.lock import write_lock
+from wattdock.launch.images.locking import from_image
 from wattdock.launch.orphans import place_of
 
 if TYPE_CHECKING:

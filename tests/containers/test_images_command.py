@@ -13,8 +13,8 @@ import pytest
 import yaml
 from containers.engines import BASE, engine_address, image_there, tagged
 
-from wattdock.images.lock import LockedImage, write_lock
-from wattdock.images.locking import NOT_BUILT
+from wattdock.launch.images.lock import LockedImage, write_lock
+from wattdock.launch.images.locking import NOT_BUILT
 
 if TYPE_CHECKING:
     from docker import DockerClient

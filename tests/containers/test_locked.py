@@ -12,11 +12,11 @@ from containers.conftest import InContainers
 from containers.engines import build_on, tagged
 from unprivileged import give_to_user, user_home
 
-from wattdock.images.inputs import inputs_sha256
-from wattdock.images.labels import Recipe, labels_from
-from wattdock.images.lock import LockedImage, lock_sha256, write_lock
-from wattdock.images.locking import from_image
 from wattdock.launch.engine import find_containers
+from wattdock.launch.images.inputs import inputs_sha256
+from wattdock.launch.images.labels import Recipe, labels_from
+from wattdock.launch.images.lock import LockedImage, lock_sha256, write_lock
+from wattdock.launch.images.locking import from_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,9 +16,9 @@ import pytest
 from containers.engines import BASE, engine_address, image_there
 
 from wattdock.host.gpus import inventory
-from wattdock.images.inputs import inputs_sha256
-from wattdock.images.labels import recipe_of
 from wattdock.launch.engine import find_containers
+from wattdock.launch.images.inputs import inputs_sha256
+from wattdock.launch.images.labels import recipe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

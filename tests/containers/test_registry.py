@@ -14,11 +14,11 @@ from containers.registry import serving
 from containers.test_images_command import images
 from docker.errors import ImageNotFound
 
-from wattdock.images.inputs import read_inputs
-from wattdock.images.labels import Recipe, labels_from
-from wattdock.images.lock import write_lock
-from wattdock.images.locking import from_image
 from wattdock.launch.engine import find_containers
+from wattdock.launch.images.inputs import read_inputs
+from wattdock.launch.images.labels import Recipe, labels_from
+from wattdock.launch.images.lock import write_lock
+from wattdock.launch.images.locking import from_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

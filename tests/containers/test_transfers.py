@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from containers.engines import engine_address, tagged
 
-from wattdock.images.labels import Recipe, labels_from
-from wattdock.images.registry import push, registry_digest
+from wattdock.launch.images.labels import Recipe, labels_from
+from wattdock.launch.images.registry import push, registry_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

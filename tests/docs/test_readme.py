@@ -14,7 +14,7 @@ import typer
 from command import WATTDOCK
 from docs.blocks import FENCE
 
-from wattdock.cli import UsageError, app
+from wattdock.cli.main import UsageError, app
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:

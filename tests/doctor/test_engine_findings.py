@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.doctor.engine import bandwidth_finding, link_gb_s
+from wattdock.checks.doctor.engine import bandwidth_finding, link_gb_s
 from wattdock.host.topology import Link
 
 NV18 = Link("a", "b", 18, "SYS", True)

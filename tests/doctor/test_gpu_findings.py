@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
-from wattdock.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
+from wattdock.checks.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
 from wattdock.host.gpus import inventory
-from wattdock.meter.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.doctor.finding import Finding
+    from wattdock.checks.doctor.finding import Finding
     from wattdock.host.gpus import GpuInventory
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.doctor.containers import container_findings, runtime_finding
-from wattdock.doctor.machine import governor_finding, machine_findings
+from wattdock.checks.doctor.containers import container_findings, runtime_finding
+from wattdock.checks.doctor.machine import governor_finding, machine_findings
 from wattdock.host.leases import Wanted, held
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from models.hub_server import serve
 from safetensors.numpy import save
 from scaling.stored import document
 
-from wattdock.models.shapes import shape_config
+from wattdock.inputs.models.shapes import shape_config
 
 if TYPE_CHECKING:
     from command import Command

@@ -11,7 +11,7 @@ from command import SMALL, on_gpus
 from fake_nvml import FakeGpu, constant
 from unprivileged import give_to_user
 
-from wattdock.meter.rapl import POWERCAP
+from wattdock.metering.rapl import POWERCAP
 
 if TYPE_CHECKING:
     from command import Command
@@ -22,7 +22,7 @@ TWO_SECONDS = ("--set", "fake.step_s=0.05", "--max-output-tokens", "20")
 # A fault of ours in one GPU's thread, put in where Python starts.
 BREAKS = """
 import os
-from wattdock.meter.sampler import GpuSampler
+from wattdock.metering.sampler import GpuSampler
 read = GpuSampler._read_counter
 def broken(self):
     if self.uuid == os.environ["BREAKS"] and len(self.recording.ticks) > 20:
@@ -32,7 +32,7 @@ GpuSampler._read_counter = broken
 """
 # The same in the meter's end.
 BREAKS_AT_ITS_END = """
-from wattdock.meter.gpus import GpuMeter
+from wattdock.metering.gpus import GpuMeter
 def broken(self, after_ns=None):
     raise RuntimeError("put in by a test")
 GpuMeter.stop = broken

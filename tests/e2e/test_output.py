@@ -15,7 +15,7 @@ from command import SMALL, WATTDOCK
 from rich.console import Console
 from unprivileged import give_to_user, run_as_user
 
-from wattdock.report.terminal import Sheet, column_widths
+from wattdock.reports.terminal import Sheet, column_widths
 
 if TYPE_CHECKING:
     from command import Command

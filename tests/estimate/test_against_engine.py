@@ -9,8 +9,8 @@ import pytest
 from wattdock.config.experiment import ModelSpec
 from wattdock.config.placement import Split
 from wattdock.config.sections.vllm import Section
-from wattdock.estimate.against import Comparison, Line, compare, split_of
-from wattdock.models.figures import known_figures
+from wattdock.inputs.estimate.against import Comparison, Line, compare, split_of
+from wattdock.inputs.models.figures import known_figures
 
 GB = 10**9
 TOTAL = 150_754_820_096

@@ -10,8 +10,8 @@ import pytest
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.placement import EngineMemory, Split
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.estimate.experiment import MemoryFit, demand_of, memory_fit
-from wattdock.models.figures import known_figures
+from wattdock.inputs.estimate.experiment import MemoryFit, demand_of, memory_fit
+from wattdock.inputs.models.figures import known_figures
 
 H200, H100 = 150_754_820_096, 81559 << 20
 

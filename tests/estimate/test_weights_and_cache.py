@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattdock.config.placement import EngineMemory, Split
-from wattdock.estimate.architecture import UnknownArchitectureError
-from wattdock.estimate.estimate import sized
-from wattdock.estimate.families import architecture
-from wattdock.estimate.memory import activation_bytes, kv_bytes, stages, weight_bytes
-from wattdock.estimate.precision import Precision
-from wattdock.models.shapes import presets
+from wattdock.inputs.estimate.architecture import UnknownArchitectureError
+from wattdock.inputs.estimate.estimate import sized
+from wattdock.inputs.estimate.families import architecture
+from wattdock.inputs.estimate.memory import activation_bytes, kv_bytes, stages, weight_bytes
+from wattdock.inputs.estimate.precision import Precision
+from wattdock.inputs.models.shapes import presets
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,

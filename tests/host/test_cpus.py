@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.doctor.machine import load_finding
+from wattdock.checks.doctor.machine import load_finding
 from wattdock.host.cpus import PROC, CpuTimes, cpu_times, process_times, times_around
 
 if TYPE_CHECKING:

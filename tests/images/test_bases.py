@@ -6,8 +6,8 @@ from datetime import date
 
 import pytest
 
-from wattdock.images.bases import Base, base_reference, own_digest
-from wattdock.images.lock import LockedImage
+from wattdock.launch.images.bases import Base, base_reference, own_digest
+from wattdock.launch.images.lock import LockedImage
 
 DIGEST = f"sha256:{'b' * 64}"
 OPEN = dict.fromkeys(("repo_digest", "image_id", "inputs_sha256", "base_digest"), "not built")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.images import build, inputs
-from wattdock.images.bases import Base
-from wattdock.images.build import new_recipe, staged
-from wattdock.images.inputs import image_names, input_differences, input_files, inputs_sha256, read_inputs
+from wattdock.launch.images import build, inputs
+from wattdock.launch.images.bases import Base
+from wattdock.launch.images.build import new_recipe, staged
+from wattdock.launch.images.inputs import image_names, input_differences, input_files, inputs_sha256, read_inputs
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.images.labels import BASE_DIGEST, BUILD_ARGS, INPUTS, INPUTS_SHA256, Recipe, labels_from, recipe_of
+from wattdock.launch.images.labels import BASE_DIGEST, BUILD_ARGS, INPUTS, INPUTS_SHA256, Recipe, labels_from, recipe_of
 
 RECIPE = Recipe(
     inputs={"FROM": f"sha256:{'b' * 64}", "ARG VARIANT": "cpu", "runners/a name.py": "1" * 64},

@@ -10,10 +10,18 @@ import pytest
 import yaml
 
 from wattdock.errors import ConfigError
+from wattdock.execution.preflight import Host
 from wattdock.host.gpus import GpuInventory
-from wattdock.images.inputs import inputs_sha256
-from wattdock.images.lock import DEFAULT_LOCK, SETTING, LockedImage, lock_path, lock_sha256, read_lock, write_lock
-from wattdock.preflight import Host
+from wattdock.launch.images.inputs import inputs_sha256
+from wattdock.launch.images.lock import (
+    DEFAULT_LOCK,
+    SETTING,
+    LockedImage,
+    lock_path,
+    lock_sha256,
+    read_lock,
+    write_lock,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

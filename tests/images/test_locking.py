@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wattdock.images.labels import Recipe
-from wattdock.images.locking import from_image
 from wattdock.launch.engine import Containers, Engine, Image
+from wattdock.launch.images.labels import Recipe
+from wattdock.launch.images.locking import from_image
 
 
 def test_docker_hub_is_found_by_the_name_that_engines_leave_out() -> None:

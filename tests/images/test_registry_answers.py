@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.images.registry import is_gone
+from wattdock.launch.images.registry import is_gone
 
 REFERENCE = f"registry.example/team/wattdock-vllm@sha256:{'a' * 64}"
 

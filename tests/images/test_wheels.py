@@ -13,9 +13,9 @@ import pytest
 from launch.local_index import LocalIndex, make_wheel
 
 from wattdock.errors import ConfigError, LaunchError
-from wattdock.images.inputs import inputs_sha256
-from wattdock.images.lock import SETTING, LockedImage, write_lock
-from wattdock.images.wheels import fetch_locked
+from wattdock.launch.images.inputs import inputs_sha256
+from wattdock.launch.images.lock import SETTING, LockedImage, write_lock
+from wattdock.launch.images.wheels import fetch_locked
 from wattdock.launch.pip import Pip
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import fake_nvml
 import pytest
 from fresh_zeus import fresh_zeus
 
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter.zeus import ZeusMeter
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.zeus import ZeusMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeGpu
 
-    from wattdock.meter.timeline import Timeline
+    from wattdock.metering.timeline import Timeline
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ from unprivileged import run_as_user, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.host.gpus import GpuInfo, GpuInventory
-from wattdock.meter import choice
-from wattdock.meter.choice import choose_meter
-from wattdock.meter.none import NoMeter
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter.rapl import WithRapl
-from wattdock.meter.zeus import ZeusMeter
+from wattdock.metering import choice
+from wattdock.metering.choice import choose_meter
+from wattdock.metering.none import NoMeter
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.rapl import WithRapl
+from wattdock.metering.zeus import ZeusMeter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_counters_for_root_only_are_named_with_what_would_open_them(tmp_path: Pa
     code = """
 import pathlib
 from wattdock.host.gpus import GpuInventory
-from wattdock.meter.choice import choose_meter
+from wattdock.metering.choice import choose_meter
 print(choose_meter("auto", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap").absolute()).reason)
 choose_meter("rapl", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap"))
 """

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.energy import span_energy
 from wattdock.errors import MeterError
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter.timeline import LagModel
+from wattdock.metering.curve import span_energy
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.timeline import LagModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.meter.timeline import GpuTimeline, Timeline
+    from wattdock.metering.timeline import GpuTimeline, Timeline
 
     Metered = Callable[[Sequence[FakeGpu], float], Timeline]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from wattdock.errors import MeterError
-from wattdock.meter.none import NoMeter
+from wattdock.metering.none import NoMeter
 
 
 def test_a_run_without_a_meter_has_a_timeline_that_says_why() -> None:

@@ -9,12 +9,12 @@ import pytest
 from merge_samples import measured, request
 from powercap import add_domain, set_uj, two_sockets
 
+from wattdock.analysis.cross_check import host_energy, series_joules
 from wattdock.clock import NS_PER_S
-from wattdock.merge.beside import host_energy, series_joules
-from wattdock.meter.none import NoMeter
-from wattdock.meter.rapl import WithRapl, find_domains, unwrapped
-from wattdock.meter.timeline import HostTimeline, Series, Timeline
-from wattdock.records import RestartRecord, Span
+from wattdock.metering.none import NoMeter
+from wattdock.metering.rapl import WithRapl, find_domains, unwrapped
+from wattdock.metering.timeline import HostTimeline, Series, Timeline
+from wattdock.records.restart import RestartRecord, Span
 
 if TYPE_CHECKING:
     from pathlib import Path

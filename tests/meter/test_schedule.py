@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from wattdock.meter.schedule import TickSchedule
+from wattdock.metering.schedule import TickSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

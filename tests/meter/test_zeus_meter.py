@@ -11,13 +11,13 @@ from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
 from fresh_zeus import fresh_zeus
 from powercap import add_domain
 
-from wattdock.energy import span_energy
+from wattdock.analysis.cross_check import cross_check
+from wattdock.analysis.joules import SpanJoules
 from wattdock.errors import MeterError
-from wattdock.merge.beside import cross_check
-from wattdock.merge.joules import SpanJoules
-from wattdock.meter.nvml import NvmlMeter
-from wattdock.meter.zeus import ZeusMeter
-from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord, Span, TokenSeries
+from wattdock.metering.curve import span_energy
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.zeus import ZeusMeter
+from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord, Span, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.meter.timeline import Timeline, Window
-    from wattdock.results.energy import WindowCheck
+    from wattdock.analysis.energy_schema import WindowCheck
+    from wattdock.metering.timeline import Timeline, Window
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS
 S = 1_000_000_000

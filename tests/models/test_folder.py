@@ -10,8 +10,8 @@ from models import tiny
 
 from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.models import check_model, resolve_model
-from wattdock.models.folder import sampled_revision
+from wattdock.inputs.models import check_model, resolve_model
+from wattdock.inputs.models.folder import sampled_revision
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from models.hub_server import COMMIT, Hub, serve
 
 from wattdock.config.experiment import ModelSpec
 from wattdock.errors import ConfigError
-from wattdock.models import check_model
+from wattdock.inputs.models import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ import dataclasses, json, sys
 from pathlib import Path
 from wattdock.config.experiment import ModelSpec
 from wattdock.errors import WattdockError
-from wattdock.models import resolve_model
+from wattdock.inputs.models import resolve_model
 said = []
 try:
     folder = resolve_model(ModelSpec.model_validate_json(sys.argv[1]), home=Path(sys.argv[2]), progress=said.append)

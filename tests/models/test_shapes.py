@@ -9,9 +9,9 @@ import pytest
 
 from wattdock.config.experiment import ModelSpec
 from wattdock.errors import ConfigError
-from wattdock.estimate.families import architecture
-from wattdock.models import check_model, resolve_model
-from wattdock.models.shapes import preset_of, presets, shape_config
+from wattdock.inputs.estimate.families import architecture
+from wattdock.inputs.models import check_model, resolve_model
+from wattdock.inputs.models.shapes import preset_of, presets, shape_config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,10 +14,10 @@ from report_rows import document, row
 from scipy import stats
 from stored_results import bundled, complete
 
-from wattdock.compare.pairs import PRIMARY, compare
-from wattdock.compare.regression import Outcome, judge
-from wattdock.repeats.difference import difference, holm
-from wattdock.results.quantities import SPEED
+from wattdock.analysis.difference import difference, holm
+from wattdock.analysis.quantities import SPEED
+from wattdock.reports.pairs import PRIMARY, compare
+from wattdock.reports.regression import Outcome, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 from report_rows import row, with_timeline
 
-from wattdock.report.figures import KINDS
-from wattdock.report.html.charts import charts
-from wattdock.report.points import points
-from wattdock.report.style import LOOKS, PALETTE, dot_styles, line_styles
-from wattdock.results.tables import COUNTER
+from wattdock.records.tables import COUNTER
+from wattdock.reports.figures import KINDS
+from wattdock.reports.html.charts import charts
+from wattdock.reports.points import points
+from wattdock.reports.style import LOOKS, PALETTE, dot_styles, line_styles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from wattdock.report.points import Point
+    from wattdock.reports.points import Point
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 

@@ -13,12 +13,12 @@ import pytest
 from report_rows import SAMPLE, document, row
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.report.html.page import page, write_page
-from wattdock.report.points import pareto_front, points
-from wattdock.report.timelines import Trace, thin, timelines, to_its_end
-from wattdock.results.chosen import Row, chosen_rows
-from wattdock.results.facts import labels
-from wattdock.results.store import load_result
+from wattdock.reports.environment_diff import labels
+from wattdock.reports.html.page import page, write_page
+from wattdock.reports.points import pareto_front, points
+from wattdock.reports.timelines import Trace, thin, timelines, to_its_end
+from wattdock.store.folders import load_result
+from wattdock.store.select import Row, chosen_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from report_rows import row
 
-from wattdock.commands.plot import KINDS, WIDTHS
-from wattdock.report import figures
-from wattdock.report.paper_table import comma_separated, latex, markdown
-from wattdock.report.points import points
+from wattdock.cli.plot import KINDS, WIDTHS
+from wattdock.reports import figures
+from wattdock.reports.paper_table import comma_separated, latex, markdown
+from wattdock.reports.points import points
 
 if TYPE_CHECKING:
     from command import Command

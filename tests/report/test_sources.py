@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from report_rows import row, with_timeline
 
-from wattdock.report.html.page import page
-from wattdock.results.tables import COUNTER
+from wattdock.records.tables import COUNTER
+from wattdock.reports.html.page import page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.results.chosen import Row
+    from wattdock.store.select import Row
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WITHOUT = {"energy.source": "integrated_power", f"energy.meter.{UUID}.source": "integrated_power"}
@@ -30,7 +30,7 @@ def said(*rows: Row) -> tuple[str, str]:
     return power, energy
 
 
-def counted(folder: Path) -> Row:
+def pluralize(folder: Path) -> Row:
     """Return a result of a GPU with an energy counter."""
     folder.mkdir()
     return with_timeline(row("counter"), folder, {(UUID, COUNTER): [at * 30_000.0 for at in range(20)]})
@@ -44,7 +44,7 @@ def read(folder: Path) -> Row:
 
 def test_joules_of_a_counter_are_said_to_be_its(tmp_path: Path) -> None:
     """And so is drawn power; of results without either, the same is said."""
-    for rows in ([counted(tmp_path / "one")], [row("none", {"energy.source": None})]):
+    for rows in ([pluralize(tmp_path / "one")], [row("none", {"energy.source": None})]):
         power, energy = said(*rows)
         assert COUNTS_W in power
         assert COUNTS_J in energy
@@ -61,7 +61,7 @@ def test_integrated_power_is_not_said_to_be_a_counters(tmp_path: Path) -> None:
 
 def test_of_both_kinds_the_page_says_both(tmp_path: Path) -> None:
     """In results of their own, or in one over two kinds of GPUs."""
-    power, energy = said(counted(tmp_path / "one"), read(tmp_path / "two"))
+    power, energy = said(pluralize(tmp_path / "one"), read(tmp_path / "two"))
     assert COUNTS_W in power
     assert f"; of a GPU without an energy counter, {READS_W}" in power
     assert COUNTS_J in energy

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from report_rows import row
 
-from wattdock.report.table import print_result
+from wattdock.reports.table import print_result
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.report.words import LONG, where_apart
+from wattdock.reports.words import LONG, where_apart
 
 
 def test_short_texts_are_shown_whole() -> None:

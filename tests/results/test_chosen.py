@@ -11,7 +11,7 @@ import pytest
 from stored_results import bundled, stored
 
 from wattdock.errors import StoreError
-from wattdock.results.chosen import chosen_rows
+from wattdock.store.select import chosen_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ CHOOSE = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from wattdock.results.chosen import chosen_rows
+from wattdock.store.select import chosen_rows
 with ExitStack() as unpacked:
     [row] = chosen_rows([sys.argv[1]], Path("results"), unpacked)
 print(row.folder.name, "duckdb" in sys.modules)

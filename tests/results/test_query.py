@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import wattdock
+from wattdock.analysis.result_schema import SCHEMA_VERSION
 from wattdock.errors import ConfigError, StoreError
-from wattdock.results.chosen import Row, replacement
-from wattdock.results.query import Filters, query, select, unreadable, write_csv, write_parquet
-from wattdock.results.result import SCHEMA_VERSION
-from wattdock.results.store import load_result
-from wattdock.results.upgrade import UPGRADES
+from wattdock.store.folders import load_result
+from wattdock.store.query import Filters, query, select, unreadable, write_csv, write_parquet
+from wattdock.store.select import Row, replacement
+from wattdock.store.upgrade import UPGRADES
 
 SAMPLES = Path(__file__).with_name("samples")
 VERSIONS = range(1, SCHEMA_VERSION + 1)

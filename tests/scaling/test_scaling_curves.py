@@ -9,11 +9,11 @@ import pytest
 from scaling.stored import document, result
 from scipy import stats
 
-from wattdock.repeats.intervals import geometric_interval
-from wattdock.report.scaling import as_document, print_scaling
-from wattdock.results.result import ExperimentResult
-from wattdock.scaling.curves import Curve, curves, optimum, ratio
-from wattdock.scaling.points import Setting, settings
+from wattdock.analysis.intervals import geometric_interval
+from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.reports.scaling import as_document, print_scaling
+from wattdock.reports.scaling_curves import Curve, curves, optimum, ratio
+from wattdock.reports.scaling_points import Setting, settings
 
 # 5 % of the work is serial, and restarts differ by 1 %.
 SERIAL = 0.05

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wattdock.results.result import Failure
-from wattdock.study.breaker import Breaker
+from wattdock.analysis.result_schema import Failure
+from wattdock.execution.breaker import Breaker
 
 
 def failure(kind: str = "RunnerError", stage: str = "load") -> Failure:

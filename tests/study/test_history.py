@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wattdock.study.history import Past, pasts
+from wattdock.execution.history import Past, pasts
 
 
 def line(event: str, **facts: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.errors import StoreError
-from wattdock.study.journal import Journal, read_journal
+from wattdock.execution.journal import Journal, read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import pytest
 
 from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.records import Span
-from wattdock.study.pace import Cost, Work, cost_of, duration, words
+from wattdock.execution.eta import Cost, Work, cost_of, duration, words
+from wattdock.records.restart import Span
 
 
 def config(**settings: Any) -> ExperimentConfig:

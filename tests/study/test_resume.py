@@ -9,7 +9,7 @@ import pytest
 from wattdock.config.expand import Study
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.study.resume import open_study
+from wattdock.execution.resume import open_study
 
 if TYPE_CHECKING:
     from pathlib import Path

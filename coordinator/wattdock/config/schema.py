@@ -13,7 +13,7 @@ from wattdock.config import sections
 from wattdock.config.experiment import ExperimentConfig, ModelSpec
 from wattdock.config.study import STUDY_MARKS, LinearRange, LogRange, PowerRange, StudyFile
 from wattdock.config.workload import PromptSpec
-from wattdock.json_text import json_text
+from wattdock.text import json_text
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
 from wattdock.host.lease_folder import lease_folder
-from wattdock.json_text import json_text
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.config.experiment import GpuCount
-from wattdock.counted import counted
 from wattdock.errors import PreflightError
 from wattdock.host.topology import MEANING, links_among, slow_links
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -160,7 +160,7 @@ def _best(
     free = _listed(able)
     hidden = "" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={around.visible})"
     raise PreflightError(
-        f"{counted(count, 'GPU')} needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
+        f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
         f"{_waiting(reasons)}"
     )
 

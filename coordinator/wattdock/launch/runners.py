@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from wattdock.errors import ConfigError
-from wattdock.nearest import nearest
+from wattdock.text import nearest
 
 REPO = Path(__file__).resolve().parents[3]
 PROTO_DIR = REPO / "proto"

@@ -29,8 +29,8 @@ from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 from tokenizers import Tokenizer
 
 from wattdock.config.placement import Split
-from wattdock.estimate.families import architecture
-from wattdock.estimate.memory import kv_bytes
+from wattdock.inputs.estimate.families import architecture
+from wattdock.inputs.estimate.memory import kv_bytes
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.clock import NS_PER_S

@@ -1,0 +1,170 @@
+"""What was seen of the warm-ups, and whether the passes drifted. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.performance import is_scheduled
+from wattdock.analysis.procedure_schema import Drift, Procedure, WarmUpSeen
+from wattdock.clock import NS_PER_S
+from wattdock.metering.steadiness import warm_up_steadiness
+from wattdock.records.restart import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.config.experiment import WarmUpSpec
+    from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord
+
+# A batch boundary further from a pass's middle than this share of it does not make halves.
+MAX_OFF_MIDDLE = 0.2
+# Of a request, in a pass whose requests overlap: fewer, and its halves differ by who is served when.
+LIFETIMES_TO_HALVE = 10
+# Blocks of an open loop's pass: ten changes of the counter each, and enough of them for a line and its error.
+OPEN_LOOP_BLOCK_NS, MIN_OPEN_LOOP_BLOCKS = NS_PER_S, 10
+
+
+def procedure(
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    limits: WarmUpSpec,
+    joules_in: SpanJoules | None = None,
+) -> Procedure:
+    """Return what was seen around and within the passes of every restart."""
+    joules_in = joules_in or SpanJoules()
+    return Procedure(
+        warm_up=[_warm_up(one, used, limits) for one in restarts],
+        drift=[_drift(one, measured, used, joules_in) for one in restarts for measured in one.passes],
+    )
+
+
+def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
+    samples, looked = restart.warm_up, limits.profile == "steady"
+    seen = warm_up_steadiness(samples, limits, used)
+    spans_s = sum(one.duration_s for one in restart.spans if one.name == "warm-up")
+    return WarmUpSeen(
+        restart=restart.restart,
+        profile=limits.profile,
+        duration_s=seen.duration_s if looked else spans_s,
+        converged=not seen.drifting if looked else None,
+        drifting=list(seen.drifting) if looked else [],
+        tokens_slope_per_min=seen.tokens_slope_per_min,
+        energy_slope_per_min=seen.energy_slope_per_min,
+        temperature_range_c=seen.temperature_range_c,
+        output_tokens_per_s=[one.output_tokens / one.span.duration_s for one in samples],
+        energy_per_output_token_j=[
+            None if one.energy_j is None or not one.output_tokens else one.energy_j / one.output_tokens
+            for one in samples
+        ],
+    )
+
+
+def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules) -> Drift:
+    done = measured.generated
+    quantity = "energy_per_output_token_j" if used else "output_tokens_per_s"
+    if used and is_scheduled(measured):
+        return _open_loop_drift(restart, measured, used, joules_in)
+    halves = halves_ns(done)
+    if halves is None:
+        return _no_drift(restart, measured, quantity, "no instant near its middle at which every request had finished")
+    values = []
+    for start_ns, end_ns in halves:
+        half = Span("half", start_ns, end_ns)
+        tokens = tokens_between(done, start_ns, end_ns)
+        joules = joules_in.of(restart.timeline, half, used)
+        if not tokens or (used and joules.total_j is None):
+            return _no_drift(restart, measured, quantity, joules.reason if used else "no token in one of its halves")
+        values.append((joules.total_j or 0.0) / tokens if used else tokens / half.duration_s)
+    relative = values[1] / values[0] - 1
+    return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=relative)
+
+
+def _open_loop_drift(
+    restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules
+) -> Drift:
+    """Return by how much power changed from the first to the second half at equal work: what chance brings, taken out.
+
+    Power of equal blocks as a straight line in their tokens/s and in time, by least squares.
+    """
+    quantity, done = "mean_power_w at equal tokens/s", measured.generated
+    lifetimes_ns = [one.finished_ns - one.submitted_ns for one in done.requests if one.finished_ns is not None]
+    margin_ns = int(np.mean(lifetimes_ns)) if lifetimes_ns else 0
+    start_ns, end_ns = done.span.start_ns + margin_ns, done.span.end_ns - margin_ns
+    count = (end_ns - start_ns) // OPEN_LOOP_BLOCK_NS
+    if count < MIN_OPEN_LOOP_BLOCKS:
+        few = f"fewer than {MIN_OPEN_LOOP_BLOCKS} s between the first and the last lifetime of a request"
+        return _no_drift(restart, measured, quantity, few)
+    edges_ns = np.linspace(start_ns, end_ns, count + 1).astype(np.int64).tolist()
+    blocks = [Span("block", *edges) for edges in itertools.pairwise(edges_ns)]
+    joules = [joules_in.of(restart.timeline, block, used) for block in blocks]
+    watts = [found.total_j / block.duration_s for found, block in zip(joules, blocks, strict=True) if found.total_j]
+    if len(watts) < len(blocks):
+        return _no_drift(restart, measured, quantity, next((one.reason for one in joules if one.reason), "no power"))
+    work = [tokens_between(done, block.start_ns, block.end_ns) for block in blocks]
+    changed, error = _change_at_equal_work(np.array(watts), np.array(work, dtype=np.float64))
+    return Drift(
+        restart=restart.restart,
+        pass_index=measured.index,
+        quantity=quantity,
+        relative=changed,
+        standard_error=error,
+    )
+
+
+def _change_at_equal_work(watts: NDArray[np.float64], work: NDArray[np.float64]) -> tuple[float, float]:
+    """Return a line's relative change between the middles of both halves, and its standard error."""
+    time = np.linspace(-1, 1, len(watts))
+    terms = np.column_stack([time, np.ones_like(time), work - work.mean()])
+    if np.ptp(work) == 0:
+        terms = terms[:, :2]
+    inverse = np.linalg.pinv(terms.T @ terms)
+    fitted = inverse @ terms.T @ watts
+    variance_w2 = float(np.sum((watts - terms @ fitted) ** 2)) / (len(watts) - terms.shape[1])
+    return float(fitted[0] / watts.mean()), float(np.sqrt(variance_w2 * inverse[0, 0]) / watts.mean())
+
+
+def _no_drift(restart: RestartRecord, measured: MeasuredPass, quantity: str, reason: str | None) -> Drift:
+    return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=None, reason=reason)
+
+
+def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return two comparable parts of a pass, each from an instant to an instant (ns); None where it has none.
+
+    It is cut where all requests so far have finished and the next ones are about to be submitted, next to the middle:
+    so each half has whole requests, prefill and decode alike. Requests that overlap throughout (a closed loop) are cut
+    in the middle, provided that many take their turns within a half, and the first and the last mean lifetime of a
+    request, in which the engine fills and empties, belong to neither. One round of requests cannot be cut.
+    """
+    requests = sorted(done.requests, key=lambda one: one.submitted_ns)
+    finished_ns = [one.finished_ns for one in requests]
+    if len(requests) < 2 or None in finished_ns:
+        return None
+    latest_ns = np.maximum.accumulate([at_ns or 0 for at_ns in finished_ns])
+    cuts = [
+        one.submitted_ns
+        for one, before_ns in zip(requests[1:], latest_ns, strict=False)
+        if one.submitted_ns >= before_ns
+    ]
+    middle_ns = (done.span.start_ns + done.span.end_ns) // 2
+    length_ns = done.span.end_ns - done.span.start_ns
+    if cuts:
+        cut_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
+        if abs(cut_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns:
+            return (done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)
+    lifetime_ns = int(np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests]))
+    if length_ns < LIFETIMES_TO_HALVE * lifetime_ns:
+        return None
+    return (done.span.start_ns + lifetime_ns, middle_ns), (middle_ns, done.span.end_ns - lifetime_ns)
+
+
+def tokens_between(done: GeneratedPass, start_ns: int, end_ns: int) -> int:
+    """Return the output tokens that a pass's cumulative series gained in (start, end]."""
+    before, after = np.searchsorted(done.tokens.at_ns, [start_ns, end_ns], side="right")
+    counts = np.concatenate(([0], done.tokens.output_tokens))
+    return int(counts[after] - counts[before])

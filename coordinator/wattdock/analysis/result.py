@@ -1,0 +1,177 @@
+"""The whole result from everything that was seen. Pure."""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import TYPE_CHECKING, Any
+
+from wattdock.analysis.compute import compute
+from wattdock.analysis.conditions import gpu_conditions
+from wattdock.analysis.data_parallel import data_parallel
+from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.environment import environment, used_uuids, why_no_sum
+from wattdock.analysis.idle import idle_baselines, idle_energy_j
+from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.multi_gpu import multi_gpu
+from wattdock.analysis.performance import performance, token_disagreements, undrained
+from wattdock.analysis.phases import phases
+from wattdock.analysis.procedure import procedure
+from wattdock.analysis.result_schema import ExperimentResult, StoredSpan
+from wattdock.analysis.statistics import statistical_j, statistics
+from wattdock.analysis.windows import windows
+from wattdock.analysis.worst_restart import worst_restart
+from wattdock.checks.audit import Declared, Measured, audit
+from wattdock.records.restart import INTERRUPTED, clocks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from typing import Literal
+
+    from wattdock.analysis.energy_schema import EnergyResult
+    from wattdock.analysis.result_schema import Failure
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.execution.preflight import Ready
+    from wattdock.inputs.models import ModelFolder
+    from wattdock.records.restart import RestartRecord, Span
+
+PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
+EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
+
+
+def merge(
+    config: ExperimentConfig,
+    restarts: Sequence[RestartRecord],
+    ready: Ready,
+    model: ModelFolder | None,
+    *,
+    started_utc: datetime,
+) -> ExperimentResult:
+    """Return one experiment's row, finished or failed.
+
+    Args:
+        restarts: What was measured, one record per restart that was begun.
+        ready: What was decided before it started.
+        model: The model as resolved; None where that failed.
+    """
+    passes = [measured for one in restarts for measured in one.passes]
+    used = used_uuids(ready, restarts)
+    gpus = Gpus(
+        used=used,
+        leased=tuple(gpu.uuid for gpu in ready.gpus),
+        bystanders=tuple(gpu.uuid for gpu in ready.inventory.gpus if gpu.uuid not in used),
+    )
+    speed = performance(passes, offered_rate_per_s=config.served.rate_per_s)
+    joules_in = SpanJoules(why_no_sum(restarts))
+    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
+    energy = _completed(energy, restarts, used, config, joules_in)
+    snapshot = environment(ready, restarts, model)
+    failure = next((one.failure for one in restarts if one.failure), None)
+    clocks = clocks_of(restarts)
+    measured = Measured(
+        environment=snapshot,
+        energy=energy,
+        performance=speed,
+        compute=compute(
+            model.config if model else None,
+            passes,
+            snapshot,
+            energy,
+            in_flight=config.served.batch_size // config.section.replicas,
+        ),
+        statistics=statistics(energy.passes),
+        procedure=procedure(restarts, used, config.warmup, joules_in),
+    )
+    return result_row(
+        config,
+        failure,
+        started_utc=started_utc,
+        **vars(measured),
+        multi_gpu=multi_gpu(energy, speed, restarts),
+        data_parallel=data_parallel(config, restarts, energy, joules_in),
+        audit=audit(
+            measured,
+            _declared(config),
+            worst_restart(restarts, gpus, joules_in),
+            token_disagreements=token_disagreements(passes),
+            undrained=undrained(passes),
+            failure=failure,
+        ),
+        spans=[stored for one in restarts for stored in _stored_spans(one, clocks[one.clock], used, joules_in)],
+    )
+
+
+def _declared(config: ExperimentConfig) -> Declared:
+    # Engines name this setting alike; one that calls it otherwise has its cached tokens fail, which says so.
+    cache = config.section.engine_args().get("enable_prefix_caching") is True
+    return Declared(power_limit_w=config.power_limit_w, prefix_cache=cache, warm_up=config.warmup, idle=config.idle)
+
+
+def _completed(
+    energy: EnergyResult,
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    config: ExperimentConfig,
+    joules_in: SpanJoules,
+) -> EnergyResult:
+    """Return `energy` with the idle baselines, what is above them, and the other window definitions' figures."""
+    baselines = idle_baselines(restarts, used, config.idle, joules_in)
+    idle = idle_energy_j(restarts, baselines, used)
+    reason = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
+    split = phases(restarts, used, joules_in)
+    by_window = windows(restarts, used, in_flight=config.served.batch_size, joules_in=joules_in) if used else None
+    seen = {
+        "prefill_j": split.prefill_j,
+        "decode_j": split.decode_j,
+        "idle_baselines": baselines or None,
+        "conditions": gpu_conditions(restarts, used, joules_in),
+        "phases": split,
+        "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
+        "windows": by_window,
+    }
+    if energy.total_j is None or idle is None:
+        return energy.model_copy(update={**seen, "net_reason": reason})
+    idle_j, idle_uncertainty_j = idle
+    net = {
+        "net_j": energy.total_j - idle_j,
+        "net_uncertainty_j": hypot(energy.uncertainty.timing_j or 0.0, idle_uncertainty_j),
+    }
+    return energy.model_copy(update={**seen, **net})
+
+
+def result_row(
+    config: ExperimentConfig, failure: Failure | None, *, started_utc: datetime, **parts: Any
+) -> ExperimentResult:
+    """Return an experiment's row with all keys; those that are not among `parts` stay empty."""
+    return ExperimentResult(
+        experiment_id=config.experiment_id,
+        started_utc=started_utc.isoformat(timespec="milliseconds"),
+        config=config.model_dump(mode="json"),
+        status=_status(failure),
+        error=failure,
+        **EMPTY | parts,
+    )
+
+
+def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
+    if failure is None:
+        return "ok"
+    return "interrupted" if failure.kind == INTERRUPTED else "failed"
+
+
+def _stored_spans(restart: RestartRecord, clock: int, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
+    spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
+    spans += [(one.generated.span, one.index) for one in restart.passes]
+    energies = [joules_in.of(restart.timeline, span, used) for span, _ in spans]
+    return [
+        StoredSpan(
+            **vars(span),
+            restart=restart.restart,
+            pass_index=pass_index,
+            clock=clock,
+            energy_j=joules.total_j,
+            timing_j=joules.timing_j,
+            reason=joules.reason,
+        )
+        for (span, pass_index), joules in zip(spans, energies, strict=True)
+    ]

@@ -1,0 +1,112 @@
+"""`wattdock run` and `wattdock plan`."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattdock.cli.ending import fail, interruptible
+from wattdock.cli.options import NOTHING, RESULTS, Json, OutputDir, Quiet
+from wattdock.cli.settings import File, Settings, study_of, takes_settings
+from wattdock.errors import ExitCode
+from wattdock.text import pluralize, print_json
+
+if TYPE_CHECKING:
+    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.execution.loop import Run
+
+RequirePublishable = Annotated[
+    bool, typer.Option("--require-publishable", help="Exit with 8 unless every result may be published.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with this study where it was left; measures nothing twice.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Like --resume, and measure what has failed again.")]
+
+
+@takes_settings
+def run(
+    file: File = None,
+    settings: Settings = NOTHING,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    require_publishable: RequirePublishable = False,
+    resume: Resume = False,
+    retry_failed: RetryFailed = False,
+) -> None:
+    """Measure an experiment, or a whole study, and store a row for each experiment."""
+    from wattdock.execution.loop import Run
+    from wattdock.execution.progress import progress_for
+    from wattdock.host.folders import wattdock_home
+
+    again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
+    prepared = Run(study_of(file, settings), output_dir=output_dir, home=wattdock_home(), **again)
+    with interruptible("what was measured is stored"):
+        try:
+            prepared.measure(progress_for(quiet=quiet))
+        finally:
+            _show(prepared, output_dir, as_json=as_json)
+    results = [stored.result for stored in prepared.stored]
+    # What failed says more than what was left unfinished because of it.
+    errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
+    for line in dict.fromkeys(f"wattdock: {error.stage}: {error.message}" for error in errors):
+        typer.echo(line, err=True)
+    if errors:
+        raise typer.Exit(errors[0].exit_code)
+    if require_publishable:
+        _require_publishable(results)
+
+
+@takes_settings
+def plan(
+    file: File = None,
+    settings: Settings = NOTHING,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Check everything that `run` would check and show what it would do; starts nothing."""
+    from wattdock.execution.history import earlier_costs
+    from wattdock.execution.preflight import Ready, preflight_each
+    from wattdock.host.folders import wattdock_home
+    from wattdock.reports.plan_table import print_plan
+
+    study = study_of(file, settings)
+    checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in study.experiments])
+    else:
+        print_plan(study, checked, earlier_costs(study.experiments, output_dir))
+    if study.invalid:
+        fail(
+            f"{pluralize(len(study.invalid), 'point')} cannot be experiments; leave them out with `exclude:`",
+            ExitCode.CONFIG,
+        )
+    for one in checked:
+        if not isinstance(one, Ready):
+            raise one
+
+
+def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
+    reasons = [[*one.audit.reasons] if one.audit else ["no audit"] for one in results]
+    if unfit := [one for one in reasons if one]:
+        which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
+        many = f"{len(unfit[0])} reason{'s' if len(unfit[0]) > 1 else ''}"
+        fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
+
+
+def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
+    from wattdock.reports.table import print_stored
+
+    if as_json:
+        print_json([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored])
+        return
+    print_stored([(one.result, one.folder) for one in prepared.stored])
+    if len(prepared.ready) > 1 and prepared.study_id:
+        elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
+        typer.echo(
+            f"{pluralize(len(prepared.stored), 'result')} in {output_dir}, study {prepared.study_id}; "
+            f"draw: wattdock report {prepared.study_id}{elsewhere}"
+        )

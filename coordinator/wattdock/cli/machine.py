@@ -1,0 +1,69 @@
+"""`wattdock gpus`, `doctor` and `reap`: what is about this machine."""
+
+from typing import Annotated
+
+import typer
+
+from wattdock.cli.options import NOTHING, RESULTS, Json, OutputDir, Quiet
+from wattdock.cli.settings import File, Settings, study_of, takes_settings
+from wattdock.errors import ExitCode
+
+
+def gpus(
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
+    from wattdock.reports.watch import show_gpus
+
+    if not show_gpus(watch=watch, json_lines=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+@takes_settings
+def doctor(
+    file: File = None,
+    settings: Settings = NOTHING,
+    meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
+    pulses: Annotated[
+        int, typer.Option(min=30, help="Load pulses per GPU; 100 take 130 s, results use no card of fewer.")
+    ] = 100,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    from wattdock.checks.doctor.cards import meter_cards
+    from wattdock.checks.doctor.examine import examine
+    from wattdock.execution.progress import progress_for
+    from wattdock.host.folders import wattdock_home
+    from wattdock.reports.cards import show_card
+    from wattdock.reports.doctor import show_findings
+
+    config = study_of(file, settings).experiments[0]
+    home, progress = wattdock_home(), progress_for(quiet=quiet)
+    if meter:
+        for card in meter_cards(config, home=home, pulses=pulses, progress=progress):
+            show_card(card, as_json=as_json)
+        return
+    with_engine = file is not None or settings["backend"] is not None
+    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
+    if not show_findings(findings, as_json=as_json):
+        raise typer.Exit(ExitCode.PREFLIGHT)
+
+
+def reap(
+    every: Annotated[float | None, typer.Option(min=1, help="Go on, and look again after so many seconds.")] = None,
+) -> None:
+    """Remove the containers of coordinators that are gone; those of living ones stay."""
+    from wattdock.launch.orphans import reap as reap_orphans
+    from wattdock.launch.orphans import reap_for_ever
+
+    if every:
+        reap_for_ever(every, say=lambda line: typer.echo(line, err=True))
+    found = reap_orphans()
+    for verb, names in (("removed", found.removed), ("left alone", found.left)):
+        for name in names:
+            typer.echo(f"{verb}: {name}")
+    if not (found.removed or found.left):
+        typer.echo("no container of wattdock is here")

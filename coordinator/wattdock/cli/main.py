@@ -1,0 +1,108 @@
+"""The `wattdock` command: its commands, and their exit codes; each command's arguments stand in `commands/`."""
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+
+import typer
+
+from wattdock.cli.bundle import app as bundle_app
+from wattdock.cli.compare import compare
+from wattdock.cli.ending import end_unheard, fail, ignore_interrupts, reader_is_gone
+from wattdock.cli.estimate import estimate
+from wattdock.cli.experiments import plan, run
+from wattdock.cli.images import app as images_app
+from wattdock.cli.machine import doctor, gpus, reap
+from wattdock.cli.plot import plot
+from wattdock.cli.report import report
+from wattdock.cli.reproduce import reproduce
+from wattdock.cli.results import app as results_app
+from wattdock.cli.scaling import scaling
+from wattdock.cli.show import show
+from wattdock.errors import ExitCode, WattdockError
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
+
+# Typer keeps click's UsageError, the base of this one, to itself.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Measure what LLM inference costs in energy.",
+)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+ABOUT_RUNS = (run, plan, show, reproduce)
+ABOUT_RESULTS = (report, plot, compare, scaling)
+ABOUT_MACHINES = (estimate, gpus, doctor, reap)
+for command in (*ABOUT_RUNS, *ABOUT_RESULTS, *ABOUT_MACHINES):
+    app.command()(command)
+app.add_typer(results_app, name="results")
+app.add_typer(bundle_app, name="bundle")
+app.add_typer(images_app, name="images")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from wattdock import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Measure what LLM inference costs in energy."""
+
+
+def _nowhere() -> "TextIOWrapper":
+    return Path(os.devnull).open("w")
+
+
+def main() -> NoReturn:
+    """Run the command; every error a user can meet is one line and a documented exit code."""
+    # Somebody closed them: `wattdock … >&-`.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character must not cost the result.
+        cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        # Outside its standalone mode, typer hands the code of an Exit back instead of leaving with it.
+        code = app(standalone_mode=False) or ExitCode.OK
+        sys.stdout.flush()
+        sys.exit(code)
+    except BrokenPipeError:
+        if not reader_is_gone():
+            raise
+        end_unheard()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        fail(f"cannot write: {error.strerror}; make room, or lead the output elsewhere", ExitCode.STORE)
+    except SystemExit as exit_:
+        # What typer makes of a broken pipe.
+        if exit_.code == ExitCode.BUG and reader_is_gone():
+            end_unheard()
+        raise
+    except WattdockError as error:
+        fail(str(error), error.exit_code)
+    except typer.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except UsageError as error:
+        # Typer keeps the class of these, too, to itself.
+        said, within = error.format_message().removesuffix("."), error.ctx  # type: ignore[attr-defined]
+        fail(f"{said}; see `{within.command_path if within else 'wattdock'} --help`", ExitCode.CONFIG)
+    except typer.Abort:
+        fail("interrupted", ExitCode.INTERRUPTED)
+    finally:
+        ignore_interrupts()

@@ -1,0 +1,154 @@
+"""Arguments of `wattdock results …`, nothing else."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from wattdock.cli.options import NOTHING, RESULTS, Flag, Json, OutputDir, stored, takes
+from wattdock.errors import ConfigError
+from wattdock.text import pluralize, print_json
+
+if TYPE_CHECKING:
+    from wattdock.store.query import Filters, LeftOut
+
+app = typer.Typer(
+    help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
+    "that alone does not change the exit code."
+)
+
+FILTERS = {
+    "model": Flag(str, "Part of the model's name."),
+    "backend": Flag(str, "Backend."),
+    "gpu": Flag(str, "Part of a GPU's name."),
+    "since": Flag(str, "Begun at this UTC date or later: 2026-01-31."),
+    "until": Flag(str, "Begun before this UTC date."),
+    "verdict": Flag(str, "publishable or unpublishable."),
+    "status": Flag(str, "ok, failed or interrupted."),
+    "study": Flag(str, "Part of the study's name."),
+    "superseded": Flag(bool, "Also rows that a later one of the same study stands for.", "--all"),
+}
+Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
+Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
+One = Annotated[str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")]
+Filtering = Mapping[str, Any]
+VERDICTS = {"publishable": True, "unpublishable": False}
+
+
+@app.command("list")
+@takes(FILTERS, into="filters")
+def list_(
+    filters: Filtering = NOTHING,
+    limit: Limit = 50,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Show stored results, the latest first."""
+    from wattdock.reports.listing import SHOWN, print_results, print_rows_json
+    from wattdock.store.query import select
+
+    wanted = _filters(filters, output_dir)
+    found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
+    if as_json:
+        print_rows_json(found.slice(0, limit))
+    else:
+        print_results(found, limit=limit)
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="A SELECT over results, passes, requests, timeline (DuckDB's SQL).")],
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Ask the stored files a question in SQL."""
+    from wattdock.reports.listing import print_rows, print_rows_json
+    from wattdock.store.query import query as ask
+
+    (print_rows_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
+
+
+@app.command()
+@takes(FILTERS, into="filters")
+def export(
+    csv: Csv = None,
+    parquet: Parquet = None,
+    filters: Filtering = NOTHING,
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Write one line per stored result to a file."""
+    from wattdock.store.query import select, write_csv, write_parquet
+
+    if (csv is None) == (parquet is None):
+        raise ConfigError("give one of --csv FILE and --parquet FILE")
+    wanted = _filters(filters, output_dir)
+    found = select(output_dir, wanted, tell=_say_left_out)
+    if csv:
+        write_csv(found, csv)
+    elif parquet:
+        write_parquet(found, parquet)
+    typer.echo(f"{pluralize(found.num_rows, 'result')} written to {csv or parquet}")
+
+
+@app.command("agreement")
+def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+    """Say how far two results of one model and the same prompts generated the same tokens."""
+    import dataclasses
+
+    from wattdock.reports.agreement import agreement
+
+    with _only(first, output_dir) as one, _only(second, output_dir) as other:
+        found = agreement(one, other)
+    if as_json:
+        print_json(dataclasses.asdict(found), indent=None)
+        return
+    where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
+    typer.echo(
+        f"{found.identical} of {found.requests} requests identical, {found.prefix_share:.2%} of tokens before a first "
+        f"difference{where}"
+    )
+
+
+@contextmanager
+def _only(named: str, output_dir: Path) -> Iterator[Path]:
+    with stored([named], output_dir) as rows:
+        if len(rows) > 1:
+            raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
+        yield rows[0].folder
+
+
+def _say_left_out(one: "LeftOut") -> None:
+    """Say what the answer lacks, so that it does not pass for all."""
+    typer.echo(f"wattdock: {one}", err=True)
+
+
+def _filters(given: Filtering, output_dir: Path) -> "Filters":
+    from wattdock.store.query import Filters
+
+    verdict = given["verdict"]
+    if verdict not in (None, *VERDICTS):
+        raise ConfigError(f"--verdict {verdict}: write publishable or unpublishable")
+    others = {name: value for name, value in given.items() if name not in ("verdict", "superseded")}
+    publishable = None if verdict is None else VERDICTS[verdict]
+    wanted = Filters(**others, publishable=publishable, superseded=bool(given["superseded"]))
+    _require_known(wanted, output_dir)
+    return wanted
+
+
+def _require_known(wanted: "Filters", output_dir: Path) -> None:
+    """Refuse a status or a backend that no result can have: an empty list would pass for an answer."""
+    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.launch.runners import backends
+    from wattdock.store.query import stored_backends
+
+    statuses = get_args(ExperimentResult.model_fields["status"].annotation)
+    if wanted.status not in (None, *statuses):
+        raise ConfigError(f"--status {wanted.status}: write one of {', '.join(statuses)}")
+    # A result may be of a backend that is not here any more.
+    if wanted.backend not in (None, *backends()):
+        known = sorted({*backends(), *stored_backends(output_dir)})
+        if wanted.backend not in known:
+            raise ConfigError(f"--backend {wanted.backend}: unknown; there are {', '.join(known)}")

@@ -1,1 +1,0 @@
-"""Arguments of each command, by topic; what a command needs is imported inside it: `--help` must be quick."""

@@ -1,1 +1,0 @@
-"""Two sets of results, pair by pair, and whether one is worse than allowed."""

@@ -1,1 +1,0 @@
-"""Files that travel with wattdock: bundled prompts and model shapes. No code."""

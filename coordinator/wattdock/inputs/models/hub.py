@@ -1,0 +1,190 @@
+"""Models from a Hugging Face hub: resolve a revision, download what an engine loads, nothing else.
+
+huggingface_hub reads the access token by itself; it is never seen here.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.inputs.models.build import require_space
+from wattdock.inputs.models.folder import ModelFolder, check_folder, describe_folder, read_config, weight_data_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Snapshot = Callable[..., Any]
+
+WANTED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
+# Subfolders hold other formats of the same weights; consolidated* is the vendor's own second copy.
+UNWANTED = ["*/*", "consolidated*"]
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REPORT_EVERY_S = 5.0
+QUICK_S = 5.0
+WITHOUT_HUB = "set `revision` to a commit that is cached, or give a folder as `path`"
+
+
+def check_id(model_id: str) -> None:
+    """Raise unless a text can be the id of a model, without asking anyone.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(model_id)
+    except HFValidationError as error:
+        raise ConfigError(f"{model_id!r} is no model id; write OWNER/NAME, or ./FOLDER for a local folder") from error
+
+
+def resolve_hub(
+    model_id: str,
+    *,
+    revision: str | None,
+    with_code: bool,
+    home: Path,
+    progress: Callable[[str], None],
+) -> ModelFolder:
+    """Return the snapshot of a hub model, downloading what is missing.
+
+    A full commit that is here already is used without any request; so is a cached branch under HF_HUB_OFFLINE=1.
+
+    Args:
+        revision: Branch, tag or commit; None is the repository's main branch.
+        with_code: Fetch the repository's Python files, too (`trust_remote_code`).
+
+    Raises:
+        ConfigError: The id cannot be one.
+        PreflightError: It cannot be had; the message says why and what to do.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError, HTTPError  # type: ignore[attr-defined]
+
+    check_id(model_id)
+    cache = home / "models" / "hub"
+    wanted = [*WANTED, "*.py"] if with_code else WANTED
+    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=wanted, ignore_patterns=UNWANTED)
+    revision = revision or "main"
+    try:
+        path = _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
+    except DryRunError as error:
+        raise _explained(error.__cause__ or error, model_id, revision, cache) from error
+    except (HTTPError, OSError) as error:
+        raise _explained(error, model_id, revision, cache) from error
+    check_folder(path)
+    return describe_folder(path, kind="hub", name=model_id, revision=path.name)
+
+
+def _cached(snapshot: Snapshot, revision: str) -> Path | None:
+    """The snapshot, if it is complete here and nobody needs to be asked which commit it is."""
+    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if not (COMMIT.fullmatch(revision) or is_offline_mode()):
+        return None
+    try:
+        return Path(snapshot(revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, progress: Callable[[str], None]) -> Path:
+    """The snapshot, after saying what it weighs and seeing that it fits and holds weights."""
+    silent = _lines(lambda _: None)
+    listing = snapshot(revision=revision, dry_run=True, tqdm_class=silent)
+    if not any(file.filename.endswith(".safetensors") for file in listing):
+        raise PreflightError(f"{model_id} at {revision!r} has no *.safetensors files; choose a model that has")
+    commit = listing[0].commit_hash
+    missing_bytes = sum(file.file_size or 0 for file in listing if file.will_download)
+    if missing_bytes:
+        cache.mkdir(parents=True, exist_ok=True)
+        require_space(cache, missing_bytes)
+        progress(f"downloading {model_id} at {commit[:8]} ({missing_bytes / 1e6:,.1f} MB)")
+    return Path(snapshot(revision=commit, tqdm_class=_lines(progress)))
+
+
+def _lines(progress: Callable[[str], None]) -> type:
+    """A progress bar class for huggingface_hub that speaks in lines, seldom, to `progress`."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    class Lines(tqdm):  # type: ignore[misc]
+        reported_s = time.monotonic()
+
+        def display(self, *_: object, **__: object) -> None:
+            now_s = time.monotonic()
+            if self.unit == "B" and self.n and now_s - Lines.reported_s > REPORT_EVERY_S:
+                Lines.reported_s = now_s
+                progress(f"{self.n / 1e6:,.0f} MB received")
+
+    return Lines
+
+
+def _explained(
+    error: BaseException, model_id: str, revision: str, cache: Path, otherwise: str = WITHOUT_HUB
+) -> PreflightError:
+    """What went wrong between us and the hub, and what to do; `otherwise` is what needs no hub."""
+    from huggingface_hub import constants, errors
+
+    match error:
+        case errors.GatedRepoError():
+            why = "is gated; accept its terms on its page and set HF_TOKEN to a token of that account"
+        case errors.RepositoryNotFoundError():
+            why = f"is not on {constants.ENDPOINT}, or is private; check the spelling, or set HF_TOKEN if it is private"
+        case errors.RevisionNotFoundError():
+            why = f"has no revision {revision!r}; leave `revision` out for the main branch, or name a commit"
+        case errors.OfflineModeIsEnabled():
+            why = f"at {revision!r} is not in {cache} and HF_HUB_OFFLINE is set; unset it or give a folder as `path`"
+        case errors.HfHubHTTPError():
+            why = f"was refused by {constants.ENDPOINT} with status {error.response.status_code}; try again later"
+        case OSError() if error.errno is not None and error.filename is not None:
+            why = f"cannot be written to {error.filename}: {error.strerror}; set WATTDOCK_HOME to another folder"
+        case _:
+            why = (
+                f"cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
+                f"check the network, {otherwise}"
+            )
+    return PreflightError(f"{model_id} {why}")
+
+
+def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dict[str, Any], int]:
+    """Return a hub model's config.json and the size of its tensors, from the headers of its safetensors files.
+
+    Of the weights nothing but these headers is fetched, and where the snapshot is here already not even they.
+
+    Raises:
+        ConfigError: The id cannot be one.
+        PreflightError: It cannot be had; the message says why and what to do.
+    """
+    from huggingface_hub import (
+        get_hf_file_metadata,
+        get_safetensors_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        snapshot_download,
+    )
+    from huggingface_hub.errors import HTTPError, NotASafetensorsRepoError  # type: ignore[attr-defined]
+
+    check_id(model_id)
+    cache, revision = home.expanduser().absolute() / "models" / "hub", revision or "main"
+    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=WANTED, ignore_patterns=UNWANTED)
+    try:
+        if path := _cached(snapshot, revision):
+            return read_config(path), weight_data_bytes(path)
+        # A download tries again for half a minute where nobody answers; this one call does not.
+        get_hf_file_metadata(hf_hub_url(model_id, "config.json", revision=revision), timeout=QUICK_S)
+        config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
+        files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
+    except NotASafetensorsRepoError as error:
+        raise PreflightError(f"{model_id} has no *.safetensors files; name a model that has") from error
+    except (HTTPError, OSError) as error:
+        otherwise = "or name a ./FOLDER or a known model (`wattdock estimate` lists them)"
+        raise _explained(error, model_id, revision, cache, otherwise) from error
+    tensors = [tensor for file in files for tensor in file.tensors.values()]
+    return config, sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors)

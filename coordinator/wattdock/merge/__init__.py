@@ -1,1 +1,0 @@
-"""From what runner, meter and host saw to one ExperimentResult; pure."""

@@ -1,1 +1,0 @@
-"""Reading energy on the host, while a runner works, into a timeline."""

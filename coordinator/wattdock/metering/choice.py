@@ -1,0 +1,102 @@
+"""Which meter an experiment gets on this machine, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from wattdock.errors import PreflightError
+from wattdock.metering.none import NoMeter
+from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.rapl import POWERCAP, Domains, WithRapl, find_domains
+from wattdock.metering.zeus import ZeusMeter
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.host.gpus import GpuInventory
+    from wattdock.metering.protocol import Meter
+
+# Where the calls are that `zeus` uses; zeus-ml, of the same import name, ended before.
+ZEUS_MIN = "0.16"
+NO_DOMAINS = Domains()
+WITHOUT = "use --meter none to run without energy"
+
+
+@dataclass(frozen=True)
+class MeterChoice:
+    """A meter and the reasons for it.
+
+    Attributes:
+        name: "nvml", "zeus", "rapl" or "none".
+        reason: Why this one; with what RAPL adds, or why it does not.
+        no_gpu_reason: Why there is no GPU's energy, where that is so.
+        domains: RAPL's counters that are read beside it.
+    """
+
+    name: str
+    reason: str
+    no_gpu_reason: str = ""
+    domains: Domains = NO_DOMAINS
+
+    def new_meter(self) -> Meter:
+        """Return a meter that has not been started."""
+        meter: Meter = NoMeter(self.no_gpu_reason, name=self.name)
+        if self.name in ("nvml", "zeus"):
+            meter = NvmlMeter() if self.name == "nvml" else ZeusMeter()
+        return WithRapl(meter, self.domains.readable) if self.domains.readable else meter
+
+
+def choose_meter(asked: str, found: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:
+    """Return the meter for `asked`, a config's `meter`.
+
+    Args:
+        found: Every GPU of this machine.
+        powercap: Where the kernel shows RAPL's counters.
+
+    Raises:
+        PreflightError: What was asked for cannot be had here.
+    """
+    if asked == "none":
+        return MeterChoice("none", "asked for", "meter: none was asked for")
+    domains = find_domains(powercap)
+    chosen = _among(asked, found, domains)
+    return replace(chosen, reason=f"{chosen.reason}; {domains}", domains=domains)
+
+
+def _among(asked: str, found: GpuInventory, domains: Domains) -> MeterChoice:
+    no_gpu = None if found.gpus else found.reason or "no NVIDIA GPU on this machine"
+    if asked in ("nvml", "zeus"):
+        if no_gpu:
+            raise PreflightError(f"meter: {asked}: {no_gpu}; {WITHOUT}")
+        if asked == "zeus":
+            _require_zeus()
+        return MeterChoice(asked, "asked for")
+    if asked == "rapl":
+        if not domains.readable:
+            raise PreflightError(f"meter: rapl: {domains.reason}; {WITHOUT}")
+        return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
+    if no_gpu is None:
+        gpus = pluralize(len(found.gpus), "NVIDIA GPU")
+        return MeterChoice("nvml", f"{gpus} found; checked against Zeus with --meter zeus")
+    return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
+
+
+def _require_zeus() -> None:
+    """Raise PreflightError unless a Zeus that this version knows is installed and can be imported."""
+    how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
+    try:
+        found = version("zeus")
+    except PackageNotFoundError as error:
+        raise PreflightError(f"meter: zeus: Zeus is not installed; {how}") from error
+    if Version(found) < Version(ZEUS_MIN):
+        raise PreflightError(f"meter: zeus: Zeus {found} is too old; {how}")
+    try:
+        import zeus.device
+        import zeus.monitor  # noqa: F401  (what it needs may be missing)
+    except ImportError as error:
+        raise PreflightError(f"meter: zeus: Zeus {found} cannot be imported: {error}; {how}") from error

@@ -1,0 +1,379 @@
+"""Turn one GPU's timeline and a span into joules and their timing uncertainty.
+
+Pure: reads no hardware, knows no backend and no files. `timing_j` covers what the timeline cannot tell about *when*:
+tick brackets, the course of power between ticks, the counter's lag, its resolution; never the sensor's gain.
+The model and its limits: docs/decisions/0002-energy-uncertainty.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S
+from wattdock.metering.instants import resolution_mj, tick_instants
+from wattdock.metering.timeline import LagModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wattdock.metering.timeline import EnergySource, GpuTimeline, Series, Ticks
+
+    Floats = NDArray[np.float64]
+    Indices = NDArray[np.int64]
+
+MJ_PER_J = 1_000
+# A counter that stood still for longer may have lost energy, not only postponed it.
+MAX_GAP_S = 1.0
+MAX_GAP_PERIODS = 10.0
+# Differences between neighbouring ticks' powers count as far as they exceed their own noise by this factor.
+NOISE_FACTOR = 1.5
+# What is left open where power is taken to have stepped, or to have changed steadily, as a share of the correction.
+STEP_STD, RAMP_STD = 0.15, 0.3
+# A burst of unknown place and height inside one tick.
+BURST_STD = 0.6
+# Fluctuation that only the power samples show: the time to either side over which it is judged, and its weight.
+HIDDEN_SPAN_S = 0.5
+HIDDEN_STD = 0.75
+# Ticks on either side that the energy at one instant hangs on.
+REACH = 3
+
+
+# Source: docs/measurements/h200-counter-lag.md: load and meter in two processes, 105 steps without a power overshoot,
+# +6.6 to +10.1 ms per kind of step. One H200: the spread leaves room for others.
+COUNTER_LAG = LagModel(mean_s=0.008, std_s=0.005)
+# Source: 8 load steps on an H200; the instant power passed the half-way mark 23 to 138 ms late.
+POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
+# Source: NVML API, nvmlDeviceGetPowerUsage: averaged over one second on recent GPUs.
+POWER_AVERAGE_LAG = LagModel(mean_s=0.5, std_s=0.29)
+
+
+@dataclass(frozen=True)
+class SpanEnergy:
+    """Energy of one GPU in one span.
+
+    Attributes:
+        energy_j: Joules of the GPU board, or None; `reason` then says why.
+        timing_j: Standard uncertainty of `energy_j` that comes from timing, J; the sensor's gain is not in it.
+        source: What it was computed from.
+        duration_s: Length of the span.
+    """
+
+    energy_j: float | None
+    timing_j: float | None
+    source: EnergySource | None
+    reason: str | None
+    duration_s: float
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Energy over duration in watts; None without energy or in a span of no length."""
+        if self.energy_j is None or self.duration_s <= 0:
+            return None
+        return self.energy_j / self.duration_s
+
+
+def span_energy(gpu: GpuTimeline, start_ns: int, end_ns: int, *, lag: LagModel | None = None) -> SpanEnergy:
+    """Return the joules of one GPU between two instants.
+
+    Args:
+        gpu: One GPU of a timeline.
+        start_ns: Begin of the span, CLOCK_MONOTONIC nanoseconds.
+        end_ns: Its end, not before its begin.
+        lag: How far the source trails; default: what was measured on this GPU, else on others.
+
+    Raises:
+        ValueError: The span ends before it begins.
+    """
+    return EnergyCurve(gpu, lag=lag).between(start_ns, end_ns)
+
+
+class EnergyCurve:
+    """Cumulative energy of one GPU, for many spans of one timeline."""
+
+    def __init__(self, gpu: GpuTimeline, *, lag: LagModel | None = None) -> None:
+        self.source = gpu.energy_source
+        self._gpu = gpu
+        self._curve: _CounterCurve | _PowerCurve | None = None
+        self._reason: str | None = None
+        if gpu.energy_source == "counter":
+            self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or gpu.lag or COUNTER_LAG)
+        elif gpu.energy_source == "integrated_power":
+            name = "power_w" if "power_w" in gpu.series else "power_average_w"
+            usual = POWER_LAG if name == "power_w" else POWER_AVERAGE_LAG
+            self._curve = _PowerCurve(gpu.series[name], lag or usual)
+
+    def between(self, start_ns: int, end_ns: int) -> SpanEnergy:
+        """Return the joules between two instants, CLOCK_MONOTONIC nanoseconds.
+
+        Raises:
+            ValueError: The span ends before it begins.
+        """
+        if end_ns < start_ns:
+            raise ValueError(f"the span ends {start_ns - end_ns} ns before it begins")
+        duration_s = (end_ns - start_ns) / NS_PER_S
+        if self._curve is None:
+            told = "; ".join(event.message for event in self._gpu.events if event.kind in ("not_supported", "gpu_lost"))
+            reason = f"no energy source on {self._gpu.uuid}" + (f": {told}" if told else "")
+            return SpanEnergy(None, None, None, reason, duration_s)
+        if why_not := self._curve.why_not(start_ns, end_ns):
+            return SpanEnergy(None, None, self.source, why_not, duration_s)
+        energy_j, timing_j = self._curve.between(start_ns, end_ns)
+        return SpanEnergy(energy_j, timing_j, self.source, None, duration_s)
+
+
+class _CounterCurve:
+    """Energy between counter changes: a line through them, bent as the neighbouring intervals' powers suggest."""
+
+    def __init__(self, ticks: Ticks, power: Series | None, lag: LagModel) -> None:
+        self._lag = lag
+        self._base_ns = int(ticks.before_start_ns[0]) if len(ticks.energy_mj) else 0
+        self._at_s, self._std_s, self._period_s = tick_instants(ticks, self._base_ns)
+        self._energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
+        self._resolution_j = resolution_mj(ticks) / MJ_PER_J
+        self._noise_w = _difference_noise_w(self._at_s, self._energy_j, self._std_s)
+        # Between each change and the next one, how long reads saw it stand still.
+        self._stood_s = (ticks.before_start_ns[1:] - ticks.after_end_ns[:-1]) / NS_PER_S
+        self._hidden_std_w = np.zeros(max(0, len(self._at_s) - 1))
+        if power is not None and len(self._at_s) > 2 * REACH and len(power.at_ns):
+            self._hidden_std_w = self._hidden(power)
+
+    def why_not(self, start_ns: int, end_ns: int) -> str | None:
+        """Why this span has no energy, or None."""
+        margin_s = abs(self._lag.mean_s) + self._lag.std_s
+        first = self._tick_before(self._seconds(start_ns) - margin_s) - REACH + 1
+        last = self._tick_before(self._seconds(end_ns) + margin_s) + REACH
+        if first < 0 or last >= len(self._at_s):
+            return f"the span is not inside the recorded counter changes ({REACH} are needed on either side)"
+        if (np.diff(self._energy_j[first : last + 1]) < 0).any():
+            return "the energy counter was reset within the span or next to it"
+        gaps_s = np.diff(self._at_s)
+        long = np.flatnonzero(gaps_s[first:last] > max(MAX_GAP_S, MAX_GAP_PERIODS * self._period_s)) + first
+        # What nobody read meanwhile it counted; what each end hangs on has to be near it.
+        unread_inside = (self._stood_s[long] < MAX_GAP_S) & (long >= first + 2 * REACH) & (long < last - 2 * REACH)
+        if not unread_inside.all():
+            longest_s = float(gaps_s[long[~unread_inside]].max())
+            return f"the energy counter was not seen to change for {longest_s:.1f} s within the span or next to it"
+        return None
+
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
+        """Joules and their standard uncertainty."""
+        start_s, end_s = (self._seconds(at_ns) + self._lag.mean_s for at_ns in (start_ns, end_ns))
+        start, end = self._end(start_s), self._end(end_s)
+        energy_j = end.energy_j - start.energy_j
+        lag_j = _lag_part(
+            *(
+                self._end(end_s + s).energy_j - self._end(start_s + s).energy_j - energy_j
+                for s in (self._lag.std_s, -self._lag.std_s)
+            )
+        )
+        # A tick that both ends lean on moves both: its effects are summed before they are squared.
+        effects_j = np.zeros((3, max(end.ticks.stop, start.ticks.stop) - start.ticks.start))
+        for sign, point in ((-1, start), (1, end)):
+            effects_j[:, point.ticks.start - start.ticks.start : point.ticks.stop - start.ticks.start] += (
+                sign * point.effects_j
+            )
+        variance_j2 = (
+            float((np.array([[0.5], [0.5], [1.0]]) * effects_j**2).sum())
+            + lag_j**2
+            + start.shape_var_j2
+            + end.shape_var_j2
+        )
+        return energy_j, sqrt(variance_j2)
+
+    def _seconds(self, at_ns: int) -> float:
+        return (at_ns - self._base_ns) / NS_PER_S
+
+    def _tick_before(self, at_s: float) -> int:
+        return int(np.searchsorted(self._at_s, at_s, side="right")) - 1
+
+    def _end(self, at_s: float) -> _End:
+        """The curve at one end of a span, and how far it moves when each tick around it does by its uncertainty."""
+        k = self._tick_before(at_s)
+        ticks = slice(k - REACH + 1, k + REACH + 1)
+        # Row 0 as recorded, then each tick's instant moved later, earlier, then each tick's value moved.
+        count = 2 * REACH
+        instants_s = np.tile(self._at_s[ticks], (1 + 3 * count, 1))
+        values_j = np.tile(self._energy_j[ticks], (1 + 3 * count, 1))
+        instants_s[1 : 1 + count] += np.diag(self._std_s[ticks])
+        instants_s[1 + count : 1 + 2 * count] -= np.diag(self._std_s[ticks])
+        values_j[1 + 2 * count :] += np.eye(count) * self._resolution_j / sqrt(12)
+        energies_j, shape_std_j = bent_energy(at_s, instants_s, values_j, self._noise_w[k - 1 : k + 3])
+        part = (at_s - self._at_s[k]) / (self._at_s[k + 1] - self._at_s[k])
+        hidden_j = HIDDEN_STD * float(self._hidden_std_w[k]) * float(self._at_s[k + 1] - self._at_s[k])
+        return _End(
+            energy_j=float(energies_j[0]),
+            shape_var_j2=float(shape_std_j[0]) ** 2 + hidden_j**2 * float(part * (1 - part)),
+            ticks=ticks,
+            effects_j=(energies_j[1:] - energies_j[0]).reshape(3, count),
+        )
+
+    def _hidden(self, power: Series) -> Floats:
+        """Standard deviation of power inside each interval that neither means nor steps nor ramps explain, W.
+
+        Total variance of the instant power around an interval, less that of the intervals' means, less what the bends
+        account for. Says nothing about when, so it only widens.
+        """
+        middle_s = (self._at_s[:-1] + self._at_s[1:]) / 2
+        # A reset's huge drop says nothing about power, and would drown the sums.
+        power_w = np.clip(np.diff(self._energy_j), 0, None) / np.diff(self._at_s)
+        first, last = (np.searchsorted(middle_s, middle_s + side * HIDDEN_SPAN_S) for side in (-1, 1))
+        sampled_s = (power.at_ns - self._base_ns) / NS_PER_S - POWER_LAG.mean_s
+        samples = (np.searchsorted(sampled_s, self._at_s[edge]) for edge in (first, last))
+        total_w2 = _moving_variance(power.value, *samples)
+        explained_w2 = _moving_mean(_bend_variance_w2(power_w, self._noise_w), first, last)
+        return np.sqrt(np.clip(total_w2 - _moving_variance(power_w, first, last) - explained_w2, 0, None))
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of a span.
+
+    Attributes:
+        energy_j: Joules since the first tick.
+        shape_var_j2: Variance from the unknown course of power inside the interval, J².
+        ticks: Those that `energy_j` hangs on, n of them.
+        effects_j: What it changes by if each of them came later, came earlier, showed more; shape (3, n).
+    """
+
+    energy_j: float
+    shape_var_j2: float
+    ticks: slice
+    effects_j: Floats
+
+
+def bent_energy(at_s: float, instants_s: Floats, values_j: Floats, noise_w: Floats) -> tuple[Floats, Floats]:
+    """Return energy at an instant between the two middle ones of six ticks, and the standard uncertainty of its course.
+
+    Between a step from one neighbour's power to the other's and a ramp through them, by how plateau-like their own
+    neighbours are. Both bends vanish at the ticks and keep power from going below zero.
+
+    Args:
+        at_s: The instant.
+        instants_s: Ticks' instants, shape (rows, 6).
+        values_j: Cumulative energy at them, shape (rows, 6).
+        noise_w: Standard uncertainty of the four differences between the five intervals' powers.
+    """
+    length_s = instants_s[:, REACH] - instants_s[:, REACH - 1]
+    beyond_s = at_s - instants_s[:, REACH - 1]
+    # A tick that is moved by its uncertainty may pass the instant: then the line goes on and nothing is left to bend.
+    part = np.clip(beyond_s / length_s, 0, 1)
+    powers_w = np.diff(values_j) / np.diff(instants_s)
+    left_w, before_w, after_w, right_w = _without_noise(np.diff(powers_w), noise_w).T
+    power_w = powers_w[:, REACH - 1]
+    rampness = _rampness(left_w, before_w, after_w, right_w)
+    ramp_j = length_s * part * (1 - part) / 2 * np.clip((before_w + after_w) / 2, -2 * power_w, 2 * power_w)
+    least_j = length_s * np.minimum(part * np.abs(before_w), (1 - part) * np.abs(after_w))
+    one_way = before_w * after_w > 0
+    step_j = np.where(one_way, np.sign(before_w) * least_j, 0.0)
+    burst_j = np.where(
+        one_way, 0.0, length_s * np.minimum(np.abs(before_w), np.abs(after_w)) * np.sqrt(part * (1 - part))
+    )
+    bend_j = rampness * ramp_j + (1 - rampness) * step_j
+    variance_j2 = (
+        rampness * (1 - rampness) * (step_j - ramp_j) ** 2
+        + rampness * (RAMP_STD * ramp_j) ** 2
+        + (1 - rampness) * ((STEP_STD * step_j) ** 2 + (BURST_STD * burst_j) ** 2)
+    )
+    return values_j[:, REACH - 1] + beyond_s * power_w - bend_j, np.sqrt(variance_j2)
+
+
+def _rampness(left_w: Floats, before_w: Floats, after_w: Floats, right_w: Floats) -> Floats:
+    """1 where power goes on changing on both sides as at an interval's ends, 0 between two plateaus or turns."""
+    return (_goes_on(left_w, before_w) + _goes_on(right_w, after_w)) / 2
+
+
+def _goes_on(beyond_w: Floats, at_end_w: Floats) -> Floats:
+    changes = at_end_w != 0
+    return np.where(changes, np.clip(beyond_w / np.where(changes, at_end_w, 1.0), 0, 1), 0.0)
+
+
+def _without_noise(differences_w: Floats, noise_w: Floats) -> Floats:
+    """Differences shrunk by what tick timing alone makes of a constant power."""
+    kept = 1 - (NOISE_FACTOR * noise_w) ** 2 / np.maximum(differences_w**2, 1e-12)
+    return differences_w * np.sqrt(np.clip(kept, 0, None))
+
+
+def _difference_noise_w(at_s: Floats, energy_j: Floats, std_s: Floats) -> Floats:
+    """Standard uncertainty of power of interval k less that of k - 1, W, from tick instants; inf at the first."""
+    slopes = np.diff(energy_j) / np.diff(at_s) ** 2
+    noise_w2 = (
+        (slopes[1:] * std_s[2:]) ** 2
+        + ((slopes[1:] + slopes[:-1]) * std_s[1:-1]) ** 2
+        + (slopes[:-1] * std_s[:-2]) ** 2
+    )
+    return np.concatenate(([np.inf], np.sqrt(noise_w2)))
+
+
+def _bend_variance_w2(power_w: Floats, noise_w: Floats) -> Floats:
+    """Variance of power inside each interval that its bend accounts for, W²."""
+    differences_w = np.zeros(len(power_w) + 3)
+    differences_w[2:-2] = _without_noise(np.diff(power_w), noise_w[1:])
+    left_w, before_w, after_w, right_w = (differences_w[n : n + len(power_w)] for n in range(4))
+    rampness = _rampness(left_w, before_w, after_w, right_w)
+    return rampness * ((before_w + after_w) / 2) ** 2 / 12 + (1 - rampness) * np.clip(before_w * after_w, 0, None)
+
+
+class _PowerCurve:
+    """Energy by the trapezoid rule over power samples."""
+
+    def __init__(self, power: Series, lag: LagModel) -> None:
+        self._lag = lag
+        self._base_ns = int(power.at_ns[0]) if len(power.at_ns) else 0
+        self._at_s = (power.at_ns - self._base_ns) / NS_PER_S
+        self._power_w = power.value
+        lengths_s = np.diff(self._at_s)
+        steps_w = np.diff(power.value)
+        self._length_s = lengths_s
+        self._energy_j = np.concatenate(([0.0], np.cumsum(lengths_s * (power.value[:-1] + power.value[1:]) / 2)))
+        # A step anywhere between two samples: the trapezoid is off by up to half of step times interval.
+        self._var_j2 = np.concatenate(([0.0], np.cumsum((steps_w * lengths_s) ** 2 / 12)))
+
+    def why_not(self, start_ns: int, end_ns: int) -> str | None:
+        """Why this span has no energy, or None."""
+        margin_s = abs(self._lag.mean_s) + self._lag.std_s
+        first_s = (start_ns - self._base_ns) / NS_PER_S - margin_s
+        last_s = (end_ns - self._base_ns) / NS_PER_S + margin_s
+        if len(self._at_s) < 2 or first_s < self._at_s[0] or last_s > self._at_s[-1]:
+            return "the span is not inside the recorded power samples"
+        first, last = np.searchsorted(self._at_s, [first_s, last_s])
+        longest_s = float(self._length_s[max(0, first - 1) : last].max(initial=0.0))
+        if longest_s > MAX_GAP_S:
+            return f"no power sample for {longest_s:.1f} s within the span"
+        return None
+
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
+        """Joules and their standard uncertainty."""
+        ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
+        energy_j = self._energy(ends_s)
+        lag_j = _lag_part(*(self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s)))
+        start_var_j2, end_var_j2 = np.interp(ends_s, self._at_s, self._var_j2)
+        return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2)
+
+    def _energy(self, ends_s: Floats) -> float:
+        k = np.clip(np.searchsorted(self._at_s, ends_s, side="right") - 1, 0, len(self._length_s) - 1)
+        into_s = ends_s - self._at_s[k]
+        slope = (self._power_w[k + 1] - self._power_w[k]) / self._length_s[k]
+        start_j, end_j = self._energy_j[k] + into_s * (self._power_w[k] + slope * into_s / 2)
+        return float(end_j - start_j)
+
+
+def _lag_part(later_j: float, earlier_j: float) -> float:
+    """Root mean square of what shifting a span either way changes."""
+    return sqrt((later_j**2 + earlier_j**2) / 2)
+
+
+def _moving_mean(values: Floats, first: Indices, last: Indices) -> Floats:
+    """Mean of values[first:last] for each pair; 0 for none."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    means: Floats = (sums[last] - sums[first]) / np.maximum(last - first, 1)
+    return means
+
+
+def _moving_variance(values: Floats, first: Indices, last: Indices) -> Floats:
+    """Variance of values[first:last] for each pair; 0 for none."""
+    centred = values - values.mean()
+    return np.clip(_moving_mean(centred**2, first, last) - _moving_mean(centred, first, last) ** 2, 0, None)

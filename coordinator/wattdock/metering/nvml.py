@@ -1,0 +1,95 @@
+"""The host meter through NVML. Never opens a CUDA context, which alone would change what it measures."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from wattdock.errors import MeterError
+from wattdock.host import nvml
+from wattdock.metering.gpus import GpuMeter
+from wattdock.metering.source import PowerRead, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.metering.protocol import Clock
+    from wattdock.metering.source import Meaning
+
+SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
+    "temperature_c": nvml.temperature_c,
+    "memory_temperature_c": nvml.memory_temperature_c,
+    "sm_clock_mhz": nvml.sm_clock_mhz,
+    "memory_clock_mhz": nvml.memory_clock_mhz,
+    "memory_used_bytes": nvml.memory_used_bytes,
+    "gpu_utilization_percent": nvml.gpu_utilization_percent,
+    "performance_state": nvml.performance_state,
+    "power_limit_w": nvml.power_limit_w,
+    "clocks_limited": nvml.clocks_limited,
+    **{f"violation_{name}_ns": partial(nvml.violation_ns, policy=policy) for name, policy in nvml.VIOLATIONS.items()},
+}
+
+
+class NvmlMeter(GpuMeter):
+    """Meters every GPU that NVML lists."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(NvmlHost(), clock)
+
+
+class NvmlHost:
+    """The GPUs that NVML lists; satisfies `GpuHost`."""
+
+    name = "nvml"
+
+    def open(self) -> str | None:
+        """Initialise NVML; return why there is none, or None.
+
+        Raises:
+            MeterError: A driver is there and cannot be talked to.
+        """
+        try:
+            return nvml.open_nvml()
+        except nvml.NvmlError as error:
+            raise MeterError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
+
+    def count(self) -> int:
+        """Return how many GPUs NVML lists."""
+        return nvml.gpu_count()
+
+    def source(self, index: int) -> Source:
+        """Return one GPU's readings.
+
+        Raises:
+            NvmlError: It does not answer.
+        """
+        return nvml_source(nvml.device(index))
+
+    def close(self) -> None:
+        """Close NVML."""
+        nvml.close_nvml()
+
+
+def nvml_source(gpu: nvml.Device) -> Source:
+    """Return the readings of one NVML handle."""
+    return Source(
+        uuid=nvml.uuid(gpu),
+        counter_mj=partial(nvml.counter_mj, gpu),
+        power=(
+            PowerRead("power_w", "power_instant_w", partial(nvml.power_instant_w, gpu)),
+            PowerRead("power_average_w", "power_average_field_w", partial(nvml.power_average_field_w, gpu)),
+            PowerRead("power_average_w", "power_usage_w", partial(nvml.power_usage_w, gpu)),
+        ),
+        slow={name: partial(read, gpu) for name, read in SLOW_READS.items()},
+        processes=partial(nvml.processes, gpu),
+        errors=(nvml.NvmlError,),
+        meaning=nvml_meaning,
+    )
+
+
+def nvml_meaning(error: BaseException) -> Meaning:
+    """Return what an NVML error says of the GPU."""
+    code = nvml.code_of(error)
+    if code == nvml.GPU_LOST:
+        return "gpu_lost"
+    return "not_supported" if code in nvml.NOT_SUPPORTED else "read_error"

@@ -1,0 +1,193 @@
+"""CPU packages' and memory's energy through RAPL's counters in sysfs, as series beside the GPUs' timelines.
+
+Never part of a GPU's energy. Knows no spans. AMD's processors are under the same names as Intel's.
+Source: Linux kernel documentation, power/powercap: energy_uj, max_energy_range_uj, name.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.metering.protocol import SystemClock
+from wattdock.metering.timeline import HostTimeline, MeterEvent, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wattdock.metering.protocol import Clock, Meter
+    from wattdock.metering.timeline import Timeline
+
+POWERCAP = Path("/sys/class/powercap")
+# Packages hold their cores and graphics; a platform holds packages: adding those would count twice.
+SUMMED = re.compile(r"package-\d+(-die-\d+)?|dram")
+UJ_PER_J = 1e6
+# Far below a wrap: 32 bits of the usual 15.3 µJ (Intel SDM volume 4, MSR_RAPL_POWER_UNIT) last 160 s at 400 W.
+PERIOD_S = 0.1
+JOIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One counter: its name ("package-0", "package-0-dram"), its folder, and what it counts up to, microjoules."""
+
+    name: str
+    folder: Path
+    range_uj: int
+
+    def read_uj(self) -> int:
+        """Return the counter now, microjoules.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return int((self.folder / "energy_uj").read_text())
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Which counters of this host can be read.
+
+    Attributes:
+        left_out: Names of those that are part of others, or hold them.
+        reason: Why one that should be read cannot be; None where all can.
+    """
+
+    readable: tuple[Domain, ...] = ()
+    left_out: tuple[str, ...] = ()
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        """What is read and what is not, in words."""
+        read = f"RAPL: {', '.join(one.name for one in self.readable)}" if self.readable else "no RAPL"
+        left_out = f" without {', '.join(self.left_out)}" if self.readable and self.left_out else ""
+        return f"{read}{left_out}" + (f" ({self.reason})" if self.reason else "")
+
+
+def find_domains(root: Path = POWERCAP) -> Domains:
+    """Return the counters of every package and memory under `root`; reads each once."""
+    readable: list[Domain] = []
+    left_out: list[str] = []
+    reasons: list[str] = []
+    for folder in sorted(root.glob("intel-rapl:*")):
+        try:
+            name, own = _name(folder, root), (folder / "name").read_text().strip()
+            if not SUMMED.fullmatch(own):
+                left_out.append(name)
+                continue
+            domain = Domain(name, folder, int((folder / "max_energy_range_uj").read_text()))
+            domain.read_uj()
+        except PermissionError as error:
+            reasons.append(f"{error.filename} is readable by root only; as root: chmod a+r {root}/*/energy_uj")
+        except (OSError, ValueError) as error:
+            reasons.append(f"{folder}: {error}")
+        else:
+            readable.append(domain)
+    if not (readable or reasons):
+        reasons.append(f"{root} has no CPU package; virtual machines have none")
+    # All for the same reason, most of the time; one line says enough.
+    return Domains(tuple(readable), tuple(left_out), reasons[0] if reasons else None)
+
+
+def _name(folder: Path, root: Path) -> str:
+    """Its own name, with the package's in front where it is a part of one: intel-rapl:0:1 lies in intel-rapl:0."""
+    own, parent = (folder / "name").read_text().strip(), folder.name.rpartition(":")[0]
+    return f"{(root / parent / 'name').read_text().strip()}-{own}" if parent.count(":") else own
+
+
+class RaplRecorder(threading.Thread):
+    """Reads each counter at a fixed rate until it is stopped."""
+
+    def __init__(self, domains: tuple[Domain, ...], clock: Clock | None = None) -> None:
+        super().__init__(name="meter-rapl", daemon=True)
+        self._clock: Clock = clock or SystemClock()
+        self._domains = domains
+        self._rows: dict[str, list[tuple[int, int]]] = {one.name: [] for one in domains}
+        self._events: dict[str, MeterEvent] = {}
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        """Sample until told to stop, then once more."""
+        while not self._clock.wait(self._enough, PERIOD_S):
+            self._sample()
+        self._sample()
+
+    def peek(self) -> HostTimeline:
+        """Return what was seen, up to now."""
+        series = {one.name: unwrapped(list(self._rows[one.name]), one.range_uj) for one in self._domains}
+        return HostTimeline(series, tuple(self._events.values()))
+
+    def stop(self) -> HostTimeline:
+        """End the recording and return what was seen."""
+        self._enough.set()
+        if self.is_alive():
+            self.join(JOIN_S)
+        return self.peek()
+
+    def _sample(self) -> None:
+        for one in self._domains:
+            began_ns = self._clock.now_ns()
+            try:
+                energy_uj = one.read_uj()
+            except (OSError, ValueError) as error:
+                # Told once per counter; what follows shows as missing samples.
+                self._events.setdefault(one.name, MeterEvent(began_ns, "read_error", f"{one.name}: {error}"))
+                continue
+            self._rows[one.name].append(((began_ns + self._clock.now_ns()) // 2, energy_uj))
+
+
+def unwrapped(rows: list[tuple[int, int]], range_uj: int) -> Series:
+    """Return joules since the first of (instant, microjoules) rows, of a counter that starts again past `range_uj`."""
+    at_ns, energy_uj = np.asarray(rows, dtype=np.int64).reshape(-1, 2).T
+    used_uj = np.diff(energy_uj)
+    used_uj[used_uj < 0] += range_uj
+    return Series(at_ns.copy(), np.concatenate(([0.0], np.cumsum(used_uj)))[: len(at_ns)] / UJ_PER_J)
+
+
+class WithRapl:
+    """Another meter with RAPL's counters beside it; satisfies `Meter`."""
+
+    def __init__(self, meter: Meter, domains: tuple[Domain, ...], clock: Clock | None = None) -> None:
+        self._meter = meter
+        self._recorder = RaplRecorder(domains, clock)
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            MeterError: As the other meter does.
+        """
+        self._recorder.start()
+        self._meter.start()
+
+    @contextmanager
+    def window(self, key: str) -> Iterator[None]:
+        """As the other meter does."""
+        with self._meter.window(key):
+            yield
+
+    def watts(self) -> dict[str, float | None]:
+        """Return the other meter's: of GPUs."""
+        return self._meter.watts()
+
+    def peek(self) -> Timeline:
+        """Return the other meter's timeline up to now, with these series in it."""
+        return replace(self._meter.peek(), host=self._recorder.peek())
+
+    def stop(self, after_ns: int | None = None) -> Timeline:
+        """Return the other meter's timeline with these series in it.
+
+        Raises:
+            MeterError: As the other meter does.
+        """
+        try:
+            timeline = self._meter.stop(after_ns)
+        finally:
+            seen = self._recorder.stop()
+        return replace(timeline, host=seen)

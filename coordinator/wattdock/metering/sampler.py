@@ -1,0 +1,288 @@
+"""One GPU's part of the host meter: what to read when, and what was seen.
+
+Runs in one thread and touches one GPU. Knows nothing of threads, spans or joules.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from wattdock.clock import NS_PER_S
+from wattdock.host.activity import owner_of
+from wattdock.metering.schedule import TickSchedule
+from wattdock.metering.timeline import GpuProcess, MeterEvent, ProcessSample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.metering.protocol import Clock
+    from wattdock.metering.source import Meaning, ProcessKind, Source
+
+T = TypeVar("T")
+
+POWER_PERIOD_NS = 50_000_000
+SLOW_PERIOD_NS = NS_PER_S
+PROCESS_PERIOD_NS = 30 * NS_PER_S
+# A dear call must not be under way when the counter is expected to change.
+QUIET_NS = 15_000_000
+OVERDUE_NS = NS_PER_S
+TAIL_NS = NS_PER_S
+TAIL_LIMIT_NS = 3 * NS_PER_S
+# A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
+RETRY_NS = 100_000_000
+RETRY_LIMIT_NS = NS_PER_S
+# Of all reads: not one of them answers any more.
+MAX_ERRORS_IN_A_ROW = 50
+# Longer than the longest period, so that the same error of any read is told once however long it goes on.
+SAME_STRETCH_NS = 2 * PROCESS_PERIOD_NS
+ENERGY_COUNTER, PROCESS_LIST = "energy counter", "process list"
+PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
+
+
+class _TimelineEndsError(Exception):
+    """This GPU can tell no more."""
+
+    def __init__(self, kind: Meaning, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass
+class _Task:
+    """Something read at intervals; `dear` calls keep away from the counter's expected changes."""
+
+    what: str
+    period_ns: int
+    due_ns: int
+    dear: bool
+    run: Callable[[], None]
+
+
+@dataclass
+class _Stretch:
+    """The same error of the same read, again and again; its event stands at `place` in the recording."""
+
+    place: int
+    first_ns: int
+    last_ns: int
+    count: int = 0
+
+
+@dataclass
+class Recording:
+    """What one sampler has seen so far; rows of `ticks` are before start and end, after start and end, millijoules."""
+
+    ticks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    series: defaultdict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    processes: list[ProcessSample] = field(default_factory=list)
+    events: list[MeterEvent] = field(default_factory=list)
+    has_counter: bool = False
+    start_ns: int = 0
+    end_ns: int = 0
+    busy_ns: int = 0
+
+
+class GpuSampler:
+    """Reads one GPU until it is told to stop, and a little beyond."""
+
+    def __init__(self, source: Source, clock: Clock) -> None:
+        self.uuid = source.uuid
+        self.recording = Recording()
+        self.latest_power_w: float | None = None
+        self._source = source
+        self._clock = clock
+        self._wake = threading.Event()
+        self._stop_after_ns: int | None = None
+        self._edge_noted = False
+        self._previous: tuple[int, int, int] | None = None
+        self._counter_due_ns: int | None = None
+        self._errors_in_a_row: Counter[str] = Counter()
+        self._unanswered_in_a_row = 0
+        self._stretches: dict[str, _Stretch] = {}
+        self._tasks: list[_Task] = []
+        self._process_task: _Task | None = None
+
+    def note_edge(self) -> None:
+        """Ask for the process list soon; from any thread."""
+        self._edge_noted = True
+        self._wake.set()
+
+    def stop_after(self, after_ns: int) -> None:
+        """Ask to stop one second and one counter change after an instant; from any thread."""
+        self._stop_after_ns = after_ns
+        self._wake.set()
+
+    def run(self) -> None:
+        """Sample until stopped, or until the GPU is lost or answers nothing but errors any more."""
+        seen = self.recording
+        seen.start_ns = seen.end_ns = self._clock.now_ns()
+        self._schedule = TickSchedule(seen.start_ns)
+        try:
+            self._probe()
+            while not self._is_done():
+                self._step()
+                seen.end_ns = self._clock.now_ns()
+            if self._process_task is not None:
+                self._try(PROCESS_LIST, self._read_processes)
+        except _TimelineEndsError as error:
+            self._event(error.kind, f"{error}; this GPU's timeline ends here")
+            self.latest_power_w = None
+        seen.end_ns = self._clock.now_ns()
+
+    def _probe(self) -> None:
+        """Find out what this GPU can tell and set up the tasks for it."""
+        now_ns = self._clock.now_ns()
+        seen = self.recording
+        if self._ask(ENERGY_COUNTER, self._read_counter):
+            seen.has_counter = True
+            self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
+        for way in self._source.power:
+            sample = self._sampler_of(way.series, way.read)
+            if self._ask(f"{way.series} through {way.call}", sample):
+                self._tasks.append(_Task(way.series, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
+                break
+        for number, (name, read) in enumerate(self._source.slow.items()):
+            sample = self._sampler_of(name, read)
+            if self._ask(name, sample):
+                # Spread over the second: no two of them fall between the same two counter changes for long.
+                due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(self._source.slow)
+                self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, dear=True, run=sample))
+        if self._ask(PROCESS_LIST, self._read_processes):
+            self._process_task = _Task(
+                PROCESS_LIST, PROCESS_PERIOD_NS, now_ns + PROCESS_PERIOD_NS, dear=True, run=self._read_processes
+            )
+            self._tasks.append(self._process_task)
+
+    def _ask(self, what: str, read: Callable[[], None]) -> bool:
+        """Whether a first read succeeds; records why not."""
+        try:
+            read()
+        except self._source.errors as error:
+            self._check_lost(error)
+            if self._source.meaning(error) != "not_supported":
+                # It may work the next time: keep it.
+                self._note_error(what, error)
+                return True
+            self._event("not_supported", f"{what}: {error}")
+            return False
+        return True
+
+    def _step(self) -> None:
+        """Do what is due; where nothing is, sleep until something is or someone calls."""
+        now_ns = self._clock.now_ns()
+        task = min(self._tasks, key=lambda each: self._ready_ns(each, now_ns), default=None)
+        task_ns = now_ns + POWER_PERIOD_NS if task is None else self._ready_ns(task, now_ns)
+        counter_ns = self._counter_due_ns
+        if counter_ns is not None and counter_ns <= now_ns:
+            self._try(ENERGY_COUNTER, self._read_counter)
+            self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns()) + self._back_off_ns(ENERGY_COUNTER)
+        elif task is not None and task_ns <= now_ns:
+            self._try(task.what, task.run)
+            task.due_ns = max(task.due_ns + task.period_ns, now_ns) + self._back_off_ns(task.what)
+        else:
+            due_ns = task_ns if counter_ns is None else min(task_ns, counter_ns)
+            self._clock.wait(self._wake, (due_ns - now_ns) / NS_PER_S)
+            self._heed_calls()
+
+    def _heed_calls(self) -> None:
+        # Cleared before the flag is read: a call that comes in between is heard the next time.
+        self._wake.clear()
+        if self._edge_noted and self._process_task is not None:
+            self._edge_noted = False
+            self._process_task.due_ns = min(self._process_task.due_ns, self._clock.now_ns())
+
+    def _ready_ns(self, task: _Task, now_ns: int) -> int:
+        """When a task may run: a dear one, unless long overdue, waits for the time after the counter's next read."""
+        if not task.dear or self._counter_due_ns is None or now_ns - task.due_ns >= OVERDUE_NS:
+            return task.due_ns
+        if self._counter_due_ns - now_ns >= QUIET_NS:
+            return task.due_ns
+        return max(task.due_ns, self._counter_due_ns)
+
+    def _read_counter(self) -> None:
+        start_ns = self._clock.now_ns()
+        energy_mj = self._timed(self._source.counter_mj)
+        end_ns = self._clock.now_ns()
+        self._schedule.note_cost(end_ns - start_ns)
+        previous, self._previous = self._previous, (start_ns, end_ns, energy_mj)
+        if previous is not None and previous[2] != energy_mj:
+            self.recording.ticks.append((previous[0], previous[1], start_ns, end_ns, energy_mj))
+            self._schedule.note_change((previous[0] + previous[1]) // 2, (start_ns + end_ns) // 2)
+
+    def _sampler_of(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        def sample() -> None:
+            value = self._timed(read)
+            self.recording.series[name].append((self._clock.now_ns(), value))
+            if name.startswith("power"):
+                self.latest_power_w = value
+
+        return sample
+
+    def _read_processes(self) -> None:
+        at_ns = self._clock.now_ns()
+        found = [(kind, self._timed(partial(self._source.processes, kind))) for kind in PROCESS_KINDS]
+        processes = tuple(
+            GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
+            for kind, listed in found
+            for pid, memory_bytes in listed
+        )
+        self.recording.processes.append(ProcessSample(at_ns=at_ns, processes=processes))
+
+    def _timed(self, read: Callable[[], T]) -> T:
+        start_ns = self._clock.now_ns()
+        try:
+            return read()
+        finally:
+            self.recording.busy_ns += self._clock.now_ns() - start_ns
+
+    def _try(self, what: str, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except self._source.errors as error:
+            self._check_lost(error)
+            # A read is never given up while others work: once it answers again, later spans can be measured.
+            self._errors_in_a_row[what] += 1
+            self._unanswered_in_a_row += 1
+            self._note_error(what, error)
+            if self._unanswered_in_a_row >= MAX_ERRORS_IN_A_ROW:
+                message = f"{MAX_ERRORS_IN_A_ROW} errors in a row, the last one: {error}"
+                raise _TimelineEndsError("read_error", message) from error
+        else:
+            self._errors_in_a_row[what] = self._unanswered_in_a_row = 0
+
+    def _back_off_ns(self, what: str) -> int:
+        return min(self._errors_in_a_row[what] * RETRY_NS, RETRY_LIMIT_NS)
+
+    def _note_error(self, what: str, error: Exception) -> None:
+        """Record an error; one that goes on or comes again soon is counted in the event that tells of its first."""
+        now_ns, message = self._clock.now_ns(), f"{what}: {error}"
+        stretch = self._stretches.get(message)
+        if stretch is None or now_ns - stretch.last_ns > SAME_STRETCH_NS:
+            stretch = self._stretches[message] = _Stretch(len(self.recording.events), now_ns, now_ns)
+            self._event("read_error", message)
+        stretch.last_ns = now_ns
+        stretch.count += 1
+        if stretch.count > 1:
+            over_s = (stretch.last_ns - stretch.first_ns) / NS_PER_S
+            message = f"{message} ({stretch.count} times, the last {over_s:.1f} s after the first)"
+            self.recording.events[stretch.place] = MeterEvent(stretch.first_ns, "read_error", message)
+
+    def _check_lost(self, error: Exception) -> None:
+        if self._source.meaning(error) == "gpu_lost":
+            raise _TimelineEndsError("gpu_lost", str(error)) from error
+
+    def _event(self, kind: Meaning, message: str) -> None:
+        self.recording.events.append(MeterEvent(at_ns=self._clock.now_ns(), kind=kind, message=message))
+
+    def _is_done(self) -> bool:
+        """Whether a second and a counter change have passed since the instant to stop after."""
+        after_ns, now_ns = self._stop_after_ns, self._clock.now_ns()
+        if after_ns is None or now_ns < after_ns + TAIL_NS:
+            return False
+        if not self.recording.has_counter or now_ns >= after_ns + TAIL_LIMIT_NS:
+            return True
+        return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns

@@ -1,0 +1,191 @@
+"""Decide whether something that is watched has stopped changing. Pure.
+
+Knows no hardware and no runner: it is given what was seen so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S
+from wattdock.metering.curve import EnergyCurve, span_energy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.config.experiment import IdleSpec, WarmUpSpec
+    from wattdock.metering.timeline import GpuTimeline, Timeline
+    from wattdock.records.restart import Span, WarmUpSample
+
+S_PER_MIN = 60.0
+# A slope needs a few points, or noise passes for a trend and a trend for noise.
+MIN_SAMPLES = 3
+MIN_READINGS = 2
+TEMPERATURES = ("temperature_c", "memory_temperature_c")
+# Read once a second: a short span's second half may hold no reading.
+TEMPERATURE_REACH_S = 3.0
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """What a warm-up looked like over its last window.
+
+    Attributes:
+        duration_s: Of the warm-up so far.
+        tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
+            None with too few samples, or without energy.
+        temperature_range_c: Largest change of any sensor; None where none was read, or one of them only once.
+        drifting: What is not steady yet, with its figure; empty when the warm-up is over.
+    """
+
+    duration_s: float
+    tokens_slope_per_min: float | None
+    energy_slope_per_min: float | None
+    temperature_range_c: float | None
+    drifting: tuple[str, ...]
+
+
+def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_uuids: Sequence[str]) -> Steadiness:
+    """Judge a warm-up by the passes of its last window.
+
+    Args:
+        gpu_uuids: GPUs whose energy and temperature can be read, so that not knowing them is not steady.
+    """
+    if not samples:
+        return Steadiness(0.0, None, None, None, ("not begun",))
+    end_ns = samples[-1].span.end_ns
+    duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
+    # The window holds whole passes, as many as reach back over its length, and enough to show a slope.
+    reach_ns = end_ns - round(limits.window_s * NS_PER_S)
+    first = max((i for i, one in enumerate(samples) if one.span.start_ns <= reach_ns), default=0)
+    window = samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
+    tokens = _slope_per_min(window, [one.output_tokens / one.span.duration_s for one in window])
+    joules = [one.energy_j / one.output_tokens for one in window if one.energy_j is not None and one.output_tokens]
+    energy = _slope_per_min(window, joules) if len(joules) == len(window) else None
+    temperature_c = _temperature_range_c(window, gpu_uuids)
+    drifting = []
+    if duration_s < limits.min_s:
+        drifting.append(f"{duration_s:.0f} s of {limits.min_s:g} s")
+    for name, slope in (("tokens/s", tokens), *([("J/token", energy)] if gpu_uuids else [])):
+        if slope is None or abs(slope) > limits.slope_per_min:
+            seen = "unknown" if slope is None else f"{slope:+.2%}/min"
+            drifting.append(f"{name} {seen} (limit {limits.slope_per_min:.2%}/min)")
+    if gpu_uuids and (temperature_c is None or temperature_c > limits.temperature_c):
+        seen = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
+        drifting.append(f"temperature {seen} (limit {limits.temperature_c:g} °C)")
+    return Steadiness(duration_s, tokens, energy, temperature_c, tuple(drifting))
+
+
+def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> float | None:
+    """Slope of a least-squares line through the passes' middles, relative to the mean; None with too few."""
+    mean = float(np.mean(values)) if len(values) >= MIN_SAMPLES else 0.0
+    if not mean:
+        return None
+    origin_ns = samples[0].span.start_ns
+    middles_s = [((one.span.start_ns + one.span.end_ns) / 2 - origin_ns) / NS_PER_S for one in samples]
+    return float(np.polyfit(middles_s, values, 1)[0]) * S_PER_MIN / mean
+
+
+def _temperature_range_c(samples: Sequence[WarmUpSample], gpu_uuids: Sequence[str]) -> float | None:
+    """The largest change of a sensor; None where a GPU lacks one that another has, or its own temperature."""
+    seen_names = {sensor.split()[1] for one in samples for sensor in one.temperature_c}
+    sensors = [f"{uuid} {name}" for uuid in gpu_uuids for name in {TEMPERATURES[0], *seen_names}]
+    seen = [[one.temperature_c[sensor] for one in samples if sensor in one.temperature_c] for sensor in sensors]
+    # One reading shows no change.
+    if any(len(of_sensor) < MIN_READINGS for of_sensor in seen):
+        return None
+    return max((max(of_sensor) - min(of_sensor) for of_sensor in seen), default=None)
+
+
+def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
+    """Return each sensor's mean over a span's second half or the last seconds until its end, whichever is longer.
+
+    The names are "<GPU UUID> <sensor>".
+    """
+    since_ns = min((span.start_ns + span.end_ns) // 2, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
+    means: dict[str, float] = {}
+    for uuid in uuids:
+        for name in TEMPERATURES:
+            values = series_values(timeline.gpus.get(uuid), name, since_ns, span.end_ns)
+            if len(values):
+                means[f"{uuid} {name}"] = float(np.mean(values))
+    return means
+
+
+def idle_unsettled(
+    gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str], limits: IdleSpec
+) -> tuple[str, ...]:
+    """Return which of the GPUs were not at rest in a span without work, and why; empty when all were."""
+    middle_ns = (span.start_ns + span.end_ns) // 2
+    found = []
+    for uuid in uuids:
+        if (gpu := gpus.get(uuid)) is None:
+            found.append(f"{uuid}: the meter did not see it")
+            continue
+        curve = EnergyCurve(gpu)
+        first = curve.between(span.start_ns, middle_ns).mean_power_w
+        second = curve.between(middle_ns, span.end_ns).mean_power_w
+        if not first or second is None:
+            found.append(f"{uuid}: power unknown")
+        elif abs(second / first - 1) > limits.settled:
+            found.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
+        since_ns = min(span.start_ns, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
+        temperatures = series_values(gpu, TEMPERATURES[0], since_ns, span.end_ns)
+        if _has_no(gpu, TEMPERATURES[0]):
+            continue
+        if len(temperatures) < MIN_READINGS:
+            found.append(f"{uuid}: temperature unknown")
+        elif np.ptp(temperatures) > limits.temperature_c:
+            found.append(f"{uuid}: {temperatures[0]:g} °C, then {temperatures[-1]:g} °C")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """One GPU in a span without work: its mean power and temperature; None where one of them is unknown."""
+
+    power_w: float | None
+    temperature_c: float | None
+
+
+def at_rest(gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str]) -> dict[str, AtRest]:
+    """Return what the GPUs that the meter saw were like in a span without work, by UUID."""
+    found = {}
+    for uuid in uuids:
+        if (gpu := gpus.get(uuid)) is not None:
+            temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
+            found[uuid] = AtRest(
+                span_energy(gpu, span.start_ns, span.end_ns).mean_power_w,
+                float(np.mean(temperatures)) if len(temperatures) else None,
+            )
+    return found
+
+
+def above_band(now: Mapping[str, AtRest], first: Mapping[str, AtRest], limits: IdleSpec) -> tuple[str, ...]:
+    """Return which GPUs have not cooled down yet to what they were at first, and by how much."""
+    found = []
+    for uuid in (uuid for uuid in now if uuid in first):
+        watts, celsius = now[uuid].power_w, now[uuid].temperature_c
+        watts_first, celsius_first = first[uuid].power_w, first[uuid].temperature_c
+        if watts and watts_first and watts / watts_first - 1 > limits.band:
+            found.append(f"{uuid}: {watts:.1f} W, {watts_first:.1f} W at first (limit {limits.band:+.0%})")
+        if celsius is not None and celsius_first is not None and celsius - celsius_first > limits.band_c:
+            found.append(f"{uuid}: {celsius:g} °C, {celsius_first:g} °C at first (limit {limits.band_c:+g} °C)")
+    return tuple(found)
+
+
+def _has_no(gpu: GpuTimeline, name: str) -> bool:
+    """Whether the driver said that it has no such reading for this GPU."""
+    return any(event.kind == "not_supported" and event.message.startswith(f"{name}:") for event in gpu.events)
+
+
+def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:
+    """Return the samples of one series inside a span, shape (n,); none where the GPU does not tell."""
+    if gpu is None or (series := gpu.series.get(name)) is None:
+        return np.zeros(0)
+    return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]

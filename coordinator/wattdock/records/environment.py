@@ -1,0 +1,222 @@
+"""What an experiment ran on and with: the runner's part, and the coordinator's merged snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from wattdock.records.stored import Stored
+
+
+class RunnerGpu(Stored):
+    """A GPU as the runner sees it; `uuid` in NVML's form, "GPU-…"."""
+
+    uuid: str
+    name: str
+    vram_total_bytes: int | None = None
+
+
+class RunnerEnvironment(Stored):
+    """The runner's part of the snapshot, read inside its own environment.
+
+    Attributes:
+        used_gpu_uuids: GPUs that hold a part of the model.
+        parallelism: As in effect, for instance {"kind": "device_map", …}.
+        engine_args: Effective engine arguments, read back from the engine.
+        weight_bytes: Size of the weights of one copy of the model, as loaded.
+    """
+
+    visible_gpus: list[RunnerGpu] = Field(default_factory=list)
+    used_gpu_uuids: list[str] = Field(default_factory=list)
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nccl_version: str | None = None
+    framework: str
+    framework_version: str | None = None
+    python_version: str
+    package_versions: dict[str, str] = Field(default_factory=dict)
+    parallelism: dict[str, Any] = Field(default_factory=dict)
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    parameter_count: int | None = None
+    weight_bytes: int | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class HostGpu(Stored):
+    """One GPU of the host as NVML described it before the run; None where the driver does not tell.
+
+    Attributes:
+        used: It held a part of the model.
+        ecc, mig, persistence: Whether the mode is on.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    used: bool
+    vram_total_bytes: int | None
+    vram_used_bytes: int | None
+    power_limit_w: float | None
+    power_limit_default_w: float | None
+    sm_clock_max_mhz: int | None
+    memory_clock_max_mhz: int | None
+    ecc: bool | None
+    mig: bool | None
+    persistence: bool | None
+    pci_bus_id: str | None
+    compute_capability: str | None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    numa_node: int | None = None
+    cpus: str | None = None
+    nvlinks: int | None = None
+    nvlink_version: str | None = None
+    vram_reserved_bytes: int | None = None
+
+
+class GpuLink(Stored):
+    """How two GPUs of the host are linked.
+
+    Attributes:
+        label: As in `nvidia-smi topo -m`: "NV18", "PIX", …, "?" where the driver does not tell.
+    """
+
+    a: str
+    b: str
+    label: str
+    nvlinks: int | None
+    path: str | None
+    peer_access: bool | None
+
+
+class Topology(Stored):
+    """How the host's GPUs are linked, and what of it the experiment had to pay for."""
+
+    links: list[GpuLink]
+    warnings: list[str]
+
+
+class ModelFacts(Stored):
+    """Which model ran, and on what weights."""
+
+    kind: str
+    name: str
+    revision: str | None
+    weights: str
+    trust_remote_code: bool
+    parameter_count: int | None = None
+    weight_bytes: int | None = None
+
+
+class ClockFacts(Stored):
+    """Evidence that runner and host share a clock; None where no runner answered.
+
+    Attributes:
+        identities: The clocks that the result's instants are of, by their number; several where the host was booted
+            anew between a kill and its resumption. Empty in results of versions that did not record them.
+        unchecked_passes: Measured passes after which no runner was there to be asked; null where that was not recorded.
+    """
+
+    trusted: bool
+    checks: int
+    round_trip_max_s: float | None = None
+    identities: list[str] = Field(default_factory=list)
+    unchecked_passes: int | None = None
+
+
+class ConditionChange(Stored):
+    """A condition that was not the same for all measured passes; `restarts` has those from 0, by what was seen."""
+
+    name: str
+    restarts: dict[str, list[int]]
+
+
+class ContainerFacts(Stored):
+    """What a runner in a container ran in.
+
+    Attributes:
+        image_id: Hash by which this machine's engine has the image; says exactly what ran, on this machine.
+        image_store: What keeps the engine's images, and so what its ids are: "classic", "containerd" or "podman".
+        inputs_sha256: Hash over what the image was made from; None for one that does not say.
+        base_digest: "sha256:…" by which a registry has the image's base.
+        locked: The image is the one in `docker/images.lock`, held against it before anything was started.
+        locked_digest: "repository@sha256:…" by which it was locked; None where it was locked by its id only.
+        lock_sha256: Hash of that file.
+    """
+
+    engine: str
+    engine_version: str
+    rootless: bool
+    image: str
+    image_id: str
+    image_store: str | None = None
+    inputs_sha256: str | None = None
+    base_digest: str | None = None
+    locked: bool = False
+    locked_digest: str | None = None
+    lock_sha256: str | None = None
+
+
+class EnvironmentSnapshot(Stored):
+    """Everything a reader needs to judge, compare or repeat an experiment.
+
+    Attributes:
+        gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
+        host_gpus: Every GPU of the host.
+        topology: Null with fewer than two GPUs.
+        leased: GPU UUIDs, or "cpu", that were held for the run.
+        exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
+        wattdock_commit, wattdock_dirty: Of wattdock's own checkout; null where it was installed without one.
+        launcher, launcher_reason: How the runner was started and why so.
+        image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
+        container: None for a runner that is a plain process.
+        variables: Engine settings that reached the runner from the coordinator's environment, by name; "set" in place
+            of a value that may be a secret. Null in results from before they were recorded.
+        dataset, dataset_sha256: The source of the prompts, and its hash.
+        changes: In what the runners that measured the passes differed; everything else here is of the last of them.
+            Null where that was not recorded.
+    """
+
+    gpu_count: int
+    gpu_names: list[str]
+    gpu_vram_gb: list[float | None]
+    gpu_uuids: list[str]
+    host_gpus: list[HostGpu]
+    driver_version: str | None
+    cuda_version: str | None
+    nccl_version: str | None
+    topology: Topology | None = None
+    leased: list[str] = Field(default_factory=list)
+    exclusive: str = "unknown"
+    cpu_model: str | None
+    cpu_count: int
+    memory_total_bytes: int | None
+    kernel: str
+    coordinator_python: str
+    wattdock_version: str
+    wattdock_commit: str | None = None
+    wattdock_dirty: bool | None = None
+    launcher: str
+    launcher_reason: str
+    image_digest: str | None = None
+    container: ContainerFacts | None = None
+    variables: dict[str, str] | None = None
+    backend: str
+    framework: str | None
+    framework_version: str | None
+    runner_python: str | None
+    package_versions: dict[str, str]
+    parallelism: dict[str, Any]
+    engine_args: dict[str, Any]
+    runner_warnings: list[str]
+    model: ModelFacts
+    dataset: str | None
+    dataset_sha256: str | None
+    seed: int
+    clock: ClockFacts
+    meter: str
+    meter_reason: str | None
+    changes: list[ConditionChange] | None = None

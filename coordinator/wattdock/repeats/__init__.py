@@ -1,1 +1,0 @@
-"""What independent repeats say: intervals of their mean, whether two sets of them differ, or are as good as equal."""

@@ -1,1 +1,0 @@
-"""How results are shown; reads the store only."""

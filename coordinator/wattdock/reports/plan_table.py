@@ -1,0 +1,104 @@
+"""A plan for a terminal: what would run, in which load groups, on what, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.execution.eta import Work, duration
+from wattdock.execution.preflight import Ready
+from wattdock.execution.schedule import load_groups
+from wattdock.reports.terminal import Sheet, console
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from wattdock.config.expand import InvalidPoint, Study
+    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.errors import WattdockError
+    from wattdock.execution.eta import Cost
+
+COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts × passes", "on", "expected")
+# A terminal is no place for more; --json has all.
+SHOWN = 200
+
+
+def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Mapping[str, Cost]) -> None:
+    """Print the experiments of a study, what is wrong with any of them, and what the whole takes.
+
+    Args:
+        study: As expanded.
+        checked: For each experiment what was decided, or why it cannot run here.
+        costs: What each experiment cost before, by its id.
+    """
+    out = console()
+    ready = [one for one in checked if isinstance(one, Ready)]
+    memory = [one.memory for one in ready if one.memory]
+    for line in (*study.notes, *dict.fromkeys((*(one.decisions for one in ready), *memory))):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    groups = load_groups(study.experiments)
+    works = [_work(one, costs) for one in study.experiments]
+    numbered = [(number, position) for number, group in enumerate(groups, 1) for position in group]
+    rows = [_cells(number, study.experiments[at], checked[at], works[at]) for number, at in numbered[:SHOWN]]
+    out.print(Sheet(COLUMNS, rows))
+    if len(numbered) > SHOWN:
+        out.print(f"… and {len(numbered) - SHOWN} more; --json prints all", style="dim")
+    for line in (*_troubles(study.invalid, study.experiments, checked), *_unchecked(study.experiments)):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    passes = sum(sum(work.passes_left) for work in works)
+    out.print(
+        f"{pluralize(len(works), 'experiment')}, {pluralize(len(groups), 'load group')}, "
+        f"{pluralize(passes, 'pass', 'passes')}, expected: {duration(works, groups)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _work(config: ExperimentConfig, costs: Mapping[str, Cost]) -> Work:
+    return Work(config, (config.repeats.passes,) * config.repeats.restarts, costs.get(config.experiment_id))
+
+
+def _cells(group: int, config: ExperimentConfig, checked: Ready | WattdockError, work: Work) -> tuple[str, ...]:
+    return (
+        str(group),
+        config.label,
+        config.experiment_id[:8],
+        config.model.label,
+        f"{config.workload.prompts_per_pass} {config.prompts.source}",
+        str(config.workload.batch_size),
+        f"{config.repeats.restarts} × {config.repeats.passes}",
+        _place(checked),
+        str(duration([work], ((0,),))),
+    )
+
+
+def _place(checked: Ready | WattdockError) -> str:
+    if not isinstance(checked, Ready):
+        return "cannot run here"
+    return f"GPU {', '.join(str(gpu.index) for gpu in checked.gpus)}" if checked.gpus else "CPU"
+
+
+def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
+    """What only a hub or a runner can check, a line for each."""
+    asked_of_hub = dict.fromkeys(one.model.label for one in experiments if one.model.on_hub)
+    if asked_of_hub:
+        yield f"not checked: {', '.join(asked_of_hub)}; a hub is asked for a model when its turn comes"
+    names: dict[str, dict[str, None]] = {}
+    for one in experiments:
+        section, own = one.section, names.setdefault(one.backend, {})
+        own.update(dict.fromkeys(f"{one.backend}.{name}" for name in section.passed_through))
+        if section.arrivals is None:
+            own[f"arrival: {one.workload.arrival}"] = None
+    for backend, own in names.items():
+        if own:
+            yield f"not checked: {', '.join(own)}; only {backend}'s runner knows what its engine takes"
+
+
+def _troubles(
+    invalid: Iterable[InvalidPoint], experiments: Sequence[ExperimentConfig], checked: Sequence[Ready | WattdockError]
+) -> Iterable[str]:
+    for point in invalid:
+        yield f"invalid: {point.name}: {point.reason}"
+    for config, one in zip(experiments, checked, strict=True):
+        if not isinstance(one, Ready):
+            yield f"cannot run here: {config.label}: {one}"

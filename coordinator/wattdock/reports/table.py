@@ -1,0 +1,261 @@
+"""Results and plans as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from wattdock.checks.audit_procedure import KEPT_UP
+from wattdock.checks.audit_sharing import CPUS_ALONE
+from wattdock.reports.terminal import Sheet, console, pairs
+from wattdock.reports.words import NOTHING, fallback_text, number, seconds_text
+from wattdock.store.folders import REQUESTS, load_requests
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from wattdock.analysis.data_parallel_schema import DataParallel
+    from wattdock.analysis.energy_schema import CrossCheck, EnergyResult, MultiGPUMetrics
+    from wattdock.analysis.result_schema import Audit, Check, ExperimentResult, Quantiles
+
+SAMPLE_TEXTS = 2
+SAMPLE_CHARACTERS = 240
+VARIABLE_CHARACTERS = 60
+# More results than these are shown as a table only.
+SHOWN_WHOLE = 3
+SUMMARY = ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W")
+
+
+def print_result(result: ExperimentResult, folder: Path, *, every_reason: bool = False) -> None:
+    """Print one result: what ran, how fast, at what cost, and whether it may be published.
+
+    Args:
+        every_reason: Print all that keeps it from being published, not the first only.
+    """
+    out = console()
+    out.print(_title(result))
+    out.print(pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)]))
+    for text in _sample_texts(folder):
+        out.print(f"  “{text}”", style="italic", markup=False)
+    out.print(f"stored in {folder}", markup=False, soft_wrap=True)
+    if not every_reason and result.audit and len(result.audit.reasons) > 1:
+        out.print(f"every reason: wattdock show {folder}", markup=False, soft_wrap=True)
+
+
+def print_stored(stored: Sequence[tuple[ExperimentResult, Path]]) -> None:
+    """Print results with their folders: a few whole, and of several a line each."""
+    for result, folder in stored if len(stored) <= SHOWN_WHOLE else ():
+        print_result(result, folder)
+    if len(stored) > 1:
+        print_summary([result for result, _ in stored])
+
+
+def print_summary(results: Sequence[ExperimentResult]) -> None:
+    """Print one line per result, for comparing them at a glance."""
+    console().print(Sheet(SUMMARY, [_summary_row(one) for one in results], right=SUMMARY[2:]))
+
+
+def _title(result: ExperimentResult) -> Text:
+    name = result.config.get("name") or result.experiment_id[:8]
+    return Text.assemble((str(name), "bold"), f"  {result.started_utc}  {result.status}")
+
+
+def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if result.fallback:
+        yield "fallback", fallback_text(result.fallback)
+    if result.error:
+        yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
+        if result.error.cause:
+            yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
+    yield from _environment_rows(result)
+    yield from _performance_rows(result)
+    yield from _energy_rows(result)
+    if result.energy:
+        yield from _host_rows(result.energy)
+    if result.data_parallel:
+        yield from _replica_rows(result.data_parallel)
+    yield from _compute_rows(result)
+    if (seen := result.statistics) and seen.ci95 and seen.ci95_relative is not None:
+        restarts = pluralize(len(seen.per_restart), "restart")
+        _, high = seen.ci95
+        ends_at_0 = high >= 2 * seen.mean
+        around = f"{seen.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{seen.mean:.4g} ± {seen.ci95_relative:.2%}"
+        yield "95 % interval", f"{around} (mean of {restarts}, {seen.quantity})"
+
+
+def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
+    if audit is None:
+        return
+    many = f"{len(audit.reasons)} reason{'' if len(audit.reasons) == 1 else 's'}"
+    if audit.publishable:
+        yield "publishable", "yes"
+    elif every_reason:
+        yield "publishable", f"no: {many}"
+        yield from (("", f"{number}. {reason}") for number, reason in enumerate(audit.reasons, 1))
+    else:
+        yield "publishable", f"no: {many}, the first: {audit.reasons[0]}"
+
+
+def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (seen := result.environment) is None:
+        return
+    yield "model", f"{seen.model.name} ({seen.model.kind}, weights {seen.model.weights})"
+    yield "backend", f"{seen.backend}: {seen.framework or NOTHING} {seen.framework_version or ''}".strip()
+    yield "ran on", f"{seen.gpu_count} × {seen.gpu_names[0]}" if seen.gpu_count else f"CPU: {seen.cpu_model}"
+    yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
+    if inside := seen.container:
+        yield "image", seen.image_digest or f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
+    if seen.variables:
+        yield "variables", " ".join(f"{name}={_short(value)}" for name, value in seen.variables.items())
+
+
+def _short(value: str) -> str:
+    """Return the beginning of a value; result.json has all of it."""
+    return value if len(value) <= VARIABLE_CHARACTERS else value[: VARIABLE_CHARACTERS - 1] + "…"
+
+
+def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (done := result.performance) is None:
+        return
+    yield (
+        "requests",
+        f"{done.requests} in {_passes(result)}, {done.duration_s:.2f} s",
+    )
+    if done.offered_rate_per_s and done.schedule_lag_share is not None:
+        rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
+        behind = _failed(result.audit, KEPT_UP)
+        saturated = ": saturated, so that latencies grow with the pass" if behind else ""
+        left_out = f"; {done.arrivals_left_out}" if done.arrivals_left_out else ""
+        yield "arrivals", f"{rates}{saturated}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
+    prompt = NOTHING if done.prompt_tokens is None else f"{done.prompt_tokens:,}"
+    cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
+    yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
+    yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
+    if shared := _failed(result.audit, CPUS_ALONE):
+        yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
+    for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
+        yield name, _quantiles(quantiles)
+
+
+def _failed(audit: Audit | None, name: str) -> Check | None:
+    return next((one for one in (audit.checks if audit else ()) if one.name == name and one.status == "fail"), None)
+
+
+def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (energy := result.energy) is None:
+        return
+    if energy.total_j is None:
+        yield "energy", f"not measured: {energy.reason}"
+        if energy.cpu_estimate:
+            guess = energy.cpu_estimate
+            yield (
+                "CPU estimate",
+                (
+                    f"{guess.energy_j:,.0f} J if the CPUs draw {guess.assumed_tdp_w:g} W when busy "
+                    f"({guess.cpu_busy:.0%} busy, whosever work that was); an estimate, not a measurement"
+                ),
+            )
+        return
+    half = energy.uncertainty.timing95_j or 0.0
+    yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
+    for uuid, joules in energy.per_gpu_j.items():
+        own = f"{joules:,.1f} J" if joules is not None else NOTHING
+        yield "", f"{uuid}: {own}{_share(result.multi_gpu, uuid)}"
+    if energy.energy_per_output_token_j is not None:
+        yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
+    if (shared := result.multi_gpu) and shared.gpu_count > 1:
+        yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
+    if energy.net_j is not None:
+        yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
+    if energy.windows and energy.windows.relative_spread is not None:
+        known = [
+            f"{name} {value:.4g}"
+            for name, value in energy.windows.energy_per_output_token_j.items()
+            if value is not None
+        ]
+        yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
+    for uuid, joules in energy.bystander_j.items():
+        yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
+    if energy.cross_check:
+        yield "cross-check", _cross_check(energy.cross_check)
+
+
+def _replica_rows(split: DataParallel) -> Iterable[tuple[str, str]]:
+    meaning, _, _ = split.scaling_meaning.partition(":")
+    yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
+    for one in split.replicas:
+        joules = NOTHING if one.tail_idle_j is None else f"{one.tail_idle_j:,.1f} J"
+        served = f"{one.requests} requests, {one.output_tokens:,} tokens"
+        yield f"  replica {one.replica}", f"{served}; waited {one.tail_s or 0.0:.2f} s for the others: {joules}"
+
+
+def _share(shared: MultiGPUMetrics | None, uuid: str) -> str:
+    """What else one GPU did, as far as it tells."""
+    if shared is None or uuid not in shared.per_gpu_mean_power_w:
+        return ""
+    busy, used = shared.per_gpu_mean_utilization_percent.get(uuid), shared.per_gpu_max_memory_used_bytes.get(uuid)
+    known = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
+    known += [] if busy is None else [f"{busy:.0f} % of the time busy"]
+    known += [] if used is None else [f"{used / 1e9:.1f} GB in use at most"]
+    return f", {', '.join(known)}"
+
+
+def _host_rows(energy: EnergyResult) -> Iterable[tuple[str, str]]:
+    for name, joules in energy.host_j.items():
+        known = NOTHING if joules is None else f"{joules:,.1f} J"
+        yield f"  {name}", f"{known} (RAPL, whole host; in no other figure)"
+
+
+def _cross_check(check: CrossCheck) -> str:
+    if check.worst_difference_j is None or check.worst_difference_share is None:
+        return f"{check.source}: unknown: {next((one.reason for one in check.windows if one.reason), 'no figure')}"
+    worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
+    return f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
+
+
+def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (done := result.compute) is None or done.flops_per_s is None:
+        return
+    per_joule = "" if done.flops_per_j is None else f", {done.flops_per_j / 1e9:,.3g} GFLOP/J"
+    share = f"{done.peak_flops_share:.1%} of peak" if done.peak_flops_share is not None else done.peak_reason
+    yield "arithmetic", f"{done.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
+
+
+def _passes(result: ExperimentResult) -> str:
+    count = len(result.energy.passes) if result.energy else 0
+    return pluralize(count, "pass", "passes")
+
+
+def _quantiles(quantiles: Quantiles | None) -> str:
+    if quantiles is None:
+        return NOTHING
+    return (
+        f"p50 {seconds_text(quantiles.p50_s)}, p95 {seconds_text(quantiles.p95_s)}, p99 {seconds_text(quantiles.p99_s)}"
+    )
+
+
+def _summary_row(result: ExperimentResult) -> list[str]:
+    done, energy = result.performance, result.energy
+    half = energy.uncertainty.timing95_j or 0.0 if energy and energy.total_j else None
+    return [
+        str(result.config.get("name") or result.experiment_id[:8]),
+        result.status,
+        str(result.environment.gpu_count) if result.environment else NOTHING,
+        str(result.config["workload"]["batch_size"]),
+        f"{done.output_tokens:,}" if done else NOTHING,
+        f"{done.output_tokens_per_s:,.1f}" if done else NOTHING,
+        number(energy.energy_per_output_token_j if energy else None, ".4g"),
+        NOTHING if half is None or not energy or not energy.total_j else f"{half / energy.total_j:.2%}",
+        number(energy.mean_power_w if energy else None, ",.0f"),
+    ]
+
+
+def _sample_texts(folder: Path) -> list[str]:
+    """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
+    if not (folder / REQUESTS).exists():
+        return []
+    texts = [row["text"] for row in load_requests(folder, ("text",)) if row.get("text")]
+    return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in texts[:SAMPLE_TEXTS]]

@@ -1,1 +1,0 @@
-"""What a finished experiment says, and where it is kept."""

@@ -1,0 +1,308 @@
+"""gRPC calls to one runner.
+
+Turns silence, death and status codes into one-line errors; knows neither how a runner was started nor what it costs.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from packaging.specifiers import SpecifierSet
+
+from wattdock.clock import check_clock, host_clock, now_ns
+from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
+from wattdock.launch.failures import LACKS_MEMORY
+from wattdock.runner import wire
+from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_proto.v1 import runner_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wattdock.clock import ClockCheck
+    from wattdock.inputs.prompts import PromptSet
+    from wattdock.launch.protocol import LaunchedRunner
+    from wattdock.records.restart import GeneratedPass, Loaded, RequestRecord
+
+PROTOCOL_VERSION = 1
+CALL_TIMEOUT_S = 10.0
+READY_POLL_S = 0.05
+CLOCK_READINGS = 5
+CLOSE_WAIT_S = 2.0
+# A runner's socket is not there yet at the first tries; gRPC would wait a second before the next.
+CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+]
+# How long a dying process may take to become known as dead, once its socket has closed.
+DEATH_NOTICE_S = 3.0
+
+ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
+GRPC_LIMIT = "larger than max"
+NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class RunnerClient:
+    """A connection to one runner; a context manager that closes the channel, not the runner.
+
+    Args:
+        check: Called at least twice a second while the runner is waited for; what it raises ends the wait.
+    """
+
+    def __init__(self, runner: LaunchedRunner, *, check: Callable[[], None] = lambda: None) -> None:
+        self._runner, self._check = runner, check
+        self._channel = grpc.insecure_channel(runner.address, options=CHANNEL_OPTIONS)
+        self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # gRPC's close was seen to wait for ever on a call that had been cancelled just after it began.
+        closing = threading.Thread(target=self._channel.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_WAIT_S)
+
+    def wait_ready(self, timeout_s: float) -> pb.DescribeResponse:
+        """Return the runner's description as soon as it answers.
+
+        Raises:
+            LaunchError: It ended, did not answer in `timeout_s`, speaks another protocol version, or has an engine
+                that it was not made for.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._check()
+            try:
+                described: pb.DescribeResponse = self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
+                break
+            except grpc.RpcError as error:
+                if error.code() not in NOT_THERE_YET:
+                    raise LaunchError(f"the runner cannot describe itself: {error.details()}; see its log") from error
+                if not self._runner.alive():
+                    raise LaunchError(f"the runner ended before it answered: {self._runner.exit_reason()}") from error
+                if time.monotonic() > deadline:
+                    raise LaunchError(
+                        f"the runner did not answer within {timeout_s:g} s; raise timeouts.launch_s or see its log"
+                    ) from error
+                time.sleep(READY_POLL_S)
+        if described.protocol_version != PROTOCOL_VERSION:
+            raise LaunchError(
+                f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
+                "use a runner of the same wattdock version"
+            )
+        require_supported(described)
+        return described
+
+    def check_clock(self) -> ClockCheck:
+        """Return the tightest of a few readings that show runner and host on one clock.
+
+        Raises:
+            ClockError: They are not, so that spans and energy cannot be merged.
+        """
+        host = host_clock()
+        checks = []
+        for _ in range(CLOCK_READINGS):
+            sent_ns = now_ns()
+            reading = self._call(self._stub.Describe, pb.DescribeRequest()).clock
+            runner = wire.clock_identity(reading)
+            checks.append(
+                check_clock(host, runner, sent_ns=sent_ns, runner_ns=reading.monotonic_ns, received_ns=now_ns())
+            )
+        return min(checks, key=lambda check: check.round_trip_ns)
+
+    def load(self, request: pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]) -> Loaded:
+        """Load a model and return what the engine runs with.
+
+        Raises:
+            ConfigError: The engine knows an argument or value not.
+            RunnerError: It failed, died, or took longer than `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        loaded: Loaded | None = None
+        for event in self._events(self._stub.Load(request), "loading", deadline=deadline):
+            if event.HasField("loaded"):
+                loaded = wire.loaded(event.loaded)
+            else:
+                progress(event.progress.stage)
+        if loaded is None:
+            raise RunnerError("the runner ended its answer to Load without saying what it loaded; see its log")
+        return loaded
+
+    def generate(
+        self,
+        workload: pb.Workload,
+        prompts: PromptSet,
+        *,
+        silence_s: float,
+        stall_s: float,
+        heartbeat: Callable[[pb.Heartbeat], None],
+    ) -> GeneratedPass:
+        """Run one pass; once it is over nothing but its runner's death or silence keeps its record from arriving.
+
+        Args:
+            silence_s: Longest time without any event before the runner counts as hung.
+            stall_s: The same without a new token or a finished request: a runner can live while its engine hangs.
+            heartbeat: Called with each sign of life.
+
+        Raises:
+            RunnerError: The pass failed, the runner died or hung.
+        """
+        requests: list[RequestRecord] = []
+        tokens: list[pb.TokenSeries] = []
+        summary: pb.PassSummary | None = None
+        stall, over = _Stall(stall_s), threading.Event()
+        call = self._stub.Generate(wire.generate_requests(workload, prompts))
+
+        def check() -> None:
+            if not over.is_set():
+                self._check()
+
+        for event in self._events(call, "a pass", silence_s=silence_s, check=check):
+            if not event.HasField("heartbeat") or event.heartbeat.pass_over:
+                over.set()
+            if event.HasField("heartbeat"):
+                if not over.is_set():
+                    stall.see(event.heartbeat)
+                heartbeat(event.heartbeat)
+            elif event.HasField("requests"):
+                requests.extend(map(wire.request_record, event.requests.requests))
+            elif event.HasField("tokens"):
+                tokens.append(event.tokens)
+            elif event.HasField("summary"):
+                summary = event.summary
+        if summary is None:
+            raise RunnerError("the runner ended a pass without a summary; see its log")
+        return wire.generated_pass(summary, requests, tokens)
+
+    def diagnose(self, timeout_s: float) -> Sequence[pb.Finding]:
+        """Return what the runner finds in its own environment; it may time the links between its GPUs.
+
+        Raises:
+            RunnerError: It failed, died, or took longer than `timeout_s`.
+        """
+        answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
+        return answer.findings
+
+    def unload(self) -> None:
+        """Free the model."""
+        self._call(self._stub.Unload, pb.UnloadRequest(), timeout_s=60.0)
+
+    def _call(self, method: Any, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error, "a call") from error
+
+    def _events(
+        self,
+        call: Any,
+        what: str,
+        *,
+        deadline: float | None = None,
+        silence_s: float | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Iterator[Any]:
+        """Yield the events of a streaming call; cancel it when it is left early, late or silent."""
+        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_pump, args=(call, arrived), daemon=True).start()
+        try:
+            while True:
+                limit = time.monotonic() + silence_s if silence_s else deadline
+                event = self._next(arrived, limit, what, check or self._check)
+                if event is None:
+                    return
+                if isinstance(event, grpc.RpcError):
+                    raise self._error(event, what) from event
+                yield event
+        finally:
+            call.cancel()
+
+    def _next(self, arrived: queue.SimpleQueue[Any], limit: float | None, what: str, check: Callable[[], None]) -> Any:
+        while True:
+            check()
+            try:
+                return arrived.get(timeout=0.5)
+            except queue.Empty:
+                if not self._runner.alive():
+                    raise RunnerError(f"the runner died during {what}: {self._runner.exit_reason()}") from None
+                if limit is not None and time.monotonic() > limit:
+                    raise RunnerError(
+                        f"the runner was silent for too long during {what}; it was stopped (see `timeouts:`)"
+                    ) from None
+
+    def _error(self, error: grpc.RpcError, what: str) -> WattdockError:
+        code, detail = error.code(), error.details() or "no detail"
+        if code == grpc.StatusCode.UNAVAILABLE and (reason := self._death()):
+            return RunnerError(f"the runner died during {what}: {reason}")
+        if code in ERRORS:
+            return ERRORS[code](f"{what}: {detail}")
+        # gRPC has this status for a message that is too large, too.
+        lacks = code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail
+        return RunnerError(f"{what} failed{f' {LACKS_MEMORY}' if lacks else ''}: {detail}")
+
+    def _death(self) -> str | None:
+        """Return how the runner ended; its socket closes a moment before its end is known."""
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        while self._runner.alive() and time.monotonic() < deadline:
+            time.sleep(READY_POLL_S)
+        return None if self._runner.alive() else (self._runner.exit_reason() or "for an unknown reason")
+
+
+class _Stall:
+    """Notices that heartbeats go on while nothing is produced."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._produced: tuple[int, int] = (0, 0)
+        self._since_s = time.monotonic()
+
+    def see(self, beat: pb.Heartbeat) -> None:
+        """Look at one heartbeat.
+
+        Raises:
+            RunnerError: Nothing has been produced for too long.
+        """
+        produced = (beat.output_tokens, beat.requests_finished)
+        if produced != self._produced:
+            self._produced, self._since_s = produced, time.monotonic()
+        elif time.monotonic() - self._since_s > self._limit_s:
+            raise RunnerError(
+                f"the engine produced nothing for {self._limit_s:g} s though its runner lives; it was stopped "
+                "(see timeouts.stall_s)"
+            )
+
+
+def require_supported(described: pb.DescribeResponse) -> None:
+    """Accept a runner only with an engine of the versions that it states.
+
+    Raises:
+        LaunchError: Holds the version seen and the versions supported.
+    """
+    supported, version = described.supported_versions, described.framework_version
+    if not supported:
+        return
+    if not version:
+        raise LaunchError(f"the runner's interpreter has no {described.framework}; it needs {supported}")
+    # Local builds ("+cu130") and vendors' pre-releases count as the version they are built from.
+    if not SpecifierSet(supported).contains(version, prereleases=True):
+        raise LaunchError(
+            f"the runner's interpreter has {described.framework} {version}, and this runner supports {supported}; "
+            "use another interpreter, or leave runner_python out"
+        )
+
+
+def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:
+    """Move events from gRPC's blocking iterator to a queue that can be waited on with a limit."""
+    try:
+        for event in call:
+            arrived.put(event)
+        arrived.put(None)
+    except grpc.RpcError as error:
+        arrived.put(error)

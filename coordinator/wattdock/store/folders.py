@@ -1,0 +1,190 @@
+"""Keep finished experiments as folders of plain files, and read them back.
+
+A folder appears whole or not at all, and none is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from wattdock.analysis.result_schema import SCHEMA_VERSION, ExperimentResult
+from wattdock.errors import StoreError
+from wattdock.files import sync
+from wattdock.records.tables import requests_table, timeline_table
+from wattdock.store.upgrade import upgraded
+from wattdock.text import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.records.restart import RestartRecord
+
+RESULT, TIMELINE, REQUESTS, LOG = "result.json", "timeline.parquet", "requests.parquet", "runner.log"
+
+
+class _Workload(BaseModel):
+    batch_size: int
+
+
+class _Settings(BaseModel):
+    """What everybody takes for granted of a stored config, of whatever version; the rest may have been otherwise."""
+
+    backend: str
+    model: dict[str, Any]
+    workload: _Workload
+
+
+def store(result: ExperimentResult, restarts: Sequence[RestartRecord], *, log: Path, output_dir: Path) -> Path:
+    """Write one row to a new folder under `output_dir` and return the folder.
+
+    Raises:
+        StoreError: It could not be written there; it was put under the temporary folder, or printed, instead.
+    """
+    name = folder_name(result)
+    try:
+        return _write(output_dir, name, result, restarts, log)
+    except OSError as error:
+        rescued = _rescue(name, result, restarts, log)
+        raise StoreError(
+            f"cannot write the result to {output_dir}: {error.strerror or error}; it is {rescued}; "
+            "make room and move it, or choose another folder with --output-dir"
+        ) from error
+
+
+def folder_name(result: ExperimentResult) -> str:
+    """Return "<UTC time>-<backend>-<first 8 digits of the experiment id>"."""
+    started = datetime.fromisoformat(result.started_utc)
+    return f"{started:%Y%m%dT%H%M%S}-{result.config['backend']}-{result.experiment_id[:8]}"
+
+
+def find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
+    """Return the folder that holds the row of the same measured spans already; None where there is none.
+
+    A failure before the first new span leaves the spans of the interrupted row that it followed; it is another row.
+    """
+    for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
+        if not (folder / RESULT).exists():
+            continue
+        found = load_result(folder)
+        if (found.spans, found.status) == (result.spans, result.status):
+            return folder
+    return None
+
+
+def load_result(path: Path) -> ExperimentResult:
+    """Return the result in `path`, a result folder or its result.json.
+
+    Raises:
+        StoreError: There is none, or it is not one that this version can read.
+    """
+    file = path / RESULT if path.is_dir() else path
+    try:
+        result = ExperimentResult.model_validate(_document(file))
+        _Settings.model_validate(result.config)
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror or error}; name a result folder") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise StoreError(
+            f"{file}: not a result of schema version {SCHEMA_VERSION} ({where}: {problem['msg']}); "
+            "was it written by another version?"
+        ) from error
+    return result
+
+
+def load_requests(folder: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return these columns of a result's requests, one row each.
+
+    Raises:
+        StoreError: They are not there, or cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = folder / REQUESTS
+    if not file.is_file():
+        raise StoreError(f"{file} is not there; bring it back, or name another result")
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(file, columns=list(columns)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        why = str(error).splitlines()[0]
+        raise StoreError(f"{file} cannot be read: {why}; bring it back, or name another result") from error
+    return rows
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """Return what stands in a result.json, brought to this schema version."""
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise StoreError(f"{file}: is no JSON ({error}); was it cut short?") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{file}: is no result; name a result folder")
+    version = document.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{file}: has schema version {version}, this wattdock reads up to {SCHEMA_VERSION}; use a newer wattdock"
+        )
+    return upgraded(document)
+
+
+def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> Path:
+    """Write into a hidden folder beside the final one, then rename: readers never see half a result."""
+    import pyarrow.parquet as pq
+
+    parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        partial.chmod(0o777 & ~_umask())
+        (partial / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
+        pq.write_table(timeline_table(restarts), partial / TIMELINE, compression="zstd")
+        pq.write_table(requests_table(restarts), partial / REQUESTS, compression="zstd")
+        (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
+        for written in (*partial.iterdir(), partial):
+            sync(written)
+        final = _rename(partial, parent / name)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    # The study's records go once this returns: a power cut must not take the name that replaces them.
+    sync(parent)
+    return final
+
+
+def _rename(partial: Path, final: Path) -> Path:
+    """Give the folder its name; another row of the same second and settings gets a suffix of its own."""
+    # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
+    try:
+        return partial.rename(final)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    return partial.rename(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
+
+
+def _rescue(name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> str:
+    """Put what was measured somewhere else; return where, in words."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))
+        return f"in {_write(folder, name, result, restarts, log)} instead"
+    except OSError:
+        sys.stdout.write(json_text(result) + "\n")
+        return "printed above, as JSON"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

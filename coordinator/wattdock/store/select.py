@@ -1,0 +1,217 @@
+"""Find the stored results that a person means: result folders, folders of them, studies and bundles.
+
+Reads files and prints nothing. Rows that a later one of the same study stands for are left out. A study is whole or an
+error: one row less would change every figure made of it, and nothing in them would show it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ConfigError, StoreError
+from wattdock.store.folders import RESULT, load_result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+
+    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.store.query import LeftOut
+
+STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results", "bundle.json", ".tar"
+# As a folder's name and a plan show an experiment's id.
+ID = re.compile(r"[0-9a-f]{8}")
+# Of several names that could be meant.
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stored result and the folder that holds its files."""
+
+    folder: Path
+    result: ExperimentResult
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Folder names in one place and the results that each means.
+
+    Attributes:
+        unread: Files that are no row, and so may be one of any study's.
+    """
+
+    results: dict[str, list[Path]]
+    studies: dict[str, list[Path]]
+    unread: list[LeftOut]
+
+    @property
+    def every(self) -> dict[str, list[Path]]:
+        return dict(sorted((self.results | self.studies).items()))
+
+    def of_study(self, name: str) -> list[Path]:
+        """Return a study's results, where it is sure that these are all."""
+        if self.unread:
+            more = f" and {len(self.unread) - SHOWN} more" if len(self.unread) > SHOWN else ""
+            files = ", ".join(f"{one.file} {one.reason}" for one in self.unread[:SHOWN])
+            raise StoreError(
+                f"{name}: a row of this study may be in what cannot be read: {files}{more}; "
+                "restore it, move its folder away, or name each result's folder"
+            )
+        if not self.studies[name]:
+            raise StoreError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
+        return self.studies[name]
+
+
+def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> list[Row]:
+    """Return the rows that all of `named` mean, each once, in the order given.
+
+    Args:
+        named: Result folders, folders that hold such, studies' folders, bundles (a folder or a .tar); what is no path
+            is the name of a result's or a study's folder in `output_dir`, the beginning of one, with its time or
+            without, or of the id in it.
+        output_dir: Where results and studies that are named so lie.
+        unpacked: Holds the bundles' temporary folders; the rows' folders are there until it is closed.
+
+    Raises:
+        StoreError: One of them means no result, a result cannot be read, or one that cannot may be of a study meant.
+        ConfigError: One of them may mean several.
+    """
+    folders = [folder for what in named for folder in _result_folders(what, output_dir, unpacked)]
+    rows = [Row(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
+    return without_superseded(rows)
+
+
+def is_result_itself(what: str, row: Row) -> bool:
+    """Whether `what` names this result, not a study, a bundle or a folder that happens to hold only this one."""
+    path = Path(what)
+    if path.exists():
+        return path.name == RESULT or (path / RESULT).exists()
+    if what == row.folder.name:
+        return True
+    study = row.result.study
+    return _begins(row.folder.name, what) and not (study and _begins(study.study_id, what))
+
+
+def without_superseded(rows: Sequence[Row]) -> list[Row]:
+    """Leave out what a later attempt of the same study stands for."""
+    latest: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if (study := row.result.study) is not None:
+            key = (study.study_id, row.result.experiment_id)
+            latest[key] = max(latest.get(key, 0), study.attempt)
+    return [
+        row
+        for row in rows
+        if (study := row.result.study) is None or study.attempt == latest[study.study_id, row.result.experiment_id]
+    ]
+
+
+def replacement(row: Row) -> Path | None:
+    """Return the folder of the latest later attempt at this row's experiment in its study, where one lies beside it."""
+    same = [row]
+    for folder in row.folder.parent.glob(f"{row.folder.name}-*"):
+        # Another result that is spoiled says nothing of this one.
+        with suppress(StoreError):
+            other = Row(folder, load_result(folder))
+            if _same_part(other, row):
+                same.append(other)
+    latest = without_superseded(same)
+    return None if row in latest else latest[0].folder
+
+
+def _same_part(one: Row, other: Row) -> bool:
+    """Whether two rows are attempts at one experiment of one study."""
+    parts = [(row.result.study and row.result.study.study_id, row.result.experiment_id) for row in (one, other)]
+    return parts[0] == parts[1]
+
+
+def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Path]:
+    path = Path(what)
+    if not path.exists():
+        return _of_name(what, output_dir)
+    if path.name == RESULT:
+        return [path.parent]
+    if path.is_file() and path.suffix != TAR:
+        raise StoreError(f"{what}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
+    if path.is_file():
+        return _held(_opened(path, unpacked) / BUNDLED)
+    if (path / JOURNAL).exists():
+        study = path.resolve()
+        return _names(study.parent.parent).of_study(study.name)
+    return _in_folder(path, what, unpacked)
+
+
+def _in_folder(folder: Path, what: str, unpacked: ExitStack) -> list[Path]:
+    """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
+    if (folder / RESULT).exists():
+        return [folder]
+    # A bundle's files may stand in one folder of its name.
+    inside = [one for one in folder.iterdir() if (one / BUNDLED).is_dir()]
+    for place in (folder / BUNDLED, folder, *(one / BUNDLED for one in inside if len(inside) == 1)):
+        if found := _held(place):
+            if place != folder and (place.parent / MANIFEST).exists():
+                _opened(place.parent, unpacked)
+            return found
+    raise StoreError(f"{what}: holds no results; name a result folder, a study, a bundle, or a folder of results")
+
+
+def _held(place: Path) -> list[Path]:
+    return sorted(file.parent for file in place.glob(f"[!.]*/{RESULT}"))
+
+
+def _of_name(what: str, output_dir: Path) -> list[Path]:
+    """Return the results that a folder's name or its beginning means; its whole name goes before any beginning."""
+    # Of one result no other file is read.
+    if Path(what).name == what and not what.startswith(".") and os.access(output_dir / what / RESULT, os.F_OK):
+        return [output_dir / what]
+    known = _names(output_dir)
+    every = known.every
+    names = [what] if what in every else [name for name in every if _begins(name, what)]
+    if not names:
+        raise StoreError(
+            f"{what}: no such folder, and no result or study in {output_dir} whose name begins so; "
+            "`wattdock results list` shows what there is"
+        )
+    # A run of one experiment is a study and a result; both mean the same.
+    if len({tuple(every[name]) for name in names}) > 1:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        raise ConfigError(f"{what}: begins the names of {', '.join(names[:SHOWN])}{more}; write more of one")
+    study = next((name for name in names if name in known.studies), None)
+    return known.of_study(study) if study else every[names[0]]
+
+
+def _begins(name: str, what: str) -> bool:
+    """Whether `what` is a name's beginning, with the time in front or without, or the id in it; nothing is none."""
+    if ID.fullmatch(what) and what in name.split("-"):
+        return True
+    return bool(what) and (name.startswith(what) or name.partition("-")[2].startswith(what))
+
+
+def _names(output_dir: Path) -> _Names:
+    """Return every result's and every study's folder name."""
+    from wattdock.store.query import Filters, select
+
+    found = {file.parent.name: [file.parent] for file in output_dir.glob(f"[!.]*/{RESULT}")}
+    studies: dict[str, list[Path]] = {path.parent.name: [] for path in output_dir.glob(f"{STUDIES}/*/{JOURNAL}")}
+    unread: list[LeftOut] = []
+    rows = select(output_dir, Filters(), columns=("folder", "study_id"), tell=unread.append) if found else None
+    # A study's own folder may have been left behind where its results were copied from.
+    for row in rows.to_pylist() if rows is not None else ():
+        if row["study_id"]:
+            studies.setdefault(row["study_id"], []).append(Path(row["folder"]))
+    return _Names(found, {name: sorted(of_it) for name, of_it in studies.items()}, unread)
+
+
+def _opened(bundle: Path, unpacked: ExitStack) -> Path:
+    """Return the folder of a bundle, a temporary one for a tar file, once every byte of it was checked."""
+    # It stands to the right of stored results, which it is made of.
+    from wattdock.publish.verify import opened
+
+    folder, _ = unpacked.enter_context(opened(bundle))
+    return folder

@@ -1,0 +1,93 @@
+"""Text for people and for programs: plurals, the nearest known name, dotted names of settings, JSON.
+
+JSON has no infinity and no not-a-number. They are written as the texts "Infinity", "-Infinity" and "NaN": a reader that
+expects a number refuses them, where `null` would pass for "not measured" and a bare `NaN` is no JSON at all.
+
+Source: RFC 8259, section 6; ProtoJSON writes them in the same way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+COMPACT = (",", ":")
+# As difflib's ratio. Names of models and GPUs are long, and people shorten them.
+SIMILARITY_CUTOFF = 0.4
+
+
+def pluralize(count: int, singular: str, plural: str | None = None) -> str:
+    """Return "1 pass", "2 passes", "no GPU", ….
+
+    Args:
+        count: How many there are.
+        singular: The noun for one of them.
+        plural: The plural where it is not the singular and an s.
+    """
+    return f"{count or 'no'} {singular}" if count < 2 else f"{count} {plural or singular + 's'}"
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name most similar to `given`, ignoring case, or None where none is similar."""
+    near = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=SIMILARITY_CUTOFF)
+    return near[0] if near else None
+
+
+def dotted(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf under its name, such as "workload.batch_size"; an empty mapping is a leaf, too.
+
+    Args:
+        nested: Settings, grouped in mappings.
+        within: What the names begin with, its dot included.
+    """
+    for name, value in nested.items():
+        if isinstance(value, dict) and value:
+            yield from dotted(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value
+
+
+def json_text(
+    value: Any,
+    *,
+    indent: int | None = None,
+    ascii_only: bool = True,
+    separators: tuple[str, str] | None = None,
+    default: Callable[[Any], Any] | None = None,
+) -> str:
+    """Return `value` as strict JSON.
+
+    Args:
+        value: What `json.dumps` takes, or a pydantic model, whose fields get the names that are stored.
+        indent: Spaces per level; one line without it.
+        ascii_only: Write other characters as escapes.
+        separators: Between items, and between a key and its value; `COMPACT` for the shortest.
+        default: Converts values that JSON has no form for.
+    """
+    # Tested by attribute: importing pydantic takes a tenth of a second, and few who write JSON need it.
+    plain = value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value
+    how: Any = {"indent": indent, "ensure_ascii": ascii_only, "separators": separators, "default": default}
+    try:
+        return json.dumps(plain, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(_finite(plain), allow_nan=False, **how)
+
+
+def print_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
+    """Print `value` as `json_text` writes it, and flush it to the reader."""
+    sys.stdout.write(json_text(value, indent=indent, default=default) + "\n")
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(child) for key, child in value.items()}
+    return [_finite(child) for child in value] if isinstance(value, list | tuple) else value
