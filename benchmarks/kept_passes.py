@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from wattdock.execution.journal import read_journal
+from wattdock.execution.record_file import read_served
 from wattdock.execution.study_folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
-from wattdock.records.file import read_served
-from wattdock.records.tables import requests_table
 from wattdock.store.folders import REQUESTS, RESULT, load_result
 from wattdock.store.select import Row, without_superseded
+from wattdock.store.tables import requests_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wattdock.execution.journal import Line
-    from wattdock.records.restart import RestartRecord, Span
+    from wattdock.metering.timeline import Span
+    from wattdock.records.restart import RestartRecord
 
 # Experiment id, restart, pass.
 Key = tuple[str, int, int]

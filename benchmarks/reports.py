@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from wattdock.launch.runners import REPO
 from wattdock.metering.timeline import GpuTimeline, Series, Ticks, Timeline
 from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import timeline_table
+from wattdock.store.tables import timeline_table
 
 if TYPE_CHECKING:
     from overheads import Row

@@ -28,8 +28,8 @@ from wattdock.host.folders import wattdock_home
 from wattdock.launch.images.build import revision
 from wattdock.metering.choice import MeterChoice
 from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.timeline import Span
 from wattdock.metering.zeus import ZeusMeter
-from wattdock.records.restart import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

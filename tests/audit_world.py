@@ -16,10 +16,10 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.analysis.result import merge
+from wattdock.checks.preflight import LauncherChoice, Ready
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.execution.preflight import LauncherChoice, Ready
+from wattdock.execution.result import merge
 from wattdock.host.gpus import GpuInfo, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.inputs.models.folder import ModelFolder
@@ -28,6 +28,7 @@ from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin
 from wattdock.metering.choice import MeterChoice
 from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.timeline import Span
 from wattdock.records.environment import RunnerEnvironment, RunnerGpu
 from wattdock.records.restart import (
     GeneratedPass,
@@ -35,7 +36,6 @@ from wattdock.records.restart import (
     MeasuredPass,
     RequestRecord,
     RestartRecord,
-    Span,
     TokenSeries,
     WarmUpSample,
 )

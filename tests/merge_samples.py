@@ -8,8 +8,8 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.timeline import GpuTimeline, Ticks, Timeline
-from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, Span, TokenSeries
+from wattdock.metering.timeline import GpuTimeline, Span, Ticks, Timeline
+from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wattdock.analysis.result_schema import ExperimentResult
-from wattdock.records.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
 from wattdock.store.folders import TIMELINE
 from wattdock.store.select import Row
+from wattdock.store.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

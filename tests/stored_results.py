@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from wattdock.publish.create import Created, Wishes, create
-from wattdock.records.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
+from wattdock.store.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
 
 SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
 

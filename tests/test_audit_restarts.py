@@ -13,7 +13,7 @@ import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
 
-from wattdock.analysis.environment import DIFFERENT_GPUS
+from wattdock.execution.environment import DIFFERENT_GPUS
 from wattdock.metering.timeline import MeterEvent, Series, Ticks
 
 if TYPE_CHECKING:

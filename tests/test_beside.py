@@ -16,7 +16,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.metering.excerpt import excerpt
 from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
 from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import timeline_table
+from wattdock.store.tables import timeline_table
 
 if TYPE_CHECKING:
     from wattdock.analysis.energy_schema import EnergyResult

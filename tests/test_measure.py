@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from merge_samples import measured, request, stepped_power, timeline
 
+from wattdock.analysis.steadiness import AtRest, above_band, at_rest
 from wattdock.clock import NS_PER_S, ClockCheck, now_ns
 from wattdock.config.experiment import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
@@ -19,7 +20,6 @@ from wattdock.execution.progress import Silent
 from wattdock.inputs.models.folder import ModelFolder
 from wattdock.inputs.models.shapes import shape_config
 from wattdock.metering.none import NoMeter
-from wattdock.metering.steadiness import AtRest, above_band, at_rest
 from wattdock.metering.timeline import MeterEvent
 
 if TYPE_CHECKING:

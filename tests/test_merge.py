@@ -15,7 +15,8 @@ from wattdock.checks.audit_procedure import arrivals_checks
 from wattdock.clock import NS_PER_S
 from wattdock.execution.row import MARGIN_NS
 from wattdock.metering.excerpt import excerpt
-from wattdock.records.restart import RestartRecord, Span
+from wattdock.metering.timeline import Span
+from wattdock.records.restart import RestartRecord
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
 BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)

@@ -10,8 +10,8 @@ import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
+from wattdock.checks import preflight
 from wattdock.errors import PreflightError
-from wattdock.execution import preflight
 from wattdock.host.gpus import inventory
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.result import result_row
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import StoreError
+from wattdock.execution.result import result_row
 from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import timeline_table
 from wattdock.store.folders import load_result, store
+from wattdock.store.tables import timeline_table
 
 if TYPE_CHECKING:
     from pathlib import Path

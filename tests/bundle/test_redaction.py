@@ -15,8 +15,8 @@ from stored_results import SAMPLE, bundled, stored
 from wattdock.errors import ConfigError, StoreError
 from wattdock.publish.redaction import Private, Redactor, private_in
 from wattdock.publish.verify import opened, verify
-from wattdock.records.tables import REQUESTS_SCHEMA
 from wattdock.store.folders import load_result
+from wattdock.store.tables import REQUESTS_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from wattdock.checks.preflight import Host
 from wattdock.errors import ConfigError
-from wattdock.execution.preflight import Host
 from wattdock.host.gpus import GpuInventory
 from wattdock.launch.images.inputs import inputs_sha256
 from wattdock.launch.images.lock import (

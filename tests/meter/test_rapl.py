@@ -13,8 +13,8 @@ from wattdock.analysis.cross_check import host_energy, series_joules
 from wattdock.clock import NS_PER_S
 from wattdock.metering.none import NoMeter
 from wattdock.metering.rapl import WithRapl, find_domains, unwrapped
-from wattdock.metering.timeline import HostTimeline, Series, Timeline
-from wattdock.records.restart import RestartRecord, Span
+from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline
+from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,9 @@ from wattdock.analysis.joules import SpanJoules
 from wattdock.errors import MeterError
 from wattdock.metering.curve import span_energy
 from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.timeline import Span
 from wattdock.metering.zeus import ZeusMeter
-from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord, Span, TokenSeries
+from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

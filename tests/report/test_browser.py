@@ -15,8 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from wattdock.records.tables import COUNTER
 from wattdock.reports.html.page import write_page
+from wattdock.store.tables import COUNTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

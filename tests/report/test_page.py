@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from report_rows import SAMPLE, document, row
 
+from wattdock.analysis.environment_diff import labels
 from wattdock.errors import ConfigError, StoreError
-from wattdock.reports.environment_diff import labels
+from wattdock.publish.verify import opener
 from wattdock.reports.html.page import page, write_page
 from wattdock.reports.points import pareto_front, points
 from wattdock.reports.timelines import Trace, thin, timelines, to_its_end
@@ -125,7 +126,7 @@ def test_a_line_of_steps_reaches_the_end_of_each_pass() -> None:
 def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Command) -> None:
     """The area under the drawn steps of each restart is its passes' tokens."""
     with ExitStack() as unpacked:
-        rows = chosen_rows(["two-simulated"], gpu_study.folder / "results", unpacked)
+        rows = chosen_rows(["two-simulated"], gpu_study.folder / "results", opener(unpacked))
     finished = [one for one in rows if one.result.status == "ok"]
     for one in finished:
         assert one.result.energy
@@ -144,7 +145,7 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Command) -> None:
     """The line between counter changes, integrated over a pass, is the pass's joules, each GPU and summed."""
     folders = [folder for folder in (gpu_study.folder / "results").glob("2*") if (folder / "result.json").exists()]
     with ExitStack() as unpacked:
-        rows = chosen_rows([str(folder) for folder in folders], gpu_study.folder, unpacked)
+        rows = chosen_rows([str(folder) for folder in folders], gpu_study.folder, opener(unpacked))
     checked = 0
     for one in rows:
         for restart in timelines(one, points=1_000_000):
@@ -187,7 +188,7 @@ def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_non
 
     def names(*named: str | Path) -> list[str]:
         with ExitStack() as unpacked:
-            return [one.folder.name for one in chosen_rows([str(one) for one in named], results, unpacked)]
+            return [one.folder.name for one in chosen_rows([str(one) for one in named], results, opener(unpacked))]
 
     assert names(results) == ["b", "c"]
     assert names("s1") == names(results / "studies/s1") == ["b"]

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from wattdock.errors import ConfigError
-from wattdock.records.tables import REQUESTS_SCHEMA
 from wattdock.reports.agreement import Agreement, Answer, agreement, agreement_of, answers
+from wattdock.store.tables import REQUESTS_SCHEMA
 
 
 def test_equal_tokens_agree_wholly() -> None:

@@ -11,6 +11,7 @@ import pytest
 from stored_results import bundled, stored
 
 from wattdock.errors import StoreError
+from wattdock.publish.verify import opener
 from wattdock.store.select import chosen_rows
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ CHOOSE = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from wattdock.publish.verify import opener
 from wattdock.store.select import chosen_rows
 with ExitStack() as unpacked:
-    [row] = chosen_rows([sys.argv[1]], Path("results"), unpacked)
+    [row] = chosen_rows([sys.argv[1]], Path("results"), opener(unpacked))
 print(row.folder.name, "duckdb" in sys.modules)
 """
 
@@ -39,7 +41,7 @@ def test_a_whole_name_is_found_without_a_question_to_every_result(tmp_path: Path
 
 def chosen(*named: Path) -> list[str]:
     with ExitStack() as unpacked:
-        return [row.folder.name for row in chosen_rows([str(one) for one in named], named[0], unpacked)]
+        return [row.folder.name for row in chosen_rows([str(one) for one in named], named[0], opener(unpacked))]
 
 
 def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:

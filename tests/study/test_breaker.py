@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wattdock.analysis.result_schema import Failure
 from wattdock.execution.breaker import Breaker
+from wattdock.records.failure import Failure
 
 
 def failure(kind: str = "RunnerError", stage: str = "load") -> Failure:

@@ -9,7 +9,7 @@ import pytest
 from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.eta import Cost, Work, cost_of, duration, words
-from wattdock.records.restart import Span
+from wattdock.metering.timeline import Span
 
 
 def config(**settings: Any) -> ExperimentConfig:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
-from wattdock.analysis.result_schema import Failure
 from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
+from wattdock.execution.record_file import Served, _decode, read_served, write_served
 from wattdock.inputs.models.folder import ModelFolder
-from wattdock.metering.timeline import GpuProcess, LagModel, MeterEvent, ProcessSample, Series
+from wattdock.metering.timeline import GpuProcess, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.records.environment import RunnerEnvironment, RunnerGpu
-from wattdock.records.file import Served, _decode, read_served, write_served
-from wattdock.records.restart import Loaded, RestartRecord, Span, WarmUpSample
+from wattdock.records.failure import Failure
+from wattdock.records.restart import Loaded, RestartRecord, WarmUpSample
 
 
 def full() -> Served:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.analysis.conditions_schema import GpuConditions
+from wattdock.analysis.steadiness import series_values
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import POWER_LAG
-from wattdock.metering.steadiness import series_values
-from wattdock.records.restart import Span
-from wattdock.unknown import all_known, known_sum
+from wattdock.metering.timeline import Span
+from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattdock.records.stored import Stored
+from wattdock.values import Stored
 
 
 class GpuConditions(Stored):

@@ -10,8 +10,8 @@ import numpy as np
 from wattdock.analysis.energy_schema import CrossCheck, HostEnergy, WindowCheck
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import MAX_GAP_S, MJ_PER_J
-from wattdock.records.restart import Span
-from wattdock.unknown import all_known
+from wattdock.metering.timeline import Span
+from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis.data_parallel_schema import SCALING, DataParallel, ReplicaShare
 from wattdock.analysis.joules import combined_timing_j
-from wattdock.records.restart import Span
-from wattdock.unknown import known_sum
+from wattdock.metering.timeline import Span
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wattdock.records.stored import Stored
+from wattdock.values import Stored
 
 SCALING = {
     "strong": "strong scaling: the workload is the whole's and is shared out among the replicas",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from wattdock.records.stored import Stored
+from wattdock.values import Stored
 
 
 class Compute(Stored):

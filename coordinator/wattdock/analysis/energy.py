@@ -12,7 +12,7 @@ from wattdock.analysis.energy_schema import CpuEstimate, EnergyResult, MeterFact
 from wattdock.analysis.joules import SpanJoules, combined_timing_j
 from wattdock.analysis.processes import processes_seen
 from wattdock.metering.curve import COUNTER_LAG
-from wattdock.unknown import all_known, known_sum
+from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

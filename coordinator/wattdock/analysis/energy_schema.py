@@ -12,7 +12,7 @@ from pydantic import Field
 from wattdock.analysis.conditions_schema import GpuConditions, Phases
 from wattdock.analysis.procedure_schema import IdleBaseline
 from wattdock.analysis.windows_schema import WindowSummary
-from wattdock.records.stored import Stored
+from wattdock.values import Stored
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
 BOUNDARY_STATEMENT = (

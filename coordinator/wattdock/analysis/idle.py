@@ -13,7 +13,7 @@ import numpy as np
 from wattdock.analysis.conditions import over
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.procedure_schema import IdleBaseline
-from wattdock.metering.steadiness import idle_unsettled
+from wattdock.analysis.steadiness import idle_unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from wattdock.config.experiment import IdleSpec
     from wattdock.metering.curve import SpanEnergy
-    from wattdock.metering.timeline import GpuTimeline
-    from wattdock.records.restart import RestartRecord, Span
+    from wattdock.metering.timeline import GpuTimeline, Span
+    from wattdock.records.restart import RestartRecord
 
 IDLE_SPANS: dict[str, Literal["empty", "loaded_before", "loaded_after"]] = {
     "idle-empty": "empty",

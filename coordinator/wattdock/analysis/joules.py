@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.metering.curve import EnergyCurve
-from wattdock.unknown import known_sum
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.metering.curve import SpanEnergy
-    from wattdock.metering.timeline import GpuTimeline, Timeline
-    from wattdock.records.restart import Span
+    from wattdock.metering.timeline import GpuTimeline, Span, Timeline
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattdock.analysis.result_schema import Performance, Quantiles
 from wattdock.clock import NS_PER_S
-from wattdock.unknown import all_known, known_sum
+from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,8 +10,8 @@ import numpy as np
 from wattdock.analysis.conditions_schema import Phases
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.procedure import tokens_between
-from wattdock.records.restart import Span
-from wattdock.unknown import known_sum
+from wattdock.metering.timeline import Span
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

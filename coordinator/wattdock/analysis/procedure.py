@@ -10,9 +10,9 @@ import numpy as np
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import is_scheduled
 from wattdock.analysis.procedure_schema import Drift, Procedure, WarmUpSeen
+from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.clock import NS_PER_S
-from wattdock.metering.steadiness import warm_up_steadiness
-from wattdock.records.restart import Span
+from wattdock.metering.timeline import Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,29 +14,10 @@ from wattdock.analysis.derived_schema import Compute, Statistics
 from wattdock.analysis.energy_schema import EnergyResult, MultiGPUMetrics
 from wattdock.analysis.procedure_schema import Procedure
 from wattdock.records.environment import EnvironmentSnapshot
-from wattdock.records.stored import Stored
+from wattdock.records.failure import Failure
+from wattdock.values import Stored
 
 SCHEMA_VERSION = 3
-
-
-class Failure(Stored):
-    """Why an experiment has no full result.
-
-    Attributes:
-        kind: Class of the error, for instance "RunnerError".
-        stage: What was being done: "launch", "load", "warm-up", "pass 2", ….
-        log_tail: The runner's last lines.
-        cause: What it was, where it could be told; see `wattdock.launch.failures`.
-        advice: What helps against that.
-    """
-
-    kind: str
-    message: str
-    stage: str
-    exit_code: int
-    log_tail: str = ""
-    cause: str | None = None
-    advice: str | None = None
 
 
 class StoredSpan(Stored):

@@ -17,8 +17,8 @@ from wattdock.analysis.procedure import tokens_between
 from wattdock.analysis.windows_schema import WindowFigure, WindowSummary
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import MJ_PER_J
-from wattdock.records.restart import Span
-from wattdock.unknown import known_sum
+from wattdock.metering.timeline import Span
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,14 +10,15 @@ from wattdock.analysis.conditions import sampled_throughout
 from wattdock.analysis.idle import IDLE_SPANS
 from wattdock.analysis.worst_restart_schema import WorstRestart
 from wattdock.clock import NS_PER_S
-from wattdock.unknown import all_known, known_sum
+from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wattdock.analysis.energy import Gpus
     from wattdock.analysis.joules import SpanJoules
-    from wattdock.records.restart import RestartRecord, Span
+    from wattdock.metering.timeline import Span
+    from wattdock.records.restart import RestartRecord
 
 # A list is asked for as a pass begins, and when its results are here, a second and more after its end.
 LIST_REACH_NS = 5 * NS_PER_S

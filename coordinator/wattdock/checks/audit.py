@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from wattdock.analysis.derived_schema import Compute, Statistics
     from wattdock.analysis.energy_schema import EnergyResult
     from wattdock.analysis.procedure_schema import Procedure
-    from wattdock.analysis.result_schema import Failure, Performance
+    from wattdock.analysis.result_schema import Performance
     from wattdock.analysis.worst_restart_schema import WorstRestart
     from wattdock.config.experiment import IdleSpec, WarmUpSpec
     from wattdock.records.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
+    from wattdock.records.failure import Failure
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.result_schema import Check
-from wattdock.unknown import all_known
+from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -68,8 +68,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
+    from wattdock.checks.preflight import Ready, preflight_each
     from wattdock.execution.history import earlier_costs
-    from wattdock.execution.preflight import Ready, preflight_each
     from wattdock.host.folders import wattdock_home
     from wattdock.reports.plan_table import print_plan
 

@@ -43,11 +43,11 @@ def doctor(
     config = study_of(file, settings).experiments[0]
     home, progress = wattdock_home(), progress_for(quiet=quiet)
     if meter:
-        for card in meter_cards(config, home=home, pulses=pulses, progress=progress):
+        for card in meter_cards(config, home=home, pulses=pulses, say=progress.say):
             show_card(card, as_json=as_json)
         return
     with_engine = file is not None or settings["backend"] is not None
-    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, progress=progress)
+    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say)
     if not show_findings(findings, as_json=as_json):
         raise typer.Exit(ExitCode.PREFLIGHT)
 

@@ -36,10 +36,11 @@ def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[Row]"]:
         StoreError: As `chosen_rows`.
         ConfigError: As `chosen_rows`.
     """
+    from wattdock.publish.verify import opener
     from wattdock.store.select import chosen_rows
 
     with ExitStack() as unpacked:
-        yield chosen_rows(named, output_dir, unpacked)
+        yield chosen_rows(named, output_dir, opener(unpacked))
 
 
 def share(text: str, flag: str) -> float:

@@ -56,7 +56,7 @@ def reproduce(
 
 
 def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[Comparison]":
-    from wattdock.reports.reproduction import print_comparisons
+    from wattdock.publish.print_reproduction import print_comparisons
 
     comparisons = ready.comparisons(margin=margin)
     if as_json:

@@ -50,11 +50,11 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
-    from wattdock.analysis.environment import DIFFERENT_GPUS
     from wattdock.analysis.joules import SpanJoules
     from wattdock.analysis.windows import WINDOWS, windows
-    from wattdock.records.reread import load_restarts
+    from wattdock.execution.environment import DIFFERENT_GPUS
     from wattdock.reports.windows import print_windows
+    from wattdock.store.reread import load_restarts
 
     if window not in (*WINDOWS, "all"):
         raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")

@@ -185,6 +185,12 @@ class ContainerSpec(Written):
     tmp_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16
 
 
+# What decides how a runner is started and what it loads, beside the backend's section.
+LOAD_KEYS = {
+    *("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
+}
+
+
 class ExperimentConfig(Written):
     """Everything that defines one experiment; its backend's settings stand under the backend's own name.
 
@@ -277,6 +283,11 @@ class ExperimentConfig(Written):
         spec = self.workload.prompts
         source = spec.source or ("synthetic" if self.model.shape else "bundled")
         return spec.model_copy(update={"source": source})
+
+    @property
+    def load_key(self) -> str:
+        """A text that is equal for experiments that one runner with one loaded model can serve."""
+        return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)
 
     @cached_property
     def experiment_id(self) -> str:

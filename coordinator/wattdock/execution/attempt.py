@@ -13,7 +13,6 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.result_schema import Failure
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.execution.passes import Collected, Session, measure, rest
@@ -26,8 +25,9 @@ from wattdock.launch.log import log_tail
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL, place_of
 from wattdock.launch.protocol import STOPPED, LaunchSpec
 from wattdock.metering.cards import with_cards
-from wattdock.metering.timeline import Timeline
-from wattdock.records.restart import INTERRUPTED, Span
+from wattdock.metering.timeline import Span, Timeline
+from wattdock.records.failure import Failure
+from wattdock.records.restart import INTERRUPTED
 from wattdock.runner import wire
 from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from wattdock.analysis.steadiness import AtRest
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.execution.interrupts import Interrupts
     from wattdock.execution.progress import Progress
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from wattdock.inputs.models import ModelFolder
     from wattdock.launch.protocol import LaunchedRunner, Launcher
     from wattdock.metering.protocol import Meter
-    from wattdock.metering.steadiness import AtRest
 
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
@@ -117,7 +117,7 @@ class Attempt:
         self._opening.stage = "environment"
         with contextlib.ExitStack() as environment:
             with interrupts.allowed():
-                launcher = environment.enter_context(self._ready.launcher(self._progress))
+                launcher = environment.enter_context(self._ready.launcher(self._progress.say))
             self._opening.stage = "launch"
             self._serve_with(launcher, model, meter, interrupts)
 

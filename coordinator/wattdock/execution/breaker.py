@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattdock.analysis.result_schema import Failure
+    from wattdock.records.failure import Failure
 
 
 class Breaker:

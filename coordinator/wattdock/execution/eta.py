@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.result_schema import StoredSpan
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.execution.schedule import Groups
-    from wattdock.records.restart import Span
+    from wattdock.metering.timeline import Span
 
 PASS, OPENING = "pass", ("idle-empty", "launch", "load")
 # What a restart needs beside its measured passes.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.execution.preflight import Ready
+    from wattdock.checks.preflight import Ready
 
 # Anything that the failure of a process, of memory or of links between GPUs can mean; a mistake in a setting is none.
 ELIGIBLE = frozenset(cause.name for cause in CAUSES)

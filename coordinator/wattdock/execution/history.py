@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.checks.preflight import Ready
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.execution.eta import Cost
     from wattdock.execution.journal import Line
-    from wattdock.execution.preflight import Ready
     from wattdock.execution.study_folder import StudyFolder
 
 OK, FAILED, INTERRUPTED = "ok", "failed", "interrupted"

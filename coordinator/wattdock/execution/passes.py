@@ -11,27 +11,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from wattdock.analysis.steadiness import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
 from wattdock.clock import NS_PER_S, host_clock, now_ns
 from wattdock.errors import RunnerError
 from wattdock.host.cpus import cpu_times, times_around
 from wattdock.inputs.prompts import load_prompts, varied
 from wattdock.metering.curve import span_energy
-from wattdock.metering.steadiness import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
-from wattdock.records.restart import MeasuredPass, RestartRecord, Span, WarmUpSample
+from wattdock.metering.timeline import Span
+from wattdock.records.restart import MeasuredPass, RestartRecord, WarmUpSample
 from wattdock.runner import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.result_schema import Failure
+    from wattdock.analysis.steadiness import AtRest
     from wattdock.clock import ClockCheck
     from wattdock.config.experiment import ExperimentConfig, IdleSpec
     from wattdock.execution.interrupts import Interrupts
     from wattdock.execution.progress import Progress
     from wattdock.inputs.models import ModelFolder
     from wattdock.metering.protocol import Meter
-    from wattdock.metering.steadiness import AtRest
     from wattdock.metering.timeline import Timeline
+    from wattdock.records.failure import Failure
     from wattdock.records.restart import GeneratedPass, Loaded
     from wattdock.runner.client import RunnerClient
     from wattdock_proto.v1 import runner_pb2 as pb

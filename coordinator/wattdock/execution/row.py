@@ -10,29 +10,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.environment import environment
-from wattdock.analysis.result_schema import Failure
+from wattdock.analysis.environment_diff import held_conditions
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
+from wattdock.execution.environment import environment
 from wattdock.execution.eta import Work
+from wattdock.execution.record_file import Served
 from wattdock.execution.study_folder import PASS
 from wattdock.metering.excerpt import excerpt
-from wattdock.records.file import Served
+from wattdock.records.failure import Failure
 from wattdock.records.restart import INTERRUPTED, RestartRecord
-from wattdock.reports.environment_diff import held_conditions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis.result_schema import Fallback
+    from wattdock.checks.preflight import Ready
     from wattdock.config.experiment import ExperimentConfig
     from wattdock.execution.eta import Cost
     from wattdock.execution.passes import Collected
-    from wattdock.execution.preflight import Ready
     from wattdock.execution.study_folder import Kept, StudyFolder
     from wattdock.inputs.models import ModelFolder
-    from wattdock.metering.timeline import Timeline, Window
-    from wattdock.records.restart import Span
+    from wattdock.metering.timeline import Span, Timeline, Window
 
 # Kept of the timeline on either side of a span: idle enough to see its edges.
 MARGIN_NS = 6 * NS_PER_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import TYPE_CHECKING
 
@@ -12,17 +11,7 @@ if TYPE_CHECKING:
     from wattdock.config.expand import Study
     from wattdock.config.experiment import ExperimentConfig
 
-# What decides how a runner is started and what it loads, beside the backend's section.
-LOAD_KEYS = {
-    *("backend", "model", "accelerator", "gpus", "launcher", "container", "meter", "runner_python", "timeouts")
-}
-
 Groups = tuple[tuple[int, ...], ...]
-
-
-def load_key(experiment: ExperimentConfig) -> str:
-    """Return a text that is equal for experiments that one runner with one loaded model can serve."""
-    return json.dumps(experiment.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)
 
 
 def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
@@ -36,7 +25,7 @@ def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
     groups: dict[tuple[str, int | None], list[int]] = {}
     for position, experiment in enumerate(experiments):
         alone = position if experiment.isolation == "experiment" else None
-        groups.setdefault((load_key(experiment), alone), []).append(position)
+        groups.setdefault((experiment.load_key, alone), []).append(position)
     return tuple(map(tuple, groups.values()))
 
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Self
 from wattdock.errors import StoreError
 from wattdock.execution.eta import cost_of
 from wattdock.execution.journal import Journal
-from wattdock.records.file import Served, read_served, write_served
+from wattdock.execution.record_file import Served, read_served, write_served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import Failure
     from wattdock.config.expand import Study
     from wattdock.execution.eta import Cost
     from wattdock.execution.journal import Line
+    from wattdock.records.failure import Failure
 
 STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"
 JOURNAL_SCHEMA = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattdock.records.stored import Stored
+from wattdock.values import Stored
 
 # Fewer pulses do not fill a period's phases; a counter that does not add up, or that still moves a period after a step,
 # does not trail by one lag.

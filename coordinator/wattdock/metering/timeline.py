@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from wattdock.clock import NS_PER_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -15,6 +17,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EnergySource = Literal["counter", "integrated_power"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named interval; `drained` tells that the accelerators were idle at both ends."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    drained: bool = False
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return (self.end_ns - self.start_ns) / NS_PER_S
 
 
 @dataclass(frozen=True)

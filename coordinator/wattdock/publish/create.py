@@ -37,6 +37,7 @@ from wattdock.publish.sources import gather
 from wattdock.publish.staging import copy_lock, redactor_for, stage
 from wattdock.publish.study_file import study_document, study_text
 from wattdock.publish.texts import citation, readme
+from wattdock.publish.verify import opener
 from wattdock.store.folders import load_result
 from wattdock.store.select import chosen_rows
 from wattdock.text import json_text
@@ -99,7 +100,7 @@ def create(named: Sequence[str], out: Path | None, wishes: Wishes, *, output_dir
         StoreError: A result cannot be read, or the bundle cannot be written; nothing is left of it.
     """
     with ExitStack() as unpacked:
-        rows = chosen_rows(named, output_dir, unpacked)
+        rows = chosen_rows(named, output_dir, opener(unpacked))
         sources = gather(rows, home=home, with_prompts=wishes.with_prompts)
         words = {Private("user", word) for word in wishes.more_names}
         redactor = redactor_for(sources, own_names() | words, keep_names=wishes.keep_names)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.checks.preflight import Ready
     from wattdock.execution.loop import Stored
-    from wattdock.execution.preflight import Ready
     from wattdock.execution.progress import Progress
     from wattdock.publish.manifest import BundledResult
     from wattdock.publish.reproduction import Ids, Place

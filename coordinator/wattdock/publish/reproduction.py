@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattdock.analysis.environment_diff import SPELLED, conditions, differing
 from wattdock.analysis.equivalence import METHOD, equivalence
 from wattdock.analysis.intervals import geometric_mean
 from wattdock.analysis.quantities import ENERGY, SPEED, restart_values
-from wattdock.reports.environment_diff import SPELLED, conditions, differing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

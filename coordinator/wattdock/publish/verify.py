@@ -37,7 +37,8 @@ from wattdock.publish.study_file import study_document, study_text
 from wattdock.store.folders import RESULT, load_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
 
     from wattdock.analysis.result_schema import ExperimentResult
 
@@ -92,6 +93,11 @@ def verify(path: Path, *, into: Path | None = None) -> Verified:
     except StoreError as error:
         raise StoreError(f"{path}: {error}") from error
     return Verified(manifest, hashlib.sha256(sums).hexdigest(), len(seen.digests), seen.size_bytes)
+
+
+def opener(unpacked: ExitStack) -> Callable[[Path], Path]:
+    """Return a function that verifies a bundle and returns its folder, which stays until `unpacked` is closed."""
+    return lambda bundle: unpacked.enter_context(opened(bundle))[0]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from wattdock.records.stored import Stored
+from wattdock.values import Stored
 
 
 class RunnerGpu(Stored):

@@ -8,36 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.clock import NS_PER_S
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from wattdock.analysis.result_schema import Failure
     from wattdock.clock import ClockCheck
-    from wattdock.metering.timeline import GpuTimeline, Timeline
+    from wattdock.metering.timeline import GpuTimeline, Span, Timeline
     from wattdock.records.environment import RunnerEnvironment
+    from wattdock.records.failure import Failure
 
 # Kind of the failure that Ctrl-C leaves on a row.
 INTERRUPTED = "Interrupted"
-
-
-@dataclass(frozen=True)
-class Span:
-    """A named interval; `drained` tells that the accelerators were idle at both ends."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    drained: bool = False
-
-    @property
-    def duration_s(self) -> float:
-        """Length in seconds."""
-        return (self.end_ns - self.start_ns) / NS_PER_S
 
 
 @dataclass(frozen=True)

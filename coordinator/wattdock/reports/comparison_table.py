@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis.difference import TEST
-from wattdock.reports.environment_diff import ABSENT, ENGINE, PACKAGE
+from wattdock.analysis.environment_diff import ABSENT, ENGINE, PACKAGE
 from wattdock.reports.pairs import PRIMARY, QUANTITIES
 from wattdock.reports.terminal import Sheet, console
 from wattdock.reports.words import NOTHING, number, where_apart

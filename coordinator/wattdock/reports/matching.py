@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.reports.environment_diff import differing, settings
+from wattdock.analysis.environment_diff import differing, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.difference import Difference, difference, holm
+from wattdock.analysis.environment_diff import ABSENT, everything, labels
 from wattdock.analysis.intervals import geometric_mean
 from wattdock.analysis.quantities import ENERGY, SPEED, restart_values
-from wattdock.reports.environment_diff import ABSENT, everything, labels
 from wattdock.reports.matching import match
 from wattdock.text import pluralize
 

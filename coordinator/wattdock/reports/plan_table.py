@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.checks.preflight import Ready
 from wattdock.execution.eta import Work, duration
-from wattdock.execution.preflight import Ready
 from wattdock.execution.schedule import load_groups
 from wattdock.reports.terminal import Sheet, console
 from wattdock.text import pluralize

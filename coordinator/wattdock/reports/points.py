@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from wattdock.analysis.environment_diff import labels
 from wattdock.analysis.intervals import mean_interval
 from wattdock.analysis.quantities import ENERGY, SPEED, restart_values
-from wattdock.reports.environment_diff import labels
 from wattdock.reports.style import PHASES
 from wattdock.reports.words import Figure
 from wattdock.text import pluralize

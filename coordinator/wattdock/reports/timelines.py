@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.errors import StoreError
-from wattdock.records.tables import CLOCK, COUNTER, TOKENS
 from wattdock.store.folders import TIMELINE
+from wattdock.store.tables import CLOCK, COUNTER, TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,9 @@ import numpy as np
 from wattdock.clock import ClockIdentity
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ConfigError
+from wattdock.metering.timeline import Span
 from wattdock.records.environment import RunnerEnvironment, RunnerGpu
-from wattdock.records.restart import GeneratedPass, Loaded, ReplicaPass, RequestRecord, Span, TokenSeries
+from wattdock.records.restart import GeneratedPass, Loaded, ReplicaPass, RequestRecord, TokenSeries
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

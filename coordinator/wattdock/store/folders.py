@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from wattdock.analysis.result_schema import SCHEMA_VERSION, ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
-from wattdock.records.tables import requests_table, timeline_table
+from wattdock.store.tables import requests_table, timeline_table
 from wattdock.store.upgrade import upgraded
 from wattdock.text import json_text
 

@@ -17,8 +17,7 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.store.folders import RESULT, load_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import ExitStack
+    from collections.abc import Callable, Sequence
 
     from wattdock.analysis.result_schema import ExperimentResult
     from wattdock.store.query import LeftOut
@@ -68,7 +67,7 @@ class _Names:
         return self.studies[name]
 
 
-def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> list[Row]:
+def chosen_rows(named: Sequence[str], output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Row]:
     """Return the rows that all of `named` mean, each once, in the order given.
 
     Args:
@@ -76,13 +75,13 @@ def chosen_rows(named: Sequence[str], output_dir: Path, unpacked: ExitStack) -> 
             is the name of a result's or a study's folder in `output_dir`, the beginning of one, with its time or
             without, or of the id in it.
         output_dir: Where results and studies that are named so lie.
-        unpacked: Holds the bundles' temporary folders; the rows' folders are there until it is closed.
+        open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the rows are read.
 
     Raises:
         StoreError: One of them means no result, a result cannot be read, or one that cannot may be of a study meant.
         ConfigError: One of them may mean several.
     """
-    folders = [folder for what in named for folder in _result_folders(what, output_dir, unpacked)]
+    folders = [folder for what in named for folder in _result_folders(what, output_dir, open_bundle)]
     rows = [Row(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
     return without_superseded(rows)
 
@@ -131,7 +130,7 @@ def _same_part(one: Row, other: Row) -> bool:
     return parts[0] == parts[1]
 
 
-def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Path]:
+def _result_folders(what: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Path]:
     path = Path(what)
     if not path.exists():
         return _of_name(what, output_dir)
@@ -140,14 +139,14 @@ def _result_folders(what: str, output_dir: Path, unpacked: ExitStack) -> list[Pa
     if path.is_file() and path.suffix != TAR:
         raise StoreError(f"{what}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
     if path.is_file():
-        return _held(_opened(path, unpacked) / BUNDLED)
+        return _held(open_bundle(path) / BUNDLED)
     if (path / JOURNAL).exists():
         study = path.resolve()
         return _names(study.parent.parent).of_study(study.name)
-    return _in_folder(path, what, unpacked)
+    return _in_folder(path, what, open_bundle)
 
 
-def _in_folder(folder: Path, what: str, unpacked: ExitStack) -> list[Path]:
+def _in_folder(folder: Path, what: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
     """Return a result folder itself, a bundle's results once it was verified, or the results that a folder holds."""
     if (folder / RESULT).exists():
         return [folder]
@@ -156,7 +155,7 @@ def _in_folder(folder: Path, what: str, unpacked: ExitStack) -> list[Path]:
     for place in (folder / BUNDLED, folder, *(one / BUNDLED for one in inside if len(inside) == 1)):
         if found := _held(place):
             if place != folder and (place.parent / MANIFEST).exists():
-                _opened(place.parent, unpacked)
+                open_bundle(place.parent)
             return found
     raise StoreError(f"{what}: holds no results; name a result folder, a study, a bundle, or a folder of results")
 
@@ -206,12 +205,3 @@ def _names(output_dir: Path) -> _Names:
         if row["study_id"]:
             studies.setdefault(row["study_id"], []).append(Path(row["folder"]))
     return _Names(found, {name: sorted(of_it) for name, of_it in studies.items()}, unread)
-
-
-def _opened(bundle: Path, unpacked: ExitStack) -> Path:
-    """Return the folder of a bundle, a temporary one for a tar file, once every byte of it was checked."""
-    # It stands to the right of stored results, which it is made of.
-    from wattdock.publish.verify import opened
-
-    folder, _ = unpacked.enter_context(opened(bundle))
-    return folder

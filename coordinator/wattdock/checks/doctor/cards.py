@@ -27,11 +27,10 @@ from wattdock.metering.cards import store_card
 from wattdock.metering.nvml import NvmlMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.execution.progress import Progress
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.metering.card import MeterCard
 
@@ -40,7 +39,9 @@ if TYPE_CHECKING:
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
 
 
-def meter_cards(config: ExperimentConfig, *, home: Path, pulses: int, progress: Progress) -> Iterator[MeterCard]:
+def meter_cards(
+    config: ExperimentConfig, *, home: Path, pulses: int, say: Callable[[str], None]
+) -> Iterator[MeterCard]:
     """Make, keep and yield the card of each GPU that is asked for; all are leased until the last one is made.
 
     Args:
@@ -58,19 +59,19 @@ def meter_cards(config: ExperimentConfig, *, home: Path, pulses: int, progress: 
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
     wanted = Wanted(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
     with ExitStack() as stack:
-        python = _interpreter(config, runner_dir, progress, stack)
-        stack.enter_context(held(wanted, progress.say))
+        python = _interpreter(config, runner_dir, say, stack)
+        stack.enter_context(held(wanted, say))
         for gpu in gpus:
-            progress.say(f"GPU {gpu.index}: {pulses} load pulses")
+            say(f"GPU {gpu.index}: {pulses} load pulses")
             card = measure_card(gpu, runner_dir=runner_dir, python=python, pulses=pulses)
-            progress.say(f"kept in {store_card(card, home=home)}")
+            say(f"kept in {store_card(card, home=home)}")
             yield card
 
 
-def _interpreter(config: ExperimentConfig, runner_dir: Path, progress: Progress, stack: ExitStack) -> Path:
+def _interpreter(config: ExperimentConfig, runner_dir: Path, say: Callable[[str], None], stack: ExitStack) -> Path:
     if config.runner_python:
         return check_python(config.runner_python)
-    return stack.enter_context(environment_in_use(runner_dir, variant="cuda", progress=progress.say))
+    return stack.enter_context(environment_in_use(runner_dir, variant="cuda", progress=say))
 
 
 def _free_gpus(config: ExperimentConfig) -> Sequence[GpuInfo]:

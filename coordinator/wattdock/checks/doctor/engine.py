@@ -14,10 +14,9 @@ from wattdock.launch.protocol import LaunchSpec
 from wattdock.runner.client import RunnerClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from wattdock.execution.preflight import Ready
-    from wattdock.execution.progress import Progress
+    from wattdock.checks.preflight import Ready
     from wattdock.host.topology import Link
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -32,7 +31,7 @@ NVLINK_GB_S = {"1.0": 20.0, "2.0": 25.0, "2.2": 25.0, "3.0": 25.0, "3.1": 25.0, 
 PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
-def engine_findings(ready: Ready, progress: Progress) -> Iterable[Finding]:
+def engine_findings(ready: Ready, say: Callable[[str], None]) -> Iterable[Finding]:
     """Yield what the backend's runner says, started as for a measurement and holding its leases.
 
     Raises:
@@ -40,9 +39,9 @@ def engine_findings(ready: Ready, progress: Progress) -> Iterable[Finding]:
     """
     wanted = Wanted(ready.lease_names, ready.config.exclusive, "doctor", ready.config.wait_s)
     with ExitStack() as stack:
-        lease_fds = stack.enter_context(held(wanted, progress.say))
+        lease_fds = stack.enter_context(held(wanted, say))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        launcher = stack.enter_context(ready.launcher(progress))
+        launcher = stack.enter_context(ready.launcher(say))
         runner = stack.enter_context(launcher.launch(_launch_spec(ready, folder / "runner.log", lease_fds)))
         client = stack.enter_context(RunnerClient(runner))
         described = client.wait_ready(ready.config.timeouts.launch_s)

@@ -12,26 +12,25 @@ from wattdock.checks.doctor.engine import engine_findings
 from wattdock.checks.doctor.finding import fail, ok
 from wattdock.checks.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
 from wattdock.checks.doctor.machine import machine_findings
+from wattdock.checks.preflight import preflight, survey
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.execution.preflight import preflight, survey
 from wattdock.host.gpus import inventory
 from wattdock.host.selection import Surroundings, choose_gpus
 from wattdock.metering.nvml import NvmlMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from wattdock.checks.doctor.finding import Finding
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.execution.progress import Progress
     from wattdock.host.gpus import GpuInfo, GpuInventory
 
 RECORDED_S = 2.0
 
 
 def examine(
-    config: ExperimentConfig, *, output_dir: Path, home: Path, with_engine: bool, progress: Progress
+    config: ExperimentConfig, *, output_dir: Path, home: Path, with_engine: bool, say: Callable[[str], None]
 ) -> Iterable[Finding]:
     """Yield every finding, as soon as it is known.
 
@@ -49,7 +48,7 @@ def examine(
     has_gpus = not isinstance(found, str) and bool(found.gpus)
     yield from container_findings(config.backend, gpus=has_gpus)
     if with_engine:
-        yield from _engine(config, output_dir=output_dir, home=home, progress=progress)
+        yield from _engine(config, output_dir=output_dir, home=home, say=say)
 
 
 def _inventory() -> GpuInventory | str:
@@ -107,10 +106,10 @@ def gpus_asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[GpuInf
     return [gpu for gpu in found.gpus if gpu.index in config.gpus or gpu.uuid in config.gpus]
 
 
-def _engine(config: ExperimentConfig, *, output_dir: Path, home: Path, progress: Progress) -> Iterable[Finding]:
+def _engine(config: ExperimentConfig, *, output_dir: Path, home: Path, say: Callable[[str], None]) -> Iterable[Finding]:
     try:
         ready = preflight(config, survey(), output_dir=output_dir, home=home)
-        yield from engine_findings(ready, progress)
+        yield from engine_findings(ready, say)
     except WattdockError as error:
         seen, _, advice = str(error).partition("; ")
         yield fail(config.backend, seen, advice or "see the lines above")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.config.placement import Split
 from wattdock.inputs.estimate.estimate import sized
 from wattdock.inputs.estimate.fit import Demand
-from wattdock.unknown import all_known, known_sum
+from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

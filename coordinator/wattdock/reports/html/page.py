@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.analysis.energy_schema import BOUNDARY_STATEMENT, NET_MEANING
+from wattdock.analysis.environment_diff import ENGINE, PACKAGE
 from wattdock.errors import ConfigError, StoreError
-from wattdock.reports.environment_diff import ENGINE, PACKAGE
 from wattdock.reports.html.chart import plain
 from wattdock.reports.html.charts import charts
 from wattdock.reports.html.sources import energy_method, power_method

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.reports.environment_diff import ABSENT, differing, everything, shared
+from wattdock.analysis.environment_diff import ABSENT, differing, everything, shared
 from wattdock.reports.words import NOTHING, fallback_text, figure_text, number, seconds_text, where_apart
 
 if TYPE_CHECKING:

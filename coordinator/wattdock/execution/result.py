@@ -9,7 +9,6 @@ from wattdock.analysis.compute import compute
 from wattdock.analysis.conditions import gpu_conditions
 from wattdock.analysis.data_parallel import data_parallel
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.environment import environment, used_uuids, why_no_sum
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.multi_gpu import multi_gpu
@@ -21,6 +20,7 @@ from wattdock.analysis.statistics import statistical_j, statistics
 from wattdock.analysis.windows import windows
 from wattdock.analysis.worst_restart import worst_restart
 from wattdock.checks.audit import Declared, Measured, audit
+from wattdock.execution.environment import environment, used_uuids, why_no_sum
 from wattdock.records.restart import INTERRUPTED, clocks_of
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.analysis.result_schema import Failure
+    from wattdock.checks.preflight import Ready
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.execution.preflight import Ready
     from wattdock.inputs.models import ModelFolder
-    from wattdock.records.restart import RestartRecord, Span
+    from wattdock.metering.timeline import Span
+    from wattdock.records.failure import Failure
+    from wattdock.records.restart import RestartRecord
 
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}

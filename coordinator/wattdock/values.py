@@ -1,8 +1,10 @@
-"""Figures of which one may be unknown: what is made of them is then unknown too, and never a part of it. Pure."""
+"""Values that results are made of: a sum with an unknown part is unknown, and what is stored never changes. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,3 +24,10 @@ def known_sum(values: Iterable[Number | None]) -> Number | None:
     """Return the sum, 0 of nothing; None where one of the values is."""
     known = all_known(values)
     return None if known is None else sum(known)
+
+
+class Stored(BaseModel):
+    """A part of a stored result: frozen, without unknown keys; a field with an alias may be given by its name."""
+
+    # Where a field may hold anything, infinity would become null without `strings`.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="strings")

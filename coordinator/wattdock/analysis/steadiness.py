@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.config.experiment import IdleSpec, WarmUpSpec
-    from wattdock.metering.timeline import GpuTimeline, Timeline
-    from wattdock.records.restart import Span, WarmUpSample
+    from wattdock.metering.timeline import GpuTimeline, Span, Timeline
+    from wattdock.records.restart import WarmUpSample
 
 S_PER_MIN = 60.0
 # A slope needs a few points, or noise passes for a trend and a trend for noise.

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError, WattdockError
-from wattdock.execution.schedule import load_key
 from wattdock.host.folders import require_writable
 from wattdock.host.gpus import inventory
 from wattdock.host.leases import CPU, holders
@@ -34,11 +33,10 @@ from wattdock.launch.variables import given_settings
 from wattdock.metering.choice import choose_meter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.config.experiment import ExperimentConfig
-    from wattdock.execution.progress import Progress
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
     from wattdock.host.machine import Machine
@@ -158,7 +156,7 @@ class Ready:
         return "cuda" if self.gpus else "cpu"
 
     @contextmanager
-    def launcher(self, progress: Progress) -> Iterator[Launcher]:
+    def launcher(self, say: Callable[[str], None]) -> Iterator[Launcher]:
         """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
         if containers := self.launch.containers:
             yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=self.config.container)
@@ -166,7 +164,7 @@ class Ready:
         if self.python:
             yield ProcessLauncher(self.python, keep_pythonpath=True)
             return
-        with environment_in_use(self.runner_dir, variant=self.variant, progress=progress.say) as python:
+        with environment_in_use(self.runner_dir, variant=self.variant, progress=say) as python:
             yield ProcessLauncher(python)
 
     def new_meter(self) -> Meter:
@@ -262,7 +260,7 @@ def _for_its_workload(config: ExperimentConfig, checked: Ready | WattdockError, 
 
 def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
     """Return what is equal for experiments that pass or fail preflight together."""
-    return load_key(config), config.prompts.model_dump_json()
+    return config.load_key, config.prompts.model_dump_json()
 
 
 def _checked(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready | WattdockError:

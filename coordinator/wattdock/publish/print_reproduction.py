@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.quantities import ENERGY
-from wattdock.reports.bundle import plain
+from wattdock.publish.print_bundle import plain
 from wattdock.reports.terminal import Sheet, console
 from wattdock.reports.words import where_apart
 

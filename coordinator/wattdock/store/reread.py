@@ -8,11 +8,11 @@ import numpy as np
 
 from wattdock.errors import StoreError
 from wattdock.metering.findings import period_s
-from wattdock.metering.timeline import GpuTimeline, LagModel, Series, Ticks, Timeline
-from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, Span, TokenSeries
-from wattdock.records.tables import BRACKETS, CLOCK, COUNTER, TOKENS
+from wattdock.metering.timeline import GpuTimeline, LagModel, Series, Span, Ticks, Timeline
+from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, TokenSeries
 from wattdock.store.folders import REQUESTS, TIMELINE
-from wattdock.unknown import known_sum
+from wattdock.store.tables import BRACKETS, CLOCK, COUNTER, TOKENS
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from pathlib import Path

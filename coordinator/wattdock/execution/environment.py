@@ -7,6 +7,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
+from wattdock.analysis.environment_diff import ABSENT, differing
 from wattdock.clock import NS_PER_S
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
@@ -23,12 +24,11 @@ from wattdock.records.environment import (
     Topology,
 )
 from wattdock.records.restart import clocks_of
-from wattdock.reports.environment_diff import ABSENT, differing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.execution.preflight import Ready
+    from wattdock.checks.preflight import Ready
     from wattdock.host.gpus import GpuInfo
     from wattdock.inputs.models import ModelFolder
     from wattdock.records.environment import RunnerEnvironment

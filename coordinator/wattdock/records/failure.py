@@ -1,0 +1,25 @@
+"""Why an experiment did not finish."""
+
+from __future__ import annotations
+
+from wattdock.values import Stored
+
+
+class Failure(Stored):
+    """Why an experiment has no full result.
+
+    Attributes:
+        kind: Class of the error, for instance "RunnerError".
+        stage: What was being done: "launch", "load", "warm-up", "pass 2", ….
+        log_tail: The runner's last lines.
+        cause: What it was, where it could be told; see `wattdock.launch.failures`.
+        advice: What helps against that.
+    """
+
+    kind: str
+    message: str
+    stage: str
+    exit_code: int
+    log_tail: str = ""
+    cause: str | None = None
+    advice: str | None = None
