@@ -128,7 +128,7 @@ class LiveEngine:
             vocab_size=self._vocab_size,
         )
         spec = WorkloadSpec(batch_size=size.in_flight, max_output_tokens=size.output_tokens, arrival=size.arrival)
-        workload = wire.workload(
+        workload = wire.pass_workload(
             spec, ignore_eos=True, min_requests=requests, seed=int(way), settle_s=0, min_duration_s=spec.min_duration_s
         )
         # What a bare pass does not keep, it cannot return.

@@ -15,7 +15,7 @@ from wattdock.execution.journal import read_journal
 from wattdock.execution.record_file import read_served
 from wattdock.execution.study_folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
 from wattdock.store.folders import REQUESTS, RESULT, load_result
-from wattdock.store.select import Row, without_superseded
+from wattdock.store.selection import Row, without_superseded
 from wattdock.store.tables import requests_table
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ def megabyte_pass() -> tuple[pb.Workload, PromptSet, int]:
     count = round(len(drawn.items) * PASS_BYTES / wire_bytes(drawn))
     prompts = replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count])
     spec = WorkloadSpec(batch_size=count, max_output_tokens=1)
-    load = wire.workload(
+    load = wire.pass_workload(
         spec, ignore_eos=True, min_requests=count, seed=0, settle_s=0, min_duration_s=spec.min_duration_s
     )
     return load, prompts, wire_bytes(prompts)

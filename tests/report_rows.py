@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from wattdock.analysis.result_schema import ExperimentResult
 from wattdock.store.folders import TIMELINE
-from wattdock.store.select import Row
+from wattdock.store.selection import Row
 from wattdock.store.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
 
 if TYPE_CHECKING:

@@ -20,20 +20,19 @@ from wattdock.text import json_text
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
 NO_OUTPUT = {
-    "bundle/study_file.py",
+    "checks/preflight.py",
     "config/expand.py",
     "config/experiment.py",
-    "images/labels.py",
-    "json_text.py",
-    "models/gguf_folder.py",
-    "models/shapes.py",
-    "plan.py",
-    "preflight.py",
-    "prompts.py",
-    "results/views.py",
-    "scaling/points.py",
-    "study/record_file.py",
-    "wire.py",
+    "execution/record_file.py",
+    "inputs/models/gguf_folder.py",
+    "inputs/models/shapes.py",
+    "inputs/prompts.py",
+    "launch/images/labels.py",
+    "publish/study_file.py",
+    "reports/scaling_points.py",
+    "runner/wire.py",
+    "store/views.py",
+    "text.py",
 }
 
 

@@ -24,6 +24,7 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
     import warnings
     from pathlib import Path
 
-    from wattdock.store.query import Filters, select
+    from wattdock.store import Filters
+    from wattdock.store import selection as select
 
     return select(Path(path), Filters(), tell=lambda one: warnings.warn(str(one), stacklevel=5))

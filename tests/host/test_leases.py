@@ -17,7 +17,7 @@ import pytest
 from unprivileged import UID, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.host import lease_folder as folders
+from wattdock.host import lease_location as folders
 from wattdock.host import leases
 from wattdock.host.leases import CPU, MACHINE, Wanted, held, holders
 
@@ -211,7 +211,7 @@ def as_user(code: str, folder: Path) -> str:
     """What a lease attempt says as an unprivileged user."""
     attempt = (
         "from pathlib import Path\nfrom wattdock.errors import PreflightError\n"
-        f"from wattdock.host.lease_folder import ready_folder\nfrom wattdock.host.leases import Wanted, held\n"
+        f"from wattdock.host.lease_location import ready_folder\nfrom wattdock.host.leases import Wanted, held\n"
         f"folder = Path({str(folder)!r})\ntry:\n    {code}\nexcept PreflightError as error:\n    print(error)\n"
     )
     home = folder.parent
@@ -276,7 +276,8 @@ def test_a_full_or_read_only_file_system_is_a_clear_error_and_holds_nothing(
     fill = f"dd if=/dev/zero of={folder}/filler bs=4k count=1 status=none" if options == "size=4k" else "true"
     attempt = (
         "from pathlib import Path\nfrom wattdock.errors import PreflightError\nimport sys\n"
-        "from wattdock.host.lease_folder import ready_folder\nfrom wattdock.host.leases import Wanted, held, holders\n"
+        "from wattdock.host.lease_location import ready_folder\n"
+        "from wattdock.host.leases import Wanted, held, holders\n"
         f"folder = Path(sys.argv[1])\ntry:\n    {TAKE}\nexcept PreflightError as error:\n"
         "    print(error, holders(folder))\n"
     )

@@ -19,7 +19,7 @@ from wattdock.reports.html.page import page, write_page
 from wattdock.reports.points import pareto_front, points
 from wattdock.reports.timelines import Trace, thin, timelines, to_its_end
 from wattdock.store.folders import load_result
-from wattdock.store.select import Row, chosen_rows
+from wattdock.store.selection import Row, chosen_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from wattdock.store.tables import COUNTER
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.store.select import Row
+    from wattdock.store.selection import Row
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WITHOUT = {"energy.source": "integrated_power", f"energy.meter.{UUID}.source": "integrated_power"}

@@ -12,7 +12,7 @@ from stored_results import bundled, stored
 
 from wattdock.errors import StoreError
 from wattdock.publish.verify import opener
-from wattdock.store.select import chosen_rows
+from wattdock.store.selection import chosen_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from wattdock.publish.verify import opener
-from wattdock.store.select import chosen_rows
+from wattdock.store.selection import chosen_rows
 with ExitStack() as unpacked:
     [row] = chosen_rows([sys.argv[1]], Path("results"), opener(unpacked))
 print(row.folder.name, "duckdb" in sys.modules)

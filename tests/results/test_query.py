@@ -19,7 +19,7 @@ from wattdock.analysis.result_schema import SCHEMA_VERSION
 from wattdock.errors import ConfigError, StoreError
 from wattdock.store.folders import load_result
 from wattdock.store.query import Filters, query, select, unreadable, write_csv, write_parquet
-from wattdock.store.select import Row, replacement
+from wattdock.store.selection import Row, replacement
 from wattdock.store.upgrade import UPGRADES
 
 SAMPLES = Path(__file__).with_name("samples")

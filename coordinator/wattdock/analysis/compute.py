@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.derived_schema import Compute
-from wattdock.host.peaks import peak_of, why_no_peak
-from wattdock.inputs.estimate.architecture import UnknownArchitectureError
-from wattdock.inputs.estimate.flops import METHOD, Decoder, decoder, kv_bytes_read, request_flops
+from wattdock.host import peak_of, why_no_peak
+from wattdock.inputs import METHOD, Decoder, UnknownArchitectureError, decoder, kv_bytes_read, request_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.records.environment import EnvironmentSnapshot
-    from wattdock.records.restart import MeasuredPass, RequestRecord
+    from wattdock.records import EnvironmentSnapshot, MeasuredPass, RequestRecord
 
 EXECUTED_REASON = "no engine says how much padding and recomputation it did"
 

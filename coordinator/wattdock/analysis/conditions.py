@@ -9,8 +9,7 @@ import numpy as np
 from wattdock.analysis.conditions_schema import GpuConditions
 from wattdock.analysis.steadiness import series_values
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import POWER_LAG
-from wattdock.metering.timeline import Span
+from wattdock.metering import POWER_LAG, Span
 from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis.joules import SpanJoules
-    from wattdock.metering.timeline import GpuTimeline, Series
-    from wattdock.records.restart import RestartRecord
+    from wattdock.metering import GpuTimeline, Series
+    from wattdock.records import RestartRecord
 
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
 # Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently. More

@@ -9,16 +9,15 @@ import numpy as np
 
 from wattdock.analysis.energy_schema import CrossCheck, HostEnergy, WindowCheck
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import MAX_GAP_S, MJ_PER_J
-from wattdock.metering.timeline import Span
+from wattdock.metering import MAX_GAP_S, MJ_PER_J, Span
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.analysis.joules import SpanJoules
-    from wattdock.metering.timeline import Series, Ticks, Timeline, Window
-    from wattdock.records.restart import MeasuredPass, RestartRecord
+    from wattdock.metering import Series, Ticks, Timeline, Window
+    from wattdock.records import MeasuredPass, RestartRecord
 
 # A counter read within this time of a change may have seen either side of it: the call's length and the counter's lag.
 EDGE_NS = 20_000_000

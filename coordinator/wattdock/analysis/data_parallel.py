@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis.data_parallel_schema import SCALING, DataParallel, ReplicaShare
 from wattdock.analysis.joules import combined_timing_j
-from wattdock.metering.timeline import Span
+from wattdock.metering import Span
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.energy_schema import EnergyResult
     from wattdock.analysis.joules import SpanJoules
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.records.restart import MeasuredPass, ReplicaPass, RestartRecord
+    from wattdock.config import ExperimentConfig
+    from wattdock.records import MeasuredPass, ReplicaPass, RestartRecord
 
 
 def data_parallel(

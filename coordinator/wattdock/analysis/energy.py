@@ -11,7 +11,7 @@ from wattdock.analysis.cross_check import cross_check, host_energy, host_joules
 from wattdock.analysis.energy_schema import CpuEstimate, EnergyResult, MeterFact, PassEnergy, Uncertainty
 from wattdock.analysis.joules import SpanJoules, combined_timing_j
 from wattdock.analysis.processes import processes_seen
-from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering import COUNTER_LAG
 from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.result_schema import Performance
-    from wattdock.metering.timeline import GpuTimeline, Timeline
-    from wattdock.records.restart import MeasuredPass, RestartRecord
+    from wattdock.metering import GpuTimeline, Timeline
+    from wattdock.records import MeasuredPass, RestartRecord
 
 
 @dataclass(frozen=True)

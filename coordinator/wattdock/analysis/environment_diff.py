@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config.experiment import NOT_IDENTITY
+from wattdock.config import NOT_IDENTITY
 from wattdock.text import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.records.environment import EnvironmentSnapshot
+    from wattdock.records import EnvironmentSnapshot
 
 UNKNOWN, ABSENT = "unknown", "–"
 ENGINE, PACKAGE, VARIABLE = "engine: ", "package: ", "variable: "

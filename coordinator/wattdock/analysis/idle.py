@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from wattdock.config.experiment import IdleSpec
-    from wattdock.metering.curve import SpanEnergy
-    from wattdock.metering.timeline import GpuTimeline, Span
-    from wattdock.records.restart import RestartRecord
+    from wattdock.config import IdleSpec
+    from wattdock.metering import GpuTimeline, Span, SpanEnergy
+    from wattdock.records import RestartRecord
 
 IDLE_SPANS: dict[str, Literal["empty", "loaded_before", "loaded_after"]] = {
     "idle-empty": "empty",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.metering.curve import EnergyCurve
+from wattdock.metering import EnergyCurve
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.metering.curve import SpanEnergy
-    from wattdock.metering.timeline import GpuTimeline, Span, Timeline
+    from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.energy_schema import EnergyResult
     from wattdock.analysis.result_schema import Performance
-    from wattdock.records.restart import RestartRecord
+    from wattdock.records import RestartRecord
 
 
 def multi_gpu(

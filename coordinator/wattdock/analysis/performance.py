@@ -14,7 +14,7 @@ from wattdock.values import all_known, known_sum
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.records.restart import MeasuredPass, RequestRecord
+    from wattdock.records import MeasuredPass, RequestRecord
 
 
 def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | None) -> Performance | None:

@@ -10,14 +10,14 @@ import numpy as np
 from wattdock.analysis.conditions_schema import Phases
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.procedure import tokens_between
-from wattdock.metering.timeline import Span
+from wattdock.metering import Span
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.analysis.joules import Joules, SpanJoules
-    from wattdock.records.restart import GeneratedPass, RestartRecord
+    from wattdock.records import GeneratedPass, RestartRecord
 
 # Below these a phase's energy is a guess about where inside a tick it began.
 MIN_TICKS = 20

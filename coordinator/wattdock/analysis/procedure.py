@@ -12,15 +12,15 @@ from wattdock.analysis.performance import is_scheduled
 from wattdock.analysis.procedure_schema import Drift, Procedure, WarmUpSeen
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import Span
+from wattdock.metering import Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.config.experiment import WarmUpSpec
-    from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord
+    from wattdock.config import WarmUpSpec
+    from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord
 
 # A batch boundary further from a pass's middle than this share of it does not make halves.
 MAX_OFF_MIDDLE = 0.2

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.energy_schema import GpuProcessSeen
-from wattdock.records.restart import clocks_of
+from wattdock.records import clocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.metering.timeline import GpuProcess
-    from wattdock.records.restart import RestartRecord
+    from wattdock.metering import GpuProcess
+    from wattdock.records import RestartRecord
 
 
 def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:

@@ -13,8 +13,7 @@ from wattdock.analysis.data_parallel_schema import DataParallel
 from wattdock.analysis.derived_schema import Compute, Statistics
 from wattdock.analysis.energy_schema import EnergyResult, MultiGPUMetrics
 from wattdock.analysis.procedure_schema import Procedure
-from wattdock.records.environment import EnvironmentSnapshot
-from wattdock.records.failure import Failure
+from wattdock.records import EnvironmentSnapshot, Failure
 from wattdock.values import Stored
 
 SCHEMA_VERSION = 3

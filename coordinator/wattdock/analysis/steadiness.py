@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import EnergyCurve, span_energy
+from wattdock.metering import EnergyCurve, span_energy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.config.experiment import IdleSpec, WarmUpSpec
-    from wattdock.metering.timeline import GpuTimeline, Span, Timeline
-    from wattdock.records.restart import WarmUpSample
+    from wattdock.config import IdleSpec, WarmUpSpec
+    from wattdock.metering import GpuTimeline, Span, Timeline
+    from wattdock.records import WarmUpSample
 
 S_PER_MIN = 60.0
 # A slope needs a few points, or noise passes for a trend and a trend for noise.

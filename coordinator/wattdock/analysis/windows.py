@@ -16,8 +16,7 @@ from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.procedure import tokens_between
 from wattdock.analysis.windows_schema import WindowFigure, WindowSummary
 from wattdock.clock import NS_PER_S
-from wattdock.metering.curve import MJ_PER_J
-from wattdock.metering.timeline import Span
+from wattdock.metering import MJ_PER_J, Span
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.metering.timeline import Timeline
-    from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord
+    from wattdock.metering import Timeline
+    from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
 # An engine hands a finished request out and takes the next one between two steps.

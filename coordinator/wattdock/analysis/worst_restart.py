@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.energy import Gpus
     from wattdock.analysis.joules import SpanJoules
-    from wattdock.metering.timeline import Span
-    from wattdock.records.restart import RestartRecord
+    from wattdock.metering import Span
+    from wattdock.records import RestartRecord
 
 # A list is asked for as a pass begins, and when its results are here, a second and more after its end.
 LIST_REACH_NS = 5 * NS_PER_S

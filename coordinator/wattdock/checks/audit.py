@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.result_schema import Audit, Check
+from wattdock.analysis import Audit, Check
 from wattdock.checks.audit_gpus import gpu_checks
 from wattdock.checks.audit_procedure import procedure_checks
 from wattdock.checks.audit_sharing import sharing_checks
@@ -17,14 +17,9 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.derived_schema import Compute, Statistics
-    from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.analysis.procedure_schema import Procedure
-    from wattdock.analysis.result_schema import Performance
-    from wattdock.analysis.worst_restart_schema import WorstRestart
-    from wattdock.config.experiment import IdleSpec, WarmUpSpec
-    from wattdock.records.environment import ClockFacts, ConditionChange, EnvironmentSnapshot
-    from wattdock.records.failure import Failure
+    from wattdock.analysis import Compute, EnergyResult, Performance, Procedure, Statistics, WorstRestart
+    from wattdock.config import IdleSpec, WarmUpSpec
+    from wattdock.records import ClockFacts, ConditionChange, EnvironmentSnapshot, Failure
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis.result_schema import Check
+from wattdock.analysis import Check
 from wattdock.checks.audit_procedure import idle_missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.conditions_schema import GpuConditions
-    from wattdock.analysis.derived_schema import Compute
-    from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.analysis.worst_restart_schema import WorstRestart
-    from wattdock.records.environment import EnvironmentSnapshot
+    from wattdock.analysis import Compute, EnergyResult, GpuConditions, WorstRestart
+    from wattdock.records import EnvironmentSnapshot
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")

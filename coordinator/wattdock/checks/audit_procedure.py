@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.quantities import by_restart
-from wattdock.analysis.result_schema import Check
-from wattdock.config.experiment import IdleSpec, WarmUpSpec
+from wattdock.analysis import Check, by_restart
+from wattdock.config import IdleSpec, WarmUpSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.derived_schema import Statistics
-    from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.analysis.procedure_schema import Procedure
-    from wattdock.analysis.result_schema import Performance
+    from wattdock.analysis import EnergyResult, Performance, Procedure, Statistics
 
 MIN_RESTARTS = 3
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.result_schema import Check
+from wattdock.analysis import Check
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.energy_schema import EnergyResult, GpuProcessSeen
-    from wattdock.analysis.worst_restart_schema import WorstRestart
-    from wattdock.records.environment import EnvironmentSnapshot
+    from wattdock.analysis import EnergyResult, GpuProcessSeen, WorstRestart
+    from wattdock.records import EnvironmentSnapshot
 
 FIGURE_PROCESSES = 3
 # The name of a check that says more than that a figure may not be published: it was slower than it is.

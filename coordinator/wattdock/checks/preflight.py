@@ -10,45 +10,45 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError, WattdockError
-from wattdock.host.folders import require_writable
-from wattdock.host.gpus import inventory
-from wattdock.host.leases import CPU, holders
-from wattdock.host.machine import describe_machine
-from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
-from wattdock.inputs.estimate.experiment import WEIGHTS_ONLY, memory_fit
-from wattdock.inputs.models import check_model
-from wattdock.inputs.models.figures import known_figures
-from wattdock.inputs.prompts import check_prompts
-from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import NoContainersError, find_containers
-from wattdock.launch.environment import environment_in_use
-from wattdock.launch.images.lock import lock_path, read_lock
-from wattdock.launch.images.locked import find_locked
-from wattdock.launch.interpreter import check_python
-from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.protocol import LaunchSpec
-from wattdock.launch.runners import find_runner
-from wattdock.launch.socket_folder import make_socket_folder
-from wattdock.launch.variables import given_settings
-from wattdock.metering.choice import choose_meter
+from wattdock.host import (
+    CPU,
+    Surroundings,
+    choose_gpus,
+    describe_machine,
+    gpu_warnings,
+    gpus_asked,
+    holders,
+    inventory,
+    require_writable,
+    why_occupied,
+)
+from wattdock.inputs import WEIGHTS_ONLY, check_model, check_prompts, known_figures, memory_fit
+from wattdock.launch import (
+    DockerLauncher,
+    LaunchSpec,
+    NoContainersError,
+    ProcessLauncher,
+    check_python,
+    environment_in_use,
+    find_containers,
+    find_locked,
+    find_runner,
+    given_settings,
+    lock_path,
+    make_socket_folder,
+    read_lock,
+)
+from wattdock.metering import choose_meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.host.gpus import GpuInfo, GpuInventory
-    from wattdock.host.leases import Holder
-    from wattdock.host.machine import Machine
-    from wattdock.inputs.estimate.experiment import MemoryFit
-    from wattdock.inputs.estimate.fit import Demand
-    from wattdock.launch.engine import Containers
-    from wattdock.launch.environment import Variant
-    from wattdock.launch.images.lock import ReadLock
-    from wattdock.launch.images.locked import Pin
-    from wattdock.launch.protocol import Launcher
-    from wattdock.metering.choice import MeterChoice
-    from wattdock.metering.protocol import Meter
+    from wattdock.config import ExperimentConfig
+    from wattdock.host import GpuInfo, GpuInventory, Holder, Machine
+    from wattdock.inputs import Demand, MemoryFit
+    from wattdock.launch import Containers, Launcher, Pin, ReadLock, Variant
+    from wattdock.metering import Meter, MeterChoice
 
 # A runner that has just ended may be on its GPU for a moment still.
 TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5

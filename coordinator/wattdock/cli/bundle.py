@@ -35,10 +35,9 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
-    from wattdock.host.folders import wattdock_home
-    from wattdock.publish.create import Wishes
-    from wattdock.publish.create import create as make
-    from wattdock.publish.print_bundle import print_created
+    from wattdock.host import wattdock_home
+    from wattdock.publish import Wishes, print_created
+    from wattdock.publish import create as make
 
     wishes = Wishes(
         title=title,
@@ -58,8 +57,8 @@ def create(
 @app.command()
 def verify(bundle: Bundle, as_json: Json = False) -> None:
     """See that a bundle is what was bundled, and says what its results say; exit code 7 where one byte is not."""
-    from wattdock.publish.print_bundle import print_verified
-    from wattdock.publish.verify import verify as check
+    from wattdock.publish import print_verified
+    from wattdock.publish import verify as check
 
     found = check(bundle)
     if as_json:
@@ -71,8 +70,8 @@ def verify(bundle: Bundle, as_json: Json = False) -> None:
 @app.command()
 def show(bundle: Bundle, as_json: Json = False) -> None:
     """Show what is in a bundle, once it was verified."""
-    from wattdock.publish.print_bundle import print_bundle
-    from wattdock.publish.verify import verify as check
+    from wattdock.publish import print_bundle
+    from wattdock.publish import verify as check
 
     found = check(bundle)
     if as_json:

@@ -26,9 +26,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say whether two sets of results differ, by how much, and in what else they do."""
-    from wattdock.reports.comparison_table import print_comparison, print_comparison_json
-    from wattdock.reports.pairs import compare as compare_rows
-    from wattdock.reports.regression import Outcome, judge
+    from wattdock.reports import Outcome, judge, print_comparison, print_comparison_json
+    from wattdock.reports import compare as compare_rows
 
     allowed = None if max_regression is None else share(max_regression, "--max-regression")
     with stored([first], output_dir) as one, stored([second], output_dir) as other:

@@ -11,10 +11,9 @@ from wattdock.errors import ConfigError, ExitCode, WattdockError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.config.placement import EngineMemory
-    from wattdock.inputs.estimate.against import Comparison
-    from wattdock.inputs.estimate.answer import Gpu
+    from wattdock.analysis import ExperimentResult
+    from wattdock.config import EngineMemory
+    from wattdock.inputs import Comparison, Gpu
 
 Model = Annotated[str | None, typer.Argument(help="A known model, OWNER/NAME of the hub, ./folder, or shape:NAME.")]
 Gpus = Annotated[list[str] | None, typer.Option("--gpu", help="H100-80GB, …; none: this machine's, else all known.")]
@@ -44,17 +43,13 @@ def estimate(
     as_json: Json = False,
 ) -> None:
     """Say what a model takes of a GPU's memory, and how few GPUs hold it; exit code 3 where a given split cannot."""
-    from wattdock.config.placement import Split
-    from wattdock.host.folders import wattdock_home
-    from wattdock.inputs.estimate.answer import answer
-    from wattdock.inputs.estimate.architecture import UnknownArchitectureError
-    from wattdock.inputs.estimate.estimate import sized
-    from wattdock.inputs.estimate.fit import Demand
-    from wattdock.inputs.models.figures import figures_of
-    from wattdock.reports.estimate import print_answer, print_comparison, print_known
+    from wattdock.config import Split
+    from wattdock.host import wattdock_home
+    from wattdock.inputs import Demand, UnknownArchitectureError, answer, figures_of, sized
+    from wattdock.reports import print_answer, print_estimate_comparison, print_known
 
     if against:
-        print_comparison(_comparisons(against, output_dir), as_json=as_json)
+        print_estimate_comparison(_comparisons(against, output_dir), as_json=as_json)
         return
     if model is None:
         print_known(as_json=as_json)
@@ -88,12 +83,9 @@ def _comparisons(named: "Sequence[str]", output_dir: Path) -> "list[Comparison]"
 
 
 def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
-    from wattdock.config.experiment import ModelSpec
-    from wattdock.config.sections.base import section_class
-    from wattdock.host.folders import wattdock_home
-    from wattdock.inputs.estimate.against import compare
-    from wattdock.inputs.estimate.architecture import UnknownArchitectureError
-    from wattdock.inputs.models.figures import figures_of, known_figures
+    from wattdock.config import ModelSpec, section_class
+    from wattdock.host import wattdock_home
+    from wattdock.inputs import UnknownArchitectureError, compare, figures_of, known_figures
 
     model, environment = ModelSpec.model_validate(result.config["model"]), result.environment
     if environment is None or not environment.engine_args:
@@ -110,8 +102,8 @@ def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
 
 
 def _engine(backend: str) -> "EngineMemory":
-    from wattdock.config.sections.base import section_class
-    from wattdock.launch.runners import find_runner
+    from wattdock.config import section_class
+    from wattdock.launch import find_runner
 
     find_runner(backend)
     if (engine := section_class(backend)().memory()) is None:
@@ -121,9 +113,8 @@ def _engine(backend: str) -> "EngineMemory":
 
 def _gpus(names: "Sequence[str]") -> "list[Gpu]":
     """Return the GPUs that were named, else this machine's models, else every known one."""
-    from wattdock.host.gpu_models import gpu_model, gpu_models
-    from wattdock.host.gpus import inventory
-    from wattdock.inputs.estimate.answer import Gpu
+    from wattdock.host import gpu_model, gpu_models, inventory
+    from wattdock.inputs import Gpu
 
     if names:
         found = [gpu_model(name) for name in names]

@@ -14,8 +14,8 @@ from wattdock.errors import ExitCode
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.execution.loop import Run
+    from wattdock.analysis import ExperimentResult
+    from wattdock.execution import Run
 
 RequirePublishable = Annotated[
     bool, typer.Option("--require-publishable", help="Exit with 8 unless every result may be published.")
@@ -38,9 +38,8 @@ def run(
     retry_failed: RetryFailed = False,
 ) -> None:
     """Measure an experiment, or a whole study, and store a row for each experiment."""
-    from wattdock.execution.loop import Run
-    from wattdock.execution.progress import progress_for
-    from wattdock.host.folders import wattdock_home
+    from wattdock.execution import Run, progress_for
+    from wattdock.host import wattdock_home
 
     again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
     prepared = Run(study_of(file, settings), output_dir=output_dir, home=wattdock_home(), **again)
@@ -68,10 +67,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
-    from wattdock.checks.preflight import Ready, preflight_each
-    from wattdock.execution.history import earlier_costs
-    from wattdock.host.folders import wattdock_home
-    from wattdock.reports.plan_table import print_plan
+    from wattdock.checks import Ready, preflight_each
+    from wattdock.execution import earlier_costs
+    from wattdock.host import wattdock_home
+    from wattdock.reports import print_plan
 
     study = study_of(file, settings)
     checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
@@ -98,7 +97,7 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
 
 
 def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
-    from wattdock.reports.table import print_stored
+    from wattdock.reports import print_stored
 
     if as_json:
         print_json([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored])

@@ -14,7 +14,7 @@ def gpus(
     as_json: Json = False,
 ) -> None:
     """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
-    from wattdock.reports.watch import show_gpus
+    from wattdock.reports import show_gpus
 
     if not show_gpus(watch=watch, json_lines=as_json):
         raise typer.Exit(ExitCode.PREFLIGHT)
@@ -33,12 +33,10 @@ def doctor(
     quiet: Quiet = False,
 ) -> None:
     """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
-    from wattdock.checks.doctor.cards import meter_cards
-    from wattdock.checks.doctor.examine import examine
-    from wattdock.execution.progress import progress_for
-    from wattdock.host.folders import wattdock_home
-    from wattdock.reports.cards import show_card
-    from wattdock.reports.doctor import show_findings
+    from wattdock.checks import examine, meter_cards
+    from wattdock.execution import progress_for
+    from wattdock.host import wattdock_home
+    from wattdock.reports import show_card, show_findings
 
     config = study_of(file, settings).experiments[0]
     home, progress = wattdock_home(), progress_for(quiet=quiet)
@@ -56,8 +54,8 @@ def reap(
     every: Annotated[float | None, typer.Option(min=1, help="Go on, and look again after so many seconds.")] = None,
 ) -> None:
     """Remove the containers of coordinators that are gone; those of living ones stay."""
-    from wattdock.launch.orphans import reap as reap_orphans
-    from wattdock.launch.orphans import reap_for_ever
+    from wattdock.launch import reap as reap_orphans
+    from wattdock.launch import reap_for_ever
 
     if every:
         reap_for_ever(every, say=lambda line: typer.echo(line, err=True))

@@ -13,7 +13,7 @@ import typer
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.store.select import Row
+    from wattdock.store import Row
 
 # What a command's parameter defaults to that `takes` fills.
 NOTHING: Mapping[str, Any] = {}
@@ -36,8 +36,8 @@ def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[Row]"]:
         StoreError: As `chosen_rows`.
         ConfigError: As `chosen_rows`.
     """
-    from wattdock.publish.verify import opener
-    from wattdock.store.select import chosen_rows
+    from wattdock.publish import opener
+    from wattdock.store import chosen_rows
 
     with ExitStack() as unpacked:
         yield chosen_rows(named, output_dir, opener(unpacked))

@@ -24,17 +24,17 @@ def plot(
         raise ConfigError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
     if width not in WIDTHS:
         raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
-    from wattdock.reports.points import points
+    from wattdock.reports import points
     from wattdock.text import pluralize
 
     with stored(named, output_dir) as rows:
         found = points(rows)
         if kind == "table":
-            from wattdock.reports.paper_table import write_table
+            from wattdock.reports import write_table
 
             write_table(found, output)
         else:
-            from wattdock.reports.figures import draw
+            from wattdock.reports import draw
 
             draw(kind, found, output, width=width)
     typer.echo(f"{kind} of {pluralize(len(found), 'result')} in {output}")

@@ -17,7 +17,7 @@ def report(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
-    from wattdock.reports.html.page import write_page
+    from wattdock.reports import write_page
     from wattdock.text import pluralize
 
     replaced = ", which replaced another page" if output.exists() else ""

@@ -13,8 +13,7 @@ from wattdock.text import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.publish.reproduce import Reproduction
-    from wattdock.publish.reproduction import Comparison
+    from wattdock.publish import Comparison, Reproduction
 
 Margin = Annotated[str, typer.Option(help="Largest difference that does not matter: 5% or 0.05.")]
 Python = Annotated[Path | None, typer.Option(help="Interpreter that has the backend's packages already.")]
@@ -35,10 +34,9 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Measure a bundle's experiments again here, and say of each whether it is equivalent; exit code 9: not all are."""
-    from wattdock.execution.progress import progress_for
-    from wattdock.host.folders import wattdock_home
-    from wattdock.publish.reproduce import Local, prepare
-    from wattdock.publish.verify import opened
+    from wattdock.execution import progress_for
+    from wattdock.host import wattdock_home
+    from wattdock.publish import Local, opened, prepare
 
     if not (wanted := share(margin, "--margin")):
         raise ConfigError(
@@ -56,7 +54,7 @@ def reproduce(
 
 
 def _show(ready: "Reproduction", *, margin: float, as_json: bool) -> "Sequence[Comparison]":
-    from wattdock.publish.print_reproduction import print_comparisons
+    from wattdock.publish import print_comparisons
 
     comparisons = ready.comparisons(margin=margin)
     if as_json:

@@ -12,7 +12,7 @@ from wattdock.errors import ConfigError
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
-    from wattdock.store.query import Filters, LeftOut
+    from wattdock.store import Filters, LeftOut
 
 app = typer.Typer(
     help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
@@ -47,8 +47,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Show stored results, the latest first."""
-    from wattdock.reports.listing import SHOWN, print_results, print_rows_json
-    from wattdock.store.query import select
+    from wattdock.reports import SHOWN, print_results, print_rows_json
+    from wattdock.store import selection as select
 
     wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
@@ -65,8 +65,8 @@ def query(
     as_json: Json = False,
 ) -> None:
     """Ask the stored files a question in SQL."""
-    from wattdock.reports.listing import print_rows, print_rows_json
-    from wattdock.store.query import query as ask
+    from wattdock.reports import print_rows, print_rows_json
+    from wattdock.store import query as ask
 
     (print_rows_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
 
@@ -80,7 +80,8 @@ def export(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one line per stored result to a file."""
-    from wattdock.store.query import select, write_csv, write_parquet
+    from wattdock.store import selection as select
+    from wattdock.store import write_csv, write_parquet
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
@@ -98,7 +99,7 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
     """Say how far two results of one model and the same prompts generated the same tokens."""
     import dataclasses
 
-    from wattdock.reports.agreement import agreement
+    from wattdock.reports import agreement
 
     with _only(first, output_dir) as one, _only(second, output_dir) as other:
         found = agreement(one, other)
@@ -126,7 +127,7 @@ def _say_left_out(one: "LeftOut") -> None:
 
 
 def _filters(given: Filtering, output_dir: Path) -> "Filters":
-    from wattdock.store.query import Filters
+    from wattdock.store import Filters
 
     verdict = given["verdict"]
     if verdict not in (None, *VERDICTS):
@@ -140,9 +141,9 @@ def _filters(given: Filtering, output_dir: Path) -> "Filters":
 
 def _require_known(wanted: "Filters", output_dir: Path) -> None:
     """Refuse a status or a backend that no result can have: an empty list would pass for an answer."""
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.launch.runners import backends
-    from wattdock.store.query import stored_backends
+    from wattdock.analysis import ExperimentResult
+    from wattdock.launch import backends
+    from wattdock.store import stored_backends
 
     statuses = get_args(ExperimentResult.model_fields["status"].annotation)
     if wanted.status not in (None, *statuses):

@@ -19,8 +19,7 @@ def scaling(
     as_json: Json = False,
 ) -> None:
     """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
-    from wattdock.reports.scaling import print_scaling
-    from wattdock.reports.scaling_points import settings
+    from wattdock.reports import print_scaling, settings
 
     with stored(results, output_dir) as rows:
         found, left_out = settings({row.folder.name: row.result for row in rows})
@@ -30,6 +29,6 @@ def scaling(
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     print_scaling(found, left_out, as_json=as_json)
     if plot:
-        from wattdock.reports.scaling_plot import draw_scaling
+        from wattdock.reports import draw_scaling
 
         draw_scaling(found, plot)

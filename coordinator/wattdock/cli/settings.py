@@ -10,7 +10,7 @@ from wattdock.cli.options import Flag, takes
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config.expand import Study
+    from wattdock.config import Study
 
 File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment or `experiments:`; none: defaults.")]
 Settings = Mapping[str, Any]
@@ -50,7 +50,7 @@ def study_of(file: Path | None, given: Settings) -> "Study":
     Raises:
         ConfigError: A flag or the file is wrong.
     """
-    from wattdock.config.load import load_study
+    from wattdock.config import load_study
 
     settings = {name: FLAGS[name].sets for name in given if FLAGS[name].sets}
     flags = {setting: given[name] for name, setting in settings.items() if given[name] is not None}

@@ -9,7 +9,7 @@ from wattdock.errors import ConfigError
 from wattdock.text import json_text, print_json
 
 if TYPE_CHECKING:
-    from wattdock.store.select import Row
+    from wattdock.store import Row
 
 
 def show(
@@ -22,7 +22,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
-    from wattdock.store.select import is_result_itself
+    from wattdock.store import is_result_itself
 
     with stored([named], output_dir) as rows:
         if window is None:
@@ -34,8 +34,8 @@ def show(
 
 
 def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
-    from wattdock.reports.table import print_result, print_stored
-    from wattdock.store.select import replacement
+    from wattdock.reports import print_result, print_stored
+    from wattdock.store import replacement
 
     if as_json:
         # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
@@ -50,11 +50,10 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
-    from wattdock.analysis.joules import SpanJoules
-    from wattdock.analysis.windows import WINDOWS, windows
-    from wattdock.execution.environment import DIFFERENT_GPUS
-    from wattdock.reports.windows import print_windows
-    from wattdock.store.reread import load_restarts
+    from wattdock.analysis import WINDOWS, SpanJoules, windows
+    from wattdock.execution import DIFFERENT_GPUS
+    from wattdock.reports import print_windows
+    from wattdock.store import load_restarts
 
     if window not in (*WINDOWS, "all"):
         raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")

@@ -16,34 +16,36 @@ from typing import TYPE_CHECKING
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.execution.passes import Collected, Session, measure, rest
-from wattdock.host.folders import SCRATCH_LOCK
-from wattdock.host.gpus import inventory
-from wattdock.inputs.models import resolve_model
-from wattdock.inputs.prompts import check_prompts
-from wattdock.launch.failures import cause_of, oom_kills
-from wattdock.launch.log import log_tail
-from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL, place_of
-from wattdock.launch.protocol import STOPPED, LaunchSpec
-from wattdock.metering.cards import with_cards
-from wattdock.metering.timeline import Span, Timeline
-from wattdock.records.failure import Failure
-from wattdock.records.restart import INTERRUPTED
-from wattdock.runner import wire
-from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
+from wattdock.host import SCRATCH_LOCK, inventory
+from wattdock.inputs import check_prompts, resolve_model
+from wattdock.launch import (
+    ALIVE_LABEL,
+    OWNER_LABEL,
+    PLACE_LABEL,
+    STOPPED,
+    LaunchSpec,
+    cause_of,
+    log_tail,
+    oom_kills,
+    place_of,
+)
+from wattdock.metering import Span, Timeline, with_cards
+from wattdock.records import INTERRUPTED, Failure
+from wattdock.runner import PROTOCOL_VERSION, RunnerClient, check_arrival, load_request
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.analysis.steadiness import AtRest
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.analysis import AtRest
+    from wattdock.config import ExperimentConfig
     from wattdock.execution.interrupts import Interrupts
     from wattdock.execution.progress import Progress
     from wattdock.execution.row import Row
-    from wattdock.inputs.models import ModelFolder
-    from wattdock.launch.protocol import LaunchedRunner, Launcher
-    from wattdock.metering.protocol import Meter
+    from wattdock.inputs import ModelFolder
+    from wattdock.launch import LaunchedRunner, Launcher
+    from wattdock.metering import Meter
 
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
@@ -231,11 +233,11 @@ class Attempt:
         opening.spans.append(Span("launch", began_ns, now_ns()))
         say(f"runner: {described.framework} {described.framework_version}, Python {described.python_version}")
         opening.clock_checks.append(client.check_clock())
-        self._reject_each(lambda one: wire.check_arrival(one.workload, described))
+        self._reject_each(lambda one: check_arrival(one.workload, described))
         opening.stage = "load"
         say(f"loading {model.name}")
         asked = [gpu.uuid for gpu in self._ready.gpus]
-        request = wire.load_request(config, model_path=model_path, random_weights=model.random_weights, gpu_uuids=asked)
+        request = load_request(config, model_path=model_path, random_weights=model.random_weights, gpu_uuids=asked)
         opening.loaded = client.load(
             request, timeout_s=config.timeouts.load_s, progress=lambda stage: say(f"  {stage}")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattdock.records.failure import Failure
+    from wattdock.records import Failure
 
 
 class Breaker:

@@ -7,13 +7,12 @@ import platform
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
-from wattdock.analysis.environment_diff import ABSENT, differing
+from wattdock.analysis import ABSENT, differing
 from wattdock.clock import NS_PER_S
-from wattdock.config.experiment import RANDOM_WEIGHTS
+from wattdock.config import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
-from wattdock.launch.images.inputs import inputs_sha256
-from wattdock.launch.images.labels import recipe_of
-from wattdock.records.environment import (
+from wattdock.launch import inputs_sha256, recipe_of
+from wattdock.records import (
     ClockFacts,
     ConditionChange,
     ContainerFacts,
@@ -22,17 +21,16 @@ from wattdock.records.environment import (
     HostGpu,
     ModelFacts,
     Topology,
+    clocks_of,
 )
-from wattdock.records.restart import clocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.checks.preflight import Ready
-    from wattdock.host.gpus import GpuInfo
-    from wattdock.inputs.models import ModelFolder
-    from wattdock.records.environment import RunnerEnvironment
-    from wattdock.records.restart import Loaded, RestartRecord
+    from wattdock.checks import Ready
+    from wattdock.host import GpuInfo
+    from wattdock.inputs import ModelFolder
+    from wattdock.records import Loaded, RestartRecord, RunnerEnvironment
 
 BYTES_PER_GB = 1e9
 DIFFERENT_GPUS = "restarts used different GPUs"

@@ -14,10 +14,10 @@ from wattdock.clock import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wattdock.analysis.result_schema import StoredSpan
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.analysis import StoredSpan
+    from wattdock.config import ExperimentConfig
     from wattdock.execution.schedule import Groups
-    from wattdock.metering.timeline import Span
+    from wattdock.metering import Span
 
 PASS, OPENING = "pass", ("idle-empty", "launch", "load")
 # What a restart needs beside its measured passes.

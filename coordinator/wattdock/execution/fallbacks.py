@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.errors import WattdockError
-from wattdock.inputs.estimate.experiment import WEIGHTS_ONLY, memory_fit
-from wattdock.inputs.models.figures import known_figures
-from wattdock.launch.failures import CAUSES, DEATHS, MEMORY_CAUSES
+from wattdock.inputs import WEIGHTS_ONLY, known_figures, memory_fit
+from wattdock.launch import CAUSES, DEATHS, MEMORY_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.checks.preflight import Ready
+    from wattdock.analysis import ExperimentResult
+    from wattdock.checks import Ready
 
 # Anything that the failure of a process, of memory or of links between GPUs can mean; a mistake in a setting is none.
 ELIGIBLE = frozenset(cause.name for cause in CAUSES)

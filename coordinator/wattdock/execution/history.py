@@ -12,16 +12,16 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.eta import cost_of
 from wattdock.execution.row import Row
 from wattdock.execution.study_folder import PASS, RETRIED, STORED
-from wattdock.inputs.prompts import file_sha256
-from wattdock.store.folders import RESULT, load_result
+from wattdock.inputs import file_sha256
+from wattdock.store import RESULT, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.checks.preflight import Ready
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.analysis import ExperimentResult
+    from wattdock.checks import Ready
+    from wattdock.config import ExperimentConfig
     from wattdock.execution.eta import Cost
     from wattdock.execution.journal import Line
     from wattdock.execution.study_folder import StudyFolder

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
-from wattdock.analysis.result_schema import Fallback, StudyFacts
-from wattdock.checks.preflight import Ready, preflight_each, require_still_free
+from wattdock.analysis import Fallback, StudyFacts
+from wattdock.checks import Ready, preflight_each, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.attempt import Attempt
 from wattdock.execution.breaker import Breaker
@@ -35,21 +35,18 @@ from wattdock.execution.result import merge, result_row
 from wattdock.execution.resume import open_study
 from wattdock.execution.schedule import load_groups, schedule
 from wattdock.execution.study_folder import GIVEN_UP, STORED
-from wattdock.host.folders import scratch_folder
-from wattdock.host.leases import Wanted, held
-from wattdock.launch.engine import NoContainersError
-from wattdock.launch.orphans import reap
-from wattdock.records.failure import Failure
-from wattdock.store.folders import find_stored, store
+from wattdock.host import Wanted, held, scratch_folder
+from wattdock.launch import NoContainersError, reap
+from wattdock.records import Failure
+from wattdock.store import find_stored, store
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.analysis.steadiness import AtRest
-    from wattdock.config.expand import Study
+    from wattdock.analysis import AtRest, ExperimentResult
+    from wattdock.config import Study
     from wattdock.execution.fallbacks import Step
     from wattdock.execution.progress import Progress
     from wattdock.execution.record_file import Served

@@ -11,30 +11,27 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.steadiness import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.analysis import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
 from wattdock.clock import NS_PER_S, host_clock, now_ns
 from wattdock.errors import RunnerError
-from wattdock.host.cpus import cpu_times, times_around
-from wattdock.inputs.prompts import load_prompts, varied
-from wattdock.metering.curve import span_energy
-from wattdock.metering.timeline import Span
-from wattdock.records.restart import MeasuredPass, RestartRecord, WarmUpSample
-from wattdock.runner import wire
+from wattdock.host import cpu_times, times_around
+from wattdock.inputs import load_prompts, varied
+from wattdock.metering import Span, span_energy
+from wattdock.records import MeasuredPass, RestartRecord, WarmUpSample
+from wattdock.runner import pass_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.steadiness import AtRest
+    from wattdock.analysis import AtRest
     from wattdock.clock import ClockCheck
-    from wattdock.config.experiment import ExperimentConfig, IdleSpec
+    from wattdock.config import ExperimentConfig, IdleSpec
     from wattdock.execution.interrupts import Interrupts
     from wattdock.execution.progress import Progress
-    from wattdock.inputs.models import ModelFolder
-    from wattdock.metering.protocol import Meter
-    from wattdock.metering.timeline import Timeline
-    from wattdock.records.failure import Failure
-    from wattdock.records.restart import GeneratedPass, Loaded
-    from wattdock.runner.client import RunnerClient
+    from wattdock.inputs import ModelFolder
+    from wattdock.metering import Meter, Timeline
+    from wattdock.records import Failure, GeneratedPass, Loaded
+    from wattdock.runner import RunnerClient
     from wattdock_proto.v1 import runner_pb2 as pb
 
 # How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
@@ -327,7 +324,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
     prompts = varied(source, spec, pass_index=prompt_index)
     if length.one_token:
         prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
-    workload = wire.workload(
+    workload = pass_workload(
         spec,
         ignore_eos=ignores_eos(config, session.model),
         min_requests=length.min_requests,

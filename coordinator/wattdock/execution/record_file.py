@@ -26,11 +26,14 @@ from pydantic import BaseModel
 from wattdock import clock
 from wattdock.errors import StoreError
 from wattdock.files import write_whole
-from wattdock.inputs.models.folder import ModelFolder  # noqa: TC001  (read at run time, see `_hints`)
+from wattdock.inputs import ModelFolder  # noqa: TC001  (read at run time, see `_hints`)
 from wattdock.metering import timeline
-from wattdock.records import environment, failure
+from wattdock.records import (
+    RestartRecord,
+    environment,
+    failure,
+)
 from wattdock.records import restart as records
-from wattdock.records.restart import RestartRecord  # noqa: TC001
 
 # What the dataclasses' modules import for type checkers only.
 NAMES = {

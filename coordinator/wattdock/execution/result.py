@@ -5,36 +5,43 @@ from __future__ import annotations
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.compute import compute
-from wattdock.analysis.conditions import gpu_conditions
-from wattdock.analysis.data_parallel import data_parallel
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.idle import idle_baselines, idle_energy_j
-from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.multi_gpu import multi_gpu
-from wattdock.analysis.performance import performance, token_disagreements, undrained
-from wattdock.analysis.phases import phases
-from wattdock.analysis.procedure import procedure
-from wattdock.analysis.result_schema import ExperimentResult, StoredSpan
-from wattdock.analysis.statistics import statistical_j, statistics
-from wattdock.analysis.windows import windows
-from wattdock.analysis.worst_restart import worst_restart
-from wattdock.checks.audit import Declared, Measured, audit
+from wattdock.analysis import (
+    ExperimentResult,
+    Gpus,
+    SpanJoules,
+    StoredSpan,
+    compute,
+    data_parallel,
+    gpu_conditions,
+    idle_baselines,
+    idle_energy_j,
+    measured_energy,
+    multi_gpu,
+    performance,
+    phases,
+    procedure,
+    statistical_j,
+    statistics,
+    token_disagreements,
+    undrained,
+    windows,
+    worst_restart,
+)
+from wattdock.checks import Declared, Measured, audit
 from wattdock.execution.environment import environment, used_uuids, why_no_sum
-from wattdock.records.restart import INTERRUPTED, clocks_of
+from wattdock.records import INTERRUPTED, clocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
     from typing import Literal
 
-    from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.checks.preflight import Ready
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.inputs.models import ModelFolder
-    from wattdock.metering.timeline import Span
-    from wattdock.records.failure import Failure
-    from wattdock.records.restart import RestartRecord
+    from wattdock.analysis import EnergyResult
+    from wattdock.checks import Ready
+    from wattdock.config import ExperimentConfig
+    from wattdock.inputs import ModelFolder
+    from wattdock.metering import Span
+    from wattdock.records import Failure, RestartRecord
 
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}

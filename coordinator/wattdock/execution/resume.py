@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config.experiment import NOT_IDENTITY
+from wattdock.config import NOT_IDENTITY
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.journal import read_journal
 from wattdock.execution.study_folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder, named_like
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from wattdock.config.expand import Study
+    from wattdock.config import Study
     from wattdock.execution.journal import Line
 
 SHOWN = 3

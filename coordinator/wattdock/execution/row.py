@@ -10,28 +10,27 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.environment_diff import held_conditions
+from wattdock.analysis import held_conditions
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.eta import Work
 from wattdock.execution.record_file import Served
 from wattdock.execution.study_folder import PASS
-from wattdock.metering.excerpt import excerpt
-from wattdock.records.failure import Failure
-from wattdock.records.restart import INTERRUPTED, RestartRecord
+from wattdock.metering import excerpt
+from wattdock.records import INTERRUPTED, Failure, RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import Fallback
-    from wattdock.checks.preflight import Ready
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.analysis import Fallback
+    from wattdock.checks import Ready
+    from wattdock.config import ExperimentConfig
     from wattdock.execution.eta import Cost
     from wattdock.execution.passes import Collected
     from wattdock.execution.study_folder import Kept, StudyFolder
-    from wattdock.inputs.models import ModelFolder
-    from wattdock.metering.timeline import Span, Timeline, Window
+    from wattdock.inputs import ModelFolder
+    from wattdock.metering import Span, Timeline, Window
 
 # Kept of the timeline on either side of a span: idle enough to see its edges.
 MARGIN_NS = 6 * NS_PER_S

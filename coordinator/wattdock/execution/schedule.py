@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.config.expand import Study
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.config import ExperimentConfig, Study
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from wattdock.config.expand import Study
+    from wattdock.config import Study
     from wattdock.execution.eta import Cost
     from wattdock.execution.journal import Line
-    from wattdock.records.failure import Failure
+    from wattdock.records import Failure
 
 STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"
 JOURNAL_SCHEMA = 1

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import PreflightError
-from wattdock.host.lease_folder import lease_folder
+from wattdock.host.lease_location import lease_folder
 from wattdock.text import json_text
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.config.experiment import GpuCount
+from wattdock.config import GpuCount
 from wattdock.errors import PreflightError
 from wattdock.host.topology import MEANING, links_among, slow_links
 from wattdock.text import pluralize
@@ -14,7 +14,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.config import ExperimentConfig
     from wattdock.host.gpus import GpuInfo, GpuInventory
     from wattdock.host.leases import Holder
 

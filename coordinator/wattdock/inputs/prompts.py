@@ -17,7 +17,7 @@ import numpy as np
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config.workload import PromptSpec, WorkloadSpec
+    from wattdock.config import PromptSpec, WorkloadSpec
 
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from wattdock.errors import WattdockError
-from wattdock.host.gpus import list_gpus
+from wattdock.host import list_gpus
 from wattdock.launch.environment import ensure_environment
 from wattdock.launch.runners import find_runner
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from wattdock.config.experiment import ContainerSpec
+    from wattdock.config import ContainerSpec
     from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
-    from wattdock.config.experiment import ContainerSpec
+    from wattdock.config import ContainerSpec
     from wattdock.launch.engine import Containers, Engine
     from wattdock.launch.protocol import LaunchSpec
 

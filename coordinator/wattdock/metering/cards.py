@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.host.gpus import GpuInfo
+    from wattdock.host import GpuInfo
     from wattdock.metering.timeline import GpuTimeline, Timeline
 
 

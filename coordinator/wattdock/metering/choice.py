@@ -18,7 +18,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.host.gpus import GpuInventory
+    from wattdock.host import GpuInventory
     from wattdock.metering.protocol import Meter
 
 # Where the calls are that `zeus` uses; zeus-ml, of the same import name, ended before.

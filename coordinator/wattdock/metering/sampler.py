@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
-from wattdock.host.activity import owner_of
+from wattdock.host import owner_of
 from wattdock.metering.schedule import TickSchedule
 from wattdock.metering.timeline import GpuProcess, MeterEvent, ProcessSample
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, StoreError
-from wattdock.host.code import checkout
-from wattdock.launch.images.lock import lock_path, lock_sha256
+from wattdock.host import checkout
+from wattdock.launch import lock_path, lock_sha256
 from wattdock.publish.archive import write_tar
 from wattdock.publish.identity import own_names
 from wattdock.publish.manifest import (
@@ -38,14 +38,13 @@ from wattdock.publish.staging import copy_lock, redactor_for, stage
 from wattdock.publish.study_file import study_document, study_text
 from wattdock.publish.texts import citation, readme
 from wattdock.publish.verify import opener
-from wattdock.store.folders import load_result
-from wattdock.store.select import chosen_rows
+from wattdock.store import chosen_rows, load_result
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.publish.redaction import Redactor
     from wattdock.publish.sources import Sources
 

@@ -12,7 +12,7 @@ from wattdock.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
 
 BUNDLE_SCHEMA: Final = 1
 MANIFEST, SUMS, README, CITATION = "bundle.json", "SHA256SUMS", "README.md", "CITATION.cff"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.reports.terminal import Sheet, console
+from wattdock.reports import Sheet, console
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.quantities import ENERGY
+from wattdock.analysis import ENERGY
 from wattdock.publish.print_bundle import plain
-from wattdock.reports.terminal import Sheet, console
-from wattdock.reports.words import where_apart
+from wattdock.reports import Sheet, console, where_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,27 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.config.expand import Study, without_duplicates
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig, Study, without_duplicates
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution.loop import Run
-from wattdock.host.gpus import inventory
-from wattdock.inputs.models.folder import check_folder, sampled_revision
-from wattdock.launch.images.lock import SETTING, lock_sha256
+from wattdock.execution import Run
+from wattdock.host import inventory
+from wattdock.inputs import check_folder, sampled_revision
+from wattdock.launch import SETTING, lock_sha256
 from wattdock.publish.manifest import LOCK, RESULTS, label_of
 from wattdock.publish.reproduction import Comparison, compared, settings_here, token_comparison
 from wattdock.publish.study_file import pinned_settings
-from wattdock.reports.agreement import answers
-from wattdock.store.folders import REQUESTS, load_result
+from wattdock.reports import answers
+from wattdock.store import REQUESTS, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.checks.preflight import Ready
-    from wattdock.execution.loop import Stored
-    from wattdock.execution.progress import Progress
+    from wattdock.analysis import ExperimentResult
+    from wattdock.checks import Ready
+    from wattdock.execution import Progress, Stored
     from wattdock.publish.manifest import BundledResult
     from wattdock.publish.reproduction import Ids, Place
     from wattdock.publish.verify import Verified

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattdock.analysis.environment_diff import SPELLED, conditions, differing
-from wattdock.analysis.equivalence import METHOD, equivalence
-from wattdock.analysis.intervals import geometric_mean
-from wattdock.analysis.quantities import ENERGY, SPEED, restart_values
+from wattdock.analysis import (
+    ENERGY,
+    METHOD,
+    SPEED,
+    SPELLED,
+    conditions,
+    differing,
+    equivalence,
+    geometric_mean,
+    restart_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wattdock.analysis.equivalence import Verdict
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult, Verdict
 
 ABSENT = "none"
 PROMPTS, PROMPTS_HASH = SPELLED["dataset"], SPELLED["dataset_sha256"]

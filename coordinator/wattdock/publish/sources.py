@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.execution.study_folder import JOURNAL, STUDIES
-from wattdock.inputs.prompts import BUNDLED, SYNTHETIC
-from wattdock.metering.cards import load_cards
+from wattdock.execution import JOURNAL, STUDIES
+from wattdock.inputs import BUNDLED, SYNTHETIC
+from wattdock.metering import load_cards
 from wattdock.publish.manifest import CARDS, PROMPTS, RESULTS, SAFE_PART
-from wattdock.store.folders import LOG, REQUESTS, RESULT, TIMELINE
+from wattdock.store import LOG, REQUESTS, RESULT, TIMELINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.store.select import Row
+    from wattdock.analysis import ExperimentResult
+    from wattdock.store import Row
 
 FILES = (RESULT, TIMELINE, REQUESTS, LOG)
 

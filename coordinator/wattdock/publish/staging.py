@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.analysis import ExperimentResult
 from wattdock.errors import ConfigError, StoreError
-from wattdock.execution.journal import read_journal
+from wattdock.execution import read_journal
 from wattdock.publish.redaction import Private, Redactor, private_in, texts_in
 from wattdock.publish.vocabulary import needed_values, schema_keys, schema_values
-from wattdock.store.upgrade import upgraded
+from wattdock.store import upgraded
 from wattdock.text import json_text
 
 if TYPE_CHECKING:

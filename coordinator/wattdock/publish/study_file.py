@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from wattdock.config.experiment import NOT_IDENTITY
+from wattdock.config import NOT_IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
 
 Settings = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from wattdock.analysis.energy_schema import BOUNDARY_STATEMENT
+from wattdock.analysis import BOUNDARY_STATEMENT
 from wattdock.publish.manifest import CARDS, CITATION, LOCK, MANIFEST, PROMPTS, RESULTS, STUDY, SUMS, Code
 
 if TYPE_CHECKING:

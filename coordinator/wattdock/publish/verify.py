@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.config.lines import read_yaml
+from wattdock.config import read_yaml
 from wattdock.errors import ConfigError, StoreError
 from wattdock.publish.archive import PIECE, members
 from wattdock.publish.manifest import (
@@ -34,13 +34,13 @@ from wattdock.publish.manifest import (
     require_equal,
 )
 from wattdock.publish.study_file import study_document, study_text
-from wattdock.store.folders import RESULT, load_result
+from wattdock.store import RESULT, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import ExitStack
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
 
 # Unpacked in any case; the rest of a tar file only where it is to be used.
 TOLD = (SUMS, MANIFEST, STUDY, RESULT)

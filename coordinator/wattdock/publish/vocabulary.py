@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.result_schema import ExperimentResult
-from wattdock.config.schema import study_schema
+from wattdock.analysis import ExperimentResult
+from wattdock.config import study_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.clock import ClockCheck
-    from wattdock.metering.timeline import GpuTimeline, Span, Timeline
+    from wattdock.metering import GpuTimeline, Span, Timeline
     from wattdock.records.environment import RunnerEnvironment
     from wattdock.records.failure import Failure
 

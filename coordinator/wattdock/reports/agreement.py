@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
-from wattdock.store.folders import load_requests, load_result
+from wattdock.store import load_requests, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
 
 # What must be equal for tokens to be comparable, as dotted places in a result.
 SAME = (

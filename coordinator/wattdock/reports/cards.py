@@ -8,7 +8,7 @@ from wattdock.reports.terminal import console, pairs
 from wattdock.text import print_json
 
 if TYPE_CHECKING:
-    from wattdock.metering.card import MeterCard
+    from wattdock.metering import MeterCard
 
 
 def show_card(card: MeterCard, *, as_json: bool) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.difference import TEST
-from wattdock.analysis.environment_diff import ABSENT, ENGINE, PACKAGE
+from wattdock.analysis import ABSENT, ENGINE, PACKAGE, TEST
 from wattdock.reports.pairs import PRIMARY, QUANTITIES
 from wattdock.reports.terminal import Sheet, console
 from wattdock.reports.words import NOTHING, number, where_apart

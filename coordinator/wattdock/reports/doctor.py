@@ -13,7 +13,7 @@ from wattdock.text import pluralize, print_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.checks.doctor.finding import Finding
+    from wattdock.checks import Finding
 
 SCHEMA_VERSION = 1
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

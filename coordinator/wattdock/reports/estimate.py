@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wattdock.host.gpu_models import gpu_models
-from wattdock.inputs.estimate.against import AIM
-from wattdock.inputs.estimate.fit import MARGIN
-from wattdock.inputs.models.shapes import presets
+from wattdock.host import gpu_models
+from wattdock.inputs import AIM, MARGIN, presets
 from wattdock.reports.terminal import Sheet, console
 from wattdock.reports.words import NOTHING
 from wattdock.text import pluralize, print_json
@@ -18,11 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from wattdock.host.gpu_models import GpuModel
-    from wattdock.inputs.estimate.against import Comparison, Line
-    from wattdock.inputs.estimate.answer import Answer, GpuAnswer
-    from wattdock.inputs.estimate.fit import Smallest
-    from wattdock.inputs.models.shapes import Preset
+    from wattdock.host import GpuModel
+    from wattdock.inputs import Answer, Comparison, GpuAnswer, Line, Preset, Smallest
 
 GB = 1e9
 UNVERIFIED = "NOT VERIFIED"
@@ -98,7 +93,7 @@ def _count(found: Smallest) -> str:
     return f"{found.split.gpus}{'' if found.verdict == 'fits' else ' ?'}"
 
 
-def print_comparison(found: Sequence[Comparison], *, as_json: bool) -> None:
+def print_estimate_comparison(found: Sequence[Comparison], *, as_json: bool) -> None:
     """Print estimates beside what engines reported."""
     if as_json:
         print_json([_comparison_json(one) for one in found])

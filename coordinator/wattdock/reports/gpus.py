@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from wattdock.host.leases import CPU, MACHINE
-from wattdock.host.selection import why_occupied
+from wattdock.host import CPU, MACHINE, why_occupied
 from wattdock.reports.terminal import Sheet
 from wattdock.reports.words import NOTHING, number
 
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from wattdock.host.activity import GpuActivity
-    from wattdock.host.gpus import GpuInfo, GpuInventory
-    from wattdock.host.leases import Holder
+    from wattdock.host import GpuActivity, GpuInfo, GpuInventory, Holder
 
 SCHEMA_VERSION = 1
 BYTES_PER_GB = 1e9

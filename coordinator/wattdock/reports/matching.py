@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.environment_diff import differing, settings
+from wattdock.analysis import differing, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from wattdock.store.select import Row
+    from wattdock.store import Row
 
 
 @dataclass(frozen=True)

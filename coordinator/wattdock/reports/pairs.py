@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.difference import Difference, difference, holm
-from wattdock.analysis.environment_diff import ABSENT, everything, labels
-from wattdock.analysis.intervals import geometric_mean
-from wattdock.analysis.quantities import ENERGY, SPEED, restart_values
+from wattdock.analysis import (
+    ABSENT,
+    ENERGY,
+    SPEED,
+    Difference,
+    difference,
+    everything,
+    geometric_mean,
+    holm,
+    labels,
+    restart_values,
+)
 from wattdock.reports.matching import match
 from wattdock.text import pluralize
 
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.reports.matching import Match
-    from wattdock.store.select import Row
+    from wattdock.store import Row
 
 SIGNIFICANCE = 0.05
 # Quantity → +1 where more is worse.

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.checks.preflight import Ready
-from wattdock.execution.eta import Work, duration
-from wattdock.execution.schedule import load_groups
+from wattdock.checks import Ready
+from wattdock.execution import Work, duration, load_groups
 from wattdock.reports.terminal import Sheet, console
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wattdock.config.expand import InvalidPoint, Study
-    from wattdock.config.experiment import ExperimentConfig
+    from wattdock.config import ExperimentConfig, InvalidPoint, Study
     from wattdock.errors import WattdockError
-    from wattdock.execution.eta import Cost
+    from wattdock.execution import Cost
 
 COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts × passes", "on", "expected")
 # A terminal is no place for more; --json has all.

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.environment_diff import labels
-from wattdock.analysis.intervals import mean_interval
-from wattdock.analysis.quantities import ENERGY, SPEED, restart_values
+from wattdock.analysis import ENERGY, SPEED, labels, mean_interval, restart_values
 from wattdock.reports.style import PHASES
 from wattdock.reports.words import Figure
 from wattdock.text import pluralize
@@ -17,9 +15,9 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.reports.style import Series
-    from wattdock.store.select import Row
+    from wattdock.store import Row
 
 # Measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"

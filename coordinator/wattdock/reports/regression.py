@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.difference import holm
-from wattdock.analysis.intervals import CONFIDENCE
+from wattdock.analysis import CONFIDENCE, holm
 from wattdock.reports.pairs import QUANTITIES
 
 if TYPE_CHECKING:
-    from wattdock.analysis.difference import Difference
+    from wattdock.analysis import Difference
     from wattdock.reports.pairs import Comparison, Pair, Test
 
 # One side of a 95 % interval.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.energy_schema import ENERGY_BOUNDARY
-from wattdock.analysis.intervals import geometric_interval, geometric_mean
+from wattdock.analysis import ENERGY_BOUNDARY, geometric_interval, geometric_mean
 from wattdock.reports.scaling_curves import AMDAHL_METHOD, MEAN_METHOD, RATIO_METHOD, curves, optimum
 from wattdock.reports.terminal import Sheet, console
 from wattdock.reports.words import NOTHING

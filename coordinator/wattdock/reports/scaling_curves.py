@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.analysis.difference import difference
-from wattdock.analysis.intervals import CONFIDENCE, geometric_mean
-from wattdock.analysis.welch import welch
+from wattdock.analysis import CONFIDENCE, difference, geometric_mean, welch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.difference import Difference
+    from wattdock.analysis import Difference
     from wattdock.reports.scaling_points import Point, Setting
 
 MIN_SIZES = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.intervals import geometric_interval, geometric_mean
+from wattdock.analysis import geometric_interval, geometric_mean
 from wattdock.errors import ConfigError
 from wattdock.reports.paper import curve, drawn_into, over_counts
 from wattdock.reports.scaling_curves import curves

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.quantities import ENERGY, POWER, SPEED, restart_values
-from wattdock.inputs.estimate.against import split_of
+from wattdock.analysis import ENERGY, POWER, SPEED, restart_values
+from wattdock.inputs import split_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
-    from wattdock.config.placement import Split
-    from wattdock.records.environment import EnvironmentSnapshot
+    from wattdock.analysis import ExperimentResult
+    from wattdock.config import Split
+    from wattdock.records import EnvironmentSnapshot
 
 # Settings of backends that say how a model is spread; all others have to be equal on one curve.
 # Where prompts come from that are the same for the same workload.

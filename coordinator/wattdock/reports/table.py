@@ -6,20 +6,26 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.checks.audit_procedure import KEPT_UP
-from wattdock.checks.audit_sharing import CPUS_ALONE
+from wattdock.checks import CPUS_ALONE, KEPT_UP
 from wattdock.reports.terminal import Sheet, console, pairs
 from wattdock.reports.words import NOTHING, fallback_text, number, seconds_text
-from wattdock.store.folders import REQUESTS, load_requests
+from wattdock.store import REQUESTS, load_requests
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis.data_parallel_schema import DataParallel
-    from wattdock.analysis.energy_schema import CrossCheck, EnergyResult, MultiGPUMetrics
-    from wattdock.analysis.result_schema import Audit, Check, ExperimentResult, Quantiles
+    from wattdock.analysis import (
+        Audit,
+        Check,
+        CrossCheck,
+        DataParallel,
+        EnergyResult,
+        ExperimentResult,
+        MultiGPUMetrics,
+        Quantiles,
+    )
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240

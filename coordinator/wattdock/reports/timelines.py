@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.errors import StoreError
-from wattdock.store.folders import TIMELINE
-from wattdock.store.tables import CLOCK, COUNTER, TOKENS
+from wattdock.store import CLOCK, COUNTER, TIMELINE, TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.result_schema import StoredSpan
-    from wattdock.store.select import Row
+    from wattdock.analysis import StoredSpan
+    from wattdock.store import Row
 
     Array = NDArray[np.float64]
 

@@ -8,8 +8,7 @@ from contextlib import ExitStack, suppress
 from rich.live import Live
 
 from wattdock.errors import PreflightError
-from wattdock.host.gpus import inventory
-from wattdock.host.leases import holders
+from wattdock.host import holders, inventory
 from wattdock.reports.gpus import GpuView, as_json, as_tables
 from wattdock.reports.terminal import console
 from wattdock.text import print_json

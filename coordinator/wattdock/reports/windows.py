@@ -10,7 +10,7 @@ from wattdock.reports.words import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.windows_schema import WindowFigure, WindowSummary
+    from wattdock.analysis import WindowFigure, WindowSummary
 
 COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.result_schema import Fallback
+    from wattdock.analysis import Fallback
 
 NOTHING = "–"
 # An engine's settings can be thousands of characters that differ in a folder's name.

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from wattdock.clock import check_clock, host_clock, now_ns
 from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
-from wattdock.launch.failures import LACKS_MEMORY
+from wattdock.launch import LACKS_MEMORY
 from wattdock.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wattdock.clock import ClockCheck
-    from wattdock.inputs.prompts import PromptSet
-    from wattdock.launch.protocol import LaunchedRunner
-    from wattdock.records.restart import GeneratedPass, Loaded, RequestRecord
+    from wattdock.inputs import PromptSet
+    from wattdock.launch import LaunchedRunner
+    from wattdock.records import GeneratedPass, Loaded, RequestRecord
 
 PROTOCOL_VERSION = 1
 CALL_TIMEOUT_S = 10.0

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.clock import ClockIdentity
-from wattdock.config.experiment import RANDOM_WEIGHTS
+from wattdock.config import RANDOM_WEIGHTS
 from wattdock.errors import ConfigError
-from wattdock.metering.timeline import Span
-from wattdock.records.environment import RunnerEnvironment, RunnerGpu
-from wattdock.records.restart import GeneratedPass, Loaded, ReplicaPass, RequestRecord, TokenSeries
+from wattdock.metering import Span
+from wattdock.records import (
+    GeneratedPass,
+    Loaded,
+    ReplicaPass,
+    RequestRecord,
+    RunnerEnvironment,
+    RunnerGpu,
+    TokenSeries,
+)
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -21,9 +28,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.config.workload import WorkloadSpec
-    from wattdock.inputs.prompts import PromptSet
+    from wattdock.config import ExperimentConfig, WorkloadSpec
+    from wattdock.inputs import PromptSet
 
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
@@ -63,7 +69,7 @@ def load_request(
     )
 
 
-def workload(
+def pass_workload(
     spec: WorkloadSpec, *, ignore_eos: bool, min_requests: int, min_duration_s: float | None, seed: int, settle_s: float
 ) -> pb.Workload:
     """Return one pass's workload; its minima may differ from the measured passes' (warm-up)."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from wattdock.analysis.result_schema import SCHEMA_VERSION, ExperimentResult
+from wattdock.analysis import SCHEMA_VERSION, ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
 from wattdock.store.tables import requests_table, timeline_table
@@ -28,7 +28,7 @@ from wattdock.text import json_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.records.restart import RestartRecord
+    from wattdock.records import RestartRecord
 
 RESULT, TIMELINE, REQUESTS, LOG = "result.json", "timeline.parquet", "requests.parquet", "runner.log"
 

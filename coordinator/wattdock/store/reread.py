@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.errors import StoreError
-from wattdock.metering.findings import period_s
-from wattdock.metering.timeline import GpuTimeline, LagModel, Series, Span, Ticks, Timeline
-from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, TokenSeries
+from wattdock.metering import GpuTimeline, LagModel, Series, Span, Ticks, Timeline, period_s
+from wattdock.records import GeneratedPass, MeasuredPass, RequestRecord, RestartRecord, TokenSeries
 from wattdock.store.folders import REQUESTS, TIMELINE
 from wattdock.store.tables import BRACKETS, CLOCK, COUNTER, TOKENS
 from wattdock.values import known_sum
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wattdock.analysis.energy_schema import MeterFact, PassEnergy
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult, MeterFact, PassEnergy
 
 Rows = dict[str, Any]
 

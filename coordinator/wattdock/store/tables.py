@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from wattdock.records.restart import clocks_of
+from wattdock.records import clocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.records.restart import MeasuredPass, RequestRecord, RestartRecord
+    from wattdock.records import MeasuredPass, RequestRecord, RestartRecord
 
 # Series that are not the meter's; the unit stands in the name.
 COUNTER, TOKENS, CLOCK = "energy_counter_mj", "output_tokens", "clock"

@@ -15,24 +15,17 @@ from typing import TYPE_CHECKING
 from wattdock.checks.doctor.examine import gpus_asked
 from wattdock.checks.doctor.pulses import Pulse, meter_card
 from wattdock.errors import MeterError, PreflightError, RunnerError
-from wattdock.host.gpus import inventory
-from wattdock.host.leases import Wanted, held
-from wattdock.host.selection import why_occupied
-from wattdock.launch.environment import environment_in_use
-from wattdock.launch.interpreter import check_python
-from wattdock.launch.protocol import LaunchSpec
-from wattdock.launch.runners import find_runner
-from wattdock.launch.variables import runner_variables
-from wattdock.metering.cards import store_card
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.host import Wanted, held, inventory, why_occupied
+from wattdock.launch import LaunchSpec, check_python, environment_in_use, find_runner, runner_variables
+from wattdock.metering import NvmlMeter, store_card
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.host.gpus import GpuInfo, GpuInventory
-    from wattdock.metering.card import MeterCard
+    from wattdock.config import ExperimentConfig
+    from wattdock.host import GpuInfo, GpuInventory
+    from wattdock.metering import MeterCard
 
 
 # A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.checks.doctor.finding import ok, warn
-from wattdock.launch.engine import NoContainersError, find_containers
+from wattdock.launch import NoContainersError, find_containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.checks.doctor.finding import Finding, ok, warn
-from wattdock.host.leases import Wanted, held
-from wattdock.host.topology import links_among
-from wattdock.launch.protocol import LaunchSpec
-from wattdock.runner.client import RunnerClient
+from wattdock.host import Wanted, held, links_among
+from wattdock.launch import LaunchSpec
+from wattdock.runner import RunnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock.checks.preflight import Ready
-    from wattdock.host.topology import Link
+    from wattdock.host import Link
     from wattdock_proto.v1 import runner_pb2 as pb
 
 DIAGNOSE_S = 300.0

@@ -14,17 +14,16 @@ from wattdock.checks.doctor.gpus import counter_findings, driver_finding, gpu_fi
 from wattdock.checks.doctor.machine import machine_findings
 from wattdock.checks.preflight import preflight, survey
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host.gpus import inventory
-from wattdock.host.selection import Surroundings, choose_gpus
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.host import Surroundings, choose_gpus, inventory
+from wattdock.metering import NvmlMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from wattdock.checks.doctor.finding import Finding
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.config import ExperimentConfig
+    from wattdock.host import GpuInfo, GpuInventory
 
 RECORDED_S = 2.0
 

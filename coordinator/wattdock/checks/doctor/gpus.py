@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.checks.doctor.finding import fail, ok, warn
-from wattdock.host.selection import why_occupied
-from wattdock.host.topology import MEANING, links_among, slow_links
+from wattdock.host import MEANING, links_among, slow_links, why_occupied
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wattdock.checks.doctor.finding import Finding
-    from wattdock.host.gpus import GpuInfo, GpuInventory
-    from wattdock.metering.timeline import GpuTimeline, Ticks, Timeline
+    from wattdock.host import GpuInfo, GpuInventory
+    from wattdock.metering import GpuTimeline, Ticks, Timeline
 
 # Seen on an H200 were 100 ms; a counter that steps this seldom leaves few ticks in a pass.
 SLOW_COUNTER_S = 1.0

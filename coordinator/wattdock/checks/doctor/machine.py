@@ -15,11 +15,17 @@ from wattdock.checks.audit_sharing import OTHERS_SHARE
 from wattdock.checks.doctor.finding import fail, ok, warn
 from wattdock.clock import host_clock
 from wattdock.errors import WattdockError
-from wattdock.host.cpus import PROC, cpu_times, process_times
-from wattdock.host.folders import require_writable, wattdock_home
-from wattdock.host.lease_folder import is_shared, lease_folder
-from wattdock.host.leases import holders
-from wattdock.launch.socket_folder import make_socket_folder
+from wattdock.host import (
+    PROC,
+    cpu_times,
+    holders,
+    is_shared,
+    lease_folder,
+    process_times,
+    require_writable,
+    wattdock_home,
+)
+from wattdock.launch import make_socket_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.card import MeterCard, StepLag
-from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, EnergyCurve
-from wattdock.metering.instants import tick_instants
-from wattdock.metering.timeline import LagModel
+from wattdock.metering import COUNTER_LAG, MJ_PER_J, EnergyCurve, LagModel, MeterCard, StepLag, tick_instants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.host.gpus import GpuInfo
-    from wattdock.metering.timeline import GpuTimeline, Ticks
+    from wattdock.host import GpuInfo
+    from wattdock.metering import GpuTimeline, Ticks
 
 # Where the counter's course is taken from, before and after a step, in seconds from it.
 BEFORE_S, AFTER_S = (-0.45, -0.02), (0.12, 0.55)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config.placement import Split
+from wattdock.config import Split
 from wattdock.inputs.estimate.estimate import sized
 from wattdock.inputs.estimate.fit import Demand
 from wattdock.values import all_known, known_sum
@@ -13,7 +13,7 @@ from wattdock.values import all_known, known_sum
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from wattdock.config.placement import EngineMemory
+    from wattdock.config import EngineMemory
     from wattdock.inputs.estimate.estimate import Sized
     from wattdock.inputs.estimate.fit import Needs
     from wattdock.inputs.models.figures import ModelFigures

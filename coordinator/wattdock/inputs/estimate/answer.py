@@ -11,7 +11,7 @@ from wattdock.inputs.estimate.splits import tensor_sizes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.config.placement import EngineMemory, Split
+    from wattdock.config import EngineMemory, Split
     from wattdock.inputs.estimate.estimate import Sized
     from wattdock.inputs.estimate.fit import Demand, Needs, Smallest, Verdict
     from wattdock.inputs.models.figures import ModelFigures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.config.placement import Split
+from wattdock.config import Split
 from wattdock.inputs.estimate.architecture import UnknownArchitectureError
 from wattdock.inputs.estimate.families import architecture
 from wattdock.inputs.estimate.fit import needs
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from wattdock.config.placement import EngineMemory
+    from wattdock.config import EngineMemory
     from wattdock.inputs.estimate.architecture import Architecture
     from wattdock.inputs.estimate.fit import Demand, Needs
 

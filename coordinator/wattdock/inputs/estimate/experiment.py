@@ -13,8 +13,7 @@ from wattdock.inputs.estimate.fit import Demand, smallest
 from wattdock.inputs.estimate.splits import check_split
 
 if TYPE_CHECKING:
-    from wattdock.config.experiment import ExperimentConfig
-    from wattdock.config.placement import EngineMemory, Split
+    from wattdock.config import EngineMemory, ExperimentConfig, Split
     from wattdock.inputs.estimate.estimate import Sized
     from wattdock.inputs.estimate.fit import Needs, Verdict
     from wattdock.inputs.models.figures import ModelFigures

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.config.placement import Split
+from wattdock.config import Split
 from wattdock.inputs.estimate.memory import activation_bytes, kv_bytes, weight_bytes
 from wattdock.inputs.estimate.precision import bytes_of
 from wattdock.inputs.estimate.splits import tensor_sizes
@@ -17,7 +17,7 @@ from wattdock.inputs.estimate.splits import tensor_sizes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wattdock.config.placement import EngineMemory
+    from wattdock.config import EngineMemory
     from wattdock.inputs.estimate.architecture import Architecture
     from wattdock.inputs.estimate.precision import Precision
 

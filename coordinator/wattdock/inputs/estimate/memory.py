@@ -6,7 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattdock.config.placement import EngineMemory, Split
+    from wattdock.config import EngineMemory, Split
     from wattdock.inputs.estimate.architecture import Architecture, Layer
     from wattdock.inputs.estimate.precision import Precision
 

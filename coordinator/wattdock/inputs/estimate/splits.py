@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config.placement import Split
+    from wattdock.config import Split
     from wattdock.inputs.estimate.architecture import Architecture
 
 # Not more GPUs than one host has.

@@ -13,7 +13,7 @@ import zipfile
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wattdock.config.experiment import EMBEDDED_MODEL
+from wattdock.config import EMBEDDED_MODEL
 from wattdock.errors import PreflightError
 from wattdock.inputs.models.build import build_once
 from wattdock.inputs.models.folder import ModelFolder, describe_folder

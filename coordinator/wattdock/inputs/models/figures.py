@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import EMBEDDED_MODEL, ModelSpec
 from wattdock.errors import ConfigError
 from wattdock.inputs.models.folder import check_folder, read_config, weight_data_bytes
 from wattdock.inputs.models.shapes import preset_of, presets, shape_config

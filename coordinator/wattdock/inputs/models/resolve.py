@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from wattdock.config.experiment import EMBEDDED_MODEL
+from wattdock.config import EMBEDDED_MODEL
 from wattdock.errors import ConfigError
 from wattdock.inputs.models.embedded import resolve_embedded
 from wattdock.inputs.models.folder import ModelFolder, check_folder, describe_folder, sampled_revision
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.config.experiment import ModelSpec
+    from wattdock.config import ModelSpec
 
 
 def check_model(spec: ModelSpec) -> None:

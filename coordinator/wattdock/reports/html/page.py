@@ -10,8 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
-from wattdock.analysis.energy_schema import BOUNDARY_STATEMENT, NET_MEANING
-from wattdock.analysis.environment_diff import ENGINE, PACKAGE
+from wattdock.analysis import BOUNDARY_STATEMENT, ENGINE, NET_MEANING, PACKAGE
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.html.chart import plain
 from wattdock.reports.html.charts import charts
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from wattdock.reports.points import Point
     from wattdock.reports.timelines import RestartTimeline, Trace
-    from wattdock.store.select import Row
+    from wattdock.store import Row
 
 # About 13 bytes each: a page keeps room for plotly.js, 5 MB, below 10 MB.
 TIMELINE_POINTS, MOST_POINTS_PER_RUN = 200_000, 6_000

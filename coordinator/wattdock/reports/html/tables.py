@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.environment_diff import ABSENT, differing, everything, shared
+from wattdock.analysis import ABSENT, differing, everything, shared
 from wattdock.reports.words import NOTHING, fallback_text, figure_text, number, seconds_text, where_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis.result_schema import Check
+    from wattdock.analysis import Check
     from wattdock.reports.points import Point
 
 COLUMNS = (

@@ -19,7 +19,7 @@ from wattdock.store.folders import RESULT, load_result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.store.query import LeftOut
 
 STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results", "bundle.json", ".tar"

@@ -1,0 +1,99 @@
+"""Rooms depend on each other one way, and only through their doors."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
+# From the ground up: a room may import from those before it.
+ROOMS = (
+    *("config", "host", "inputs", "launch", "metering", "records", "runner", "analysis", "checks", "store"),
+    *("execution", "reports", "publish", "cli"),
+)
+AT_THE_ROOT = 5
+# Names that a door may export. The aim is about ten; a room that needs more is listed with its own limit.
+DOOR = 10
+WIDER_DOORS = {
+    "analysis": 79,
+    "checks": 11,
+    "config": 20,
+    "execution": 13,
+    "host": 39,
+    "inputs": 38,
+    "launch": 53,
+    "metering": 27,
+    "publish": 13,
+    "records": 21,
+    "reports": 32,
+    "store": 24,
+}
+
+
+def imports(file: Path) -> list[str]:
+    """Return the modules of ours that a file imports from, also inside functions, as dotted names below wattdock."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wattdock":
+            found.append((node.module or "").partition(".")[2])
+        elif isinstance(node, ast.Import):
+            found += [alias.name.partition(".")[2] for alias in node.names if alias.name.split(".")[0] == "wattdock"]
+    return found
+
+
+def files(room: str) -> list[Path]:
+    return sorted((SOURCE / room).rglob("*.py"))
+
+
+def test_every_folder_is_a_room() -> None:
+    """A folder that is missing in the order would be held to nothing."""
+    folders = {file.parent.relative_to(SOURCE).parts[0] for file in SOURCE.rglob("*.py") if file.parent != SOURCE}
+    assert folders == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_below_it(room: str) -> None:
+    """One direction of flow, and so no cycle."""
+    below = ROOMS[: ROOMS.index(room) + 1]
+    upward = [
+        (str(file.relative_to(SOURCE)), name)
+        for file in files(room)
+        for name in imports(file)
+        if name.split(".")[0] in ROOMS and name.split(".")[0] not in below
+    ]
+    assert upward == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nobody_imports_past_a_door(room: str) -> None:
+    """What a room needs from another one, that one's door exports."""
+    past = [
+        (str(file.relative_to(SOURCE)), name)
+        for file in files(room)
+        for name in imports(file)
+        if "." in name and name.split(".")[0] in ROOMS and name.split(".")[0] != room
+    ]
+    assert past == []
+
+
+def test_the_root_stays_small_and_imports_no_room() -> None:
+    """What every room shares is little, and knows none of them."""
+    modules = [file for file in SOURCE.glob("*.py") if file.name not in ("__init__.py", "__main__.py")]
+    assert len(modules) <= AT_THE_ROOT
+    assert [(file.name, name) for file in modules for name in imports(file) if name.split(".")[0] in ROOMS] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_door_is_narrow_and_says_what_is_behind_it(room: str) -> None:
+    """A door exports about ten names, each of which exists."""
+    tree = ast.parse((SOURCE / room / "__init__.py").read_text())
+    assert ast.get_docstring(tree)
+    exported = [
+        name.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in getattr(node.value, "elts", [])
+    ]
+    assert len(exported) <= WIDER_DOORS.get(room, DOOR)
