@@ -24,7 +24,6 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
     import warnings
     from pathlib import Path
 
-    from wattdock.store import Filters
-    from wattdock.store import selection as select
+    from wattdock.store import Filters, select
 
     return select(Path(path), Filters(), tell=lambda one: warnings.warn(str(one), stacklevel=5))

@@ -48,7 +48,7 @@ def list_(
 ) -> None:
     """Show stored results, the latest first."""
     from wattdock.reports import SHOWN, print_results, print_rows_json
-    from wattdock.store import selection as select
+    from wattdock.store import select
 
     wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
@@ -80,8 +80,7 @@ def export(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one line per stored result to a file."""
-    from wattdock.store import selection as select
-    from wattdock.store import write_csv, write_parquet
+    from wattdock.store import select, write_csv, write_parquet
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")

@@ -1,0 +1,370 @@
+"""Replays recorded restarts: what they merge to now, held against what they merged to when they were recorded.
+
+A case is a folder. Its `case.json` holds everything that merging reads beside the restarts, `restart-<n>.json` and
+`restart-<n>.npz` one record each, in the order in which they were merged, and `expected.json` the result of then. Any
+of the JSON files may be compressed. All of it is plain: no file knows the name of a class or of a module.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattdock.analysis.result_schema import Fallback, StudyFacts
+from wattdock.checks.preflight import LauncherChoice, Ready
+from wattdock.clock import ClockCheck
+from wattdock.config.experiment import ExperimentConfig
+from wattdock.execution.result import merge
+from wattdock.host.gpus import GpuInfo, GpuInventory
+from wattdock.host.machine import Machine
+from wattdock.host.topology import Link
+from wattdock.inputs.models.folder import ModelFolder
+from wattdock.launch.engine import Containers, Engine, Image
+from wattdock.launch.images.locked import Pin
+from wattdock.metering.choice import MeterChoice
+from wattdock.metering.timeline import (
+    GpuProcess,
+    GpuTimeline,
+    HostTimeline,
+    LagModel,
+    MeterEvent,
+    ProcessSample,
+    Series,
+    Span,
+    Ticks,
+    Timeline,
+    Window,
+)
+from wattdock.records.environment import RunnerEnvironment
+from wattdock.records.failure import Failure
+from wattdock.records.restart import (
+    GeneratedPass,
+    Loaded,
+    MeasuredPass,
+    ReplicaPass,
+    RequestRecord,
+    RestartRecord,
+    TokenSeries,
+    WarmUpSample,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Plain = dict[str, Any]
+
+# ---- The adapter: from plain values to today's classes and back. Whoever renames one of them changes only this, and
+# ---- the imports above.
+
+
+def merged(case: Plain, restarts: Sequence[Plain]) -> Plain:
+    """Return what a case merges to, as a result file holds it."""
+    result = merge(
+        ExperimentConfig.model_validate(case["config"]),
+        [_restart(one) for one in restarts],
+        _ready(case),
+        _model(case["model"]),
+        started_utc=min(datetime.fromisoformat(one["started_utc"]) for one in restarts),
+    )
+    fallback = Fallback(**case["fallback"]) if case["fallback"] else None
+    result = result.model_copy(update={"study": StudyFacts(**case["study"]), "fallback": fallback})
+    plain: Plain = json.loads(json.dumps(result.model_dump(mode="json", by_alias=True)))
+    return plain
+
+
+def _ready(case: Plain) -> Ready:
+    host = case["inventory"]
+    gpus = tuple(GpuInfo(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
+    links = tuple(Link(**one) for one in host["links"])
+    return Ready(
+        config=ExperimentConfig.model_validate(case["config"]),
+        runner_dir=Path("runner"),
+        machine=Machine(**case["machine"]),
+        inventory=GpuInventory(gpus, host["reason"], tuple(host["unreadable"]), links),
+        gpus=tuple(gpu for uuid in case["gpus"] for gpu in gpus if gpu.uuid == uuid),
+        python=None,
+        launch=_launch(case["launcher"]),
+        cache=Path("cache"),
+        meter=MeterChoice(**case["meter"]),
+        variables=case["variables"],
+    )
+
+
+def _launch(plain: Plain) -> LauncherChoice:
+    containers = None
+    if inside := plain["containers"]:
+        engine = Engine(**{**inside["engine"], "runtimes": tuple(inside["engine"]["runtimes"])})
+        containers = Containers(engine, Image(**{**inside["image"], "digests": tuple(inside["image"]["digests"])}))
+    pin = Pin(**plain["pin"]) if plain["pin"] else None
+    return LauncherChoice(plain["name"], plain["reason"], plain["change"], containers, pin)
+
+
+def _model(plain: Plain | None) -> ModelFolder | None:
+    return ModelFolder(path=Path("model"), **plain) if plain else None
+
+
+def _restart(plain: Plain) -> RestartRecord:
+    return RestartRecord(
+        restart=plain["restart"],
+        spans=_spans(plain["spans"]),
+        passes=tuple(MeasuredPass(**{**one, "generated": _generated(one["generated"])}) for one in plain["passes"]),
+        loaded=_loaded(plain["loaded"]),
+        clock_checks=tuple(ClockCheck(**one) for one in plain["clock_checks"]),
+        timeline=_timeline(plain["timeline"]),
+        warm_up=tuple(WarmUpSample(**{**one, "span": Span(**one["span"])}) for one in plain["warm_up"]),
+        one_token=tuple(_generated(one) for one in plain["one_token"]),
+        failure=Failure(**plain["failure"]) if plain["failure"] else None,
+        own_pids=frozenset(plain["own_pids"]),
+        clock=plain["clock"],
+        conditions=plain["conditions"],
+    )
+
+
+def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:
+    return tuple(Span(**one) for one in plain)
+
+
+def _loaded(plain: Plain | None) -> Loaded | None:
+    return Loaded(RunnerEnvironment.model_validate(plain["environment"]), _spans(plain["spans"])) if plain else None
+
+
+def _generated(plain: Plain) -> GeneratedPass:
+    replicas = (
+        ReplicaPass(**{**one, "gpu_uuids": tuple(one["gpu_uuids"]), "span": Span(**one["span"])})
+        for one in plain["replicas"]
+    )
+    return GeneratedPass(
+        span=Span(**plain["span"]),
+        requests=tuple(RequestRecord(**one) for one in rows(plain["requests"])),
+        tokens=TokenSeries(**plain["tokens"]),
+        output_tokens=plain["output_tokens"],
+        prompt_tokens=plain["prompt_tokens"],
+        cached_prompt_tokens=plain["cached_prompt_tokens"],
+        prompt_repeats=plain["prompt_repeats"],
+        replicas=tuple(replicas),
+    )
+
+
+def _timeline(plain: Plain | None) -> Timeline | None:
+    if plain is None:
+        return None
+    host = plain["host"] and HostTimeline(_series(plain["host"]["energy_j"]), _events(plain["host"]["events"]))
+    return Timeline(
+        meter=plain["meter"],
+        start_ns=plain["start_ns"],
+        end_ns=plain["end_ns"],
+        gpus={uuid: _gpu(uuid, one) for uuid, one in plain["gpus"].items()},
+        reason=plain["reason"],
+        windows=tuple(Window(**one) for one in plain["windows"]),
+        host=host,
+        broke_off=plain["broke_off"],
+    )
+
+
+def _gpu(uuid: str, plain: Plain) -> GpuTimeline:
+    return GpuTimeline(
+        uuid=uuid,
+        energy_source=plain["energy_source"],
+        ticks=Ticks(**plain["ticks"]),
+        series=_series(plain["series"]),
+        processes=tuple(
+            ProcessSample(one["at_ns"], tuple(GpuProcess(**each) for each in one["processes"]))
+            for one in plain["processes"]
+        ),
+        events=_events(plain["events"]),
+        period_s=plain["period_s"],
+        busy_fraction=plain["busy_fraction"],
+        lag=LagModel(**plain["lag"]) if plain["lag"] else None,
+        card=plain["card"],
+    )
+
+
+def _series(plain: Mapping[str, Plain]) -> dict[str, Series]:
+    return {name: Series(**one) for name, one in plain.items()}
+
+
+def _events(plain: Iterable[Plain]) -> tuple[MeterEvent, ...]:
+    return tuple(MeterEvent(**one) for one in plain)
+
+
+# ---- End of the adapter: below, nothing knows a class of wattdock's.
+
+HERE = Path(__file__).parent
+ABSENT, ANY = "absent", "any"
+FITTED_DIGITS = 1e-11
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recorded case: what merging reads beside the restarts, the restarts, and the result of then."""
+
+    facts: Plain
+    restarts: tuple[Plain, ...]
+    expected: Plain
+
+
+@dataclass(frozen=True)
+class Deliberate:
+    """A difference that is meant: at these paths of these cases, from the one value to the other, both as JSON."""
+
+    case: re.Pattern[str]
+    path: re.Pattern[str]
+    old: str
+    new: str
+
+    def covers(self, case: str, path: str, old: str, new: str) -> bool:
+        """Return whether a difference is this one."""
+        named = self.case.fullmatch(case) and self.path.fullmatch(path)
+        return bool(named) and self.old in (ANY, old) and self.new in (ANY, new)
+
+
+def names() -> list[str]:
+    """Return the names of all cases."""
+    return sorted(file.name.partition("/")[0] for file in HERE.iterdir() if (file / "case.json").exists())
+
+
+def load_inputs(folder: Path) -> tuple[Plain, tuple[Plain, ...]]:
+    """Return a case's facts and restarts."""
+    facts = _json(folder, "case")
+    return facts, tuple(_load_restart(folder, number) for number in range(facts["restarts"]))
+
+
+def load(name: str) -> Case:
+    """Return a recorded case."""
+    facts, restarts = load_inputs(HERE / name)
+    return Case(facts, restarts, _json(HERE / name, "expected"))
+
+
+def _load_restart(folder: Path, number: int) -> Plain:
+    with np.load(folder / f"restart-{number}.npz", allow_pickle=False) as content:
+        arrays = {name: content[name] for name in content.files}
+    plain: Plain = _with_arrays(_json(folder, f"restart-{number}"), arrays)
+    return plain
+
+
+def _json(folder: Path, name: str) -> Plain:
+    packed = folder / f"{name}.json.gz"
+    text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / f"{name}.json").read_bytes()
+    plain: Plain = json.loads(text)
+    return plain
+
+
+def _with_arrays(plain: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return `plain` with each `{"array": name}` replaced by the array of this name."""
+    if isinstance(plain, dict):
+        if plain.keys() == {"array"}:
+            return arrays[plain["array"]]
+        return {key: _with_arrays(one, arrays) for key, one in plain.items()}
+    return [_with_arrays(one, arrays) for one in plain] if isinstance(plain, list) else plain
+
+
+def rows(columns: Plain) -> list[Plain]:
+    """Return a table of columns as rows; token ids lie end to end, -1 stands for the length of none at all."""
+    ids = columns["output_ids"]
+    ends = np.cumsum(np.maximum(ids["lengths"], 0))
+    starts = np.concatenate(([0], ends[:-1]))
+    output_ids = [
+        None if length < 0 else tuple(ids["values"][start:end].tolist())
+        for length, start, end in zip(ids["lengths"], starts, ends, strict=True)
+    ]
+    whole = {**columns, "output_ids": output_ids}
+    return [dict(zip(whole, values, strict=True)) for values in zip(*whole.values(), strict=True)]
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Return every leaf of nested dicts and lists by its dotted path; an empty dict or list is a leaf."""
+    if not isinstance(value, dict | list) or not value:
+        return {path: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    flat: dict[str, Any] = {}
+    for key, one in items:
+        below = flatten(one, f"{path}.{key}" if path else str(key))
+        if twice := flat.keys() & below.keys():
+            raise ValueError(f"two values have the path {min(twice)}")
+        flat |= below
+    return flat
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Return what a dotted pattern matches: `*` is any one name, `**` any number of them."""
+    words = {"**": "(.+)", "*": "([^.]+)"}
+    return re.compile("".join(words.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", text)))
+
+
+def renamed(flat: Mapping[str, Any], names_now: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return `flat` under the paths of now, without those that have none; a pattern's stars are kept in their order."""
+    found: dict[str, Any] = {}
+    for path, value in flat.items():
+        now: str | None = path
+        for old, new in names_now.items():
+            if match := pattern(old).fullmatch(path):
+                now = None if new is None else _filled(new, match.groups())
+                break
+        if now is not None:
+            found[now] = value
+    return found
+
+
+def _filled(new: str, kept: Sequence[str]) -> str:
+    """Return a pattern with each of its stars replaced by what one of the old pattern's stood for."""
+    left = iter(kept)
+    return re.sub(r"\*\*|\*", lambda _: next(left), new)
+
+
+@cache
+def renaming() -> dict[str, str | None]:
+    """Return which dotted path is called how now; None for what a result no longer holds."""
+    table: dict[str, str | None] = json.loads((HERE / "renamed.json").read_text(encoding="utf-8"))
+    return table
+
+
+@cache
+def deliberate() -> tuple[Deliberate, ...]:
+    """Return the rows of the table of differences that are meant."""
+    lines = (HERE / "differences.md").read_text(encoding="utf-8").splitlines()
+    table = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+    cells = [[cell.strip().strip("`").replace("\\|", "|") for cell in line] for line in table]
+    return tuple(Deliberate(pattern(case), pattern(path), old, new) for case, path, old, new, _ in cells[2:])
+
+
+def same(old: Any, new: Any, *, fitted: bool = False) -> bool:
+    """Return whether two leaves are the same to the last digit; not-a-number is itself.
+
+    Args:
+        fitted: They are of a least-squares line, whose last digits depend on the machine's linear algebra library and
+            its number of threads.
+    """
+    if isinstance(old, float) and isinstance(new, float):
+        close = fitted and math.isclose(old, new, rel_tol=FITTED_DIGITS, abs_tol=FITTED_DIGITS)
+        return old == new or close or (math.isnan(old) and math.isnan(new))
+    return type(old) is type(new) and bool(old == new)
+
+
+def _leaves(case: Case, patterns: Iterable[str]) -> dict[str, None]:
+    """Return the paths of then that these patterns name; what is not in the recorded result is named by itself."""
+    paths = [path for one in patterns for path in (one, *filter(pattern(one).fullmatch, flatten(case.expected)))]
+    return dict.fromkeys(paths)
+
+
+def differences(name: str, case: Case, found: Plain) -> list[str]:
+    """Return in words, by path, each difference of a result from the recorded one that is not meant."""
+    old, new = renamed(flatten(case.expected), renaming()), flatten(found)
+    volatile, fitted = (renamed(_leaves(case, case.facts[kind]), renaming()) for kind in ("volatile", "fitted"))
+    told = []
+    for path in sorted(old.keys() | new.keys()):
+        there = path in old and path in new
+        if path in volatile or (there and same(old[path], new[path], fitted=path in fitted)):
+            continue
+        was, now = (json.dumps(flat[path]) if path in flat else ABSENT for flat in (old, new))
+        if not any(one.covers(name, path, was, now) for one in deliberate()):
+            told.append(f"{path}: {was} → {now}")
+    return told

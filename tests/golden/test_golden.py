@@ -1,0 +1,25 @@
+"""Recorded restarts merge to the results that they merged to when they were recorded."""
+
+from __future__ import annotations
+
+import pytest
+from golden.replay import differences, flatten, load, merged, names, renamed
+
+
+@pytest.mark.parametrize("name", names())
+def test_recorded_restarts_merge_to_the_same_figures_and_verdict(name: str) -> None:
+    """No path is missing, none is new, and each value is the same to the last digit."""
+    case = load(name)
+    assert differences(name, case, merged(case.facts, case.restarts)) == []
+
+
+def test_what_is_changed_missing_or_new_is_told_and_a_new_name_is_followed() -> None:
+    """One more digit is a difference, and so is a figure that nobody recorded."""
+    case = load(names()[0])
+    found = merged(case.facts, case.restarts)
+    found["performance"]["duration_s"] *= 1 + 1e-15
+    found["statistics"]["more"] = found["energy"].pop("energy_boundary")
+    told = [one.partition(":")[0] for one in differences("any", case, found)]
+    assert told == ["energy.energy_boundary", "performance.duration_s", "statistics.more"]
+    old = flatten({"a": [{"b": 1.0}, {"b": 2.0}], "c": {"d": None, "e": []}})
+    assert renamed(old, {"a.*.b": "x.b.*", "c.d": None, "c.**": "**"}) == {"x.b.0": 1.0, "x.b.1": 2.0, "e": []}
