@@ -16,7 +16,7 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.checks.preflight import LauncherChoice, Ready
+from wattdock.checks.preflight import ExecutionPlan, LauncherChoice
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
@@ -123,7 +123,7 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         }
     )
     restarts = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]
-    ready = Ready(
+    ready = ExecutionPlan(
         config=config,
         runner_dir=Path(),
         machine=Machine("CPU", 8, 1, "Linux"),

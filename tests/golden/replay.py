@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis.result_schema import Fallback, StudyFacts
-from wattdock.checks.preflight import LauncherChoice, Ready
+from wattdock.checks.preflight import ExecutionPlan, LauncherChoice
 from wattdock.clock import ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
@@ -81,11 +81,11 @@ def merged(case: Plain, restarts: Sequence[Plain]) -> Plain:
     return plain
 
 
-def _ready(case: Plain) -> Ready:
+def _ready(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
     gpus = tuple(GpuInfo(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
     links = tuple(Link(**one) for one in host["links"])
-    return Ready(
+    return ExecutionPlan(
         config=ExperimentConfig.model_validate(case["config"]),
         runner_dir=Path("runner"),
         machine=Machine(**case["machine"]),

@@ -98,7 +98,7 @@ class LauncherChoice:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ExecutionPlan:
     """An experiment that this machine can run, and what was decided about how.
 
     Attributes:
@@ -124,7 +124,7 @@ class Ready:
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
 
-    def on(self, found: GpuInventory) -> Ready:
+    def on(self, found: GpuInventory) -> ExecutionPlan:
         """Return it with the GPUs in their present state; as it was where one is gone, which its runner will find."""
         now = {gpu.uuid: gpu for gpu in found.gpus}
         if any(gpu.uuid not in now for gpu in self.inventory.gpus):
@@ -172,7 +172,7 @@ class Ready:
         return self.meter.new_meter()
 
 
-def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready:
+def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
     """Check everything that needs no runner.
 
     Raises:
@@ -193,7 +193,7 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
     launch = _choose_launcher(config, host, on_gpu=bool(gpus))
-    return Ready(
+    return ExecutionPlan(
         config=config,
         runner_dir=runner_dir,
         machine=describe_machine(),
@@ -230,7 +230,7 @@ def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | 
 
 def preflight_each(
     experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
-) -> list[Ready | WattdockError]:
+) -> list[ExecutionPlan | WattdockError]:
     """Check every experiment; what several of them share is checked once.
 
     Returns:
@@ -240,16 +240,18 @@ def preflight_each(
         PreflightError: As `survey` does.
     """
     host = survey()
-    seen: dict[tuple[str, str], Ready | WattdockError] = {}
+    seen: dict[tuple[str, str], ExecutionPlan | WattdockError] = {}
     for one in experiments:
         if (key := _checked_key(one)) not in seen:
             seen[key] = _checked(one, host, output_dir=output_dir, home=home)
     return [_for_its_workload(one, seen[_checked_key(one)], host) for one in experiments]
 
 
-def _for_its_workload(config: ExperimentConfig, checked: Ready | WattdockError, host: Host) -> Ready | WattdockError:
+def _for_its_workload(
+    config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: Host
+) -> ExecutionPlan | WattdockError:
     """What was checked of several experiments, with what only one of them asks of memory."""
-    if not isinstance(checked, Ready):
+    if not isinstance(checked, ExecutionPlan):
         return checked
     try:
         memory = _memory_fit(config, host.inventory).note if checked.gpus else None
@@ -263,14 +265,14 @@ def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
     return config.load_key, config.prompts.model_dump_json()
 
 
-def _checked(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> Ready | WattdockError:
+def _checked(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> ExecutionPlan | WattdockError:
     try:
         return preflight(config, host, output_dir=output_dir, home=home)
     except WattdockError as error:
         return error
 
 
-def require_still_free(experiments: Sequence[Ready]) -> None:
+def require_still_free(experiments: Sequence[ExecutionPlan]) -> None:
     """See, once the leases are held, that nobody came between the first look and now.
 
     Raises:

@@ -67,7 +67,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
-    from wattdock.checks import Ready, preflight_each
+    from wattdock.checks import ExecutionPlan, preflight_each
     from wattdock.execution import earlier_costs
     from wattdock.host import wattdock_home
     from wattdock.reports import print_plan
@@ -84,7 +84,7 @@ def plan(
             ExitCode.CONFIG,
         )
     for one in checked:
-        if not isinstance(one, Ready):
+        if not isinstance(one, ExecutionPlan):
             raise one
 
 

@@ -27,7 +27,7 @@ from wattdock.records import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.checks import Ready
+    from wattdock.checks import ExecutionPlan
     from wattdock.host import GpuInfo
     from wattdock.inputs import ModelFolder
     from wattdock.records import Loaded, RestartRecord, RunnerEnvironment
@@ -36,7 +36,7 @@ BYTES_PER_GB = 1e9
 DIFFERENT_GPUS = "restarts used different GPUs"
 
 
-def used_uuids(ready: Ready, restarts: Sequence[RestartRecord]) -> tuple[str, ...]:
+def used_uuids(ready: ExecutionPlan, restarts: Sequence[RestartRecord]) -> tuple[str, ...]:
     """Return the GPUs that hold a part of the model, in the host's order; those asked for where no runner told."""
     loaded = _last_loaded(restarts)
     used = loaded.environment.used_gpu_uuids if loaded else [gpu.uuid for gpu in ready.gpus]
@@ -52,7 +52,9 @@ def why_no_sum(restarts: Sequence[RestartRecord]) -> str | None:
     return DIFFERENT_GPUS if len(placements) > 1 else None
 
 
-def environment(ready: Ready, restarts: Sequence[RestartRecord], model: ModelFolder | None) -> EnvironmentSnapshot:
+def environment(
+    ready: ExecutionPlan, restarts: Sequence[RestartRecord], model: ModelFolder | None
+) -> EnvironmentSnapshot:
     """Return everything a reader needs to judge, compare or repeat the experiment."""
     config, gpus = ready.config, ready.inventory.gpus
     loaded = _last_loaded(restarts)
@@ -128,12 +130,12 @@ def _host_gpu(gpu: GpuInfo, *, used: bool) -> HostGpu:
     return HostGpu.model_validate({name: facts[name] for name in HostGpu.model_fields})
 
 
-def _topology(ready: Ready) -> Topology | None:
+def _topology(ready: ExecutionPlan) -> Topology | None:
     links = [GpuLink(**dataclasses.asdict(link), label=link.label) for link in ready.inventory.links]
     return Topology(links=links, warnings=list(ready.warnings)) if links else None
 
 
-def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:
+def _model_facts(ready: ExecutionPlan, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:
     spec = ready.config.model
     low, high = RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
@@ -148,7 +150,7 @@ def _model_facts(ready: Ready, model: ModelFolder | None, runner: RunnerEnvironm
     )
 
 
-def _container_facts(ready: Ready) -> ContainerFacts | None:
+def _container_facts(ready: ExecutionPlan) -> ContainerFacts | None:
     if (containers := ready.launch.containers) is None:
         return None
     engine, image, pin = containers.engine, containers.image, ready.launch.pin

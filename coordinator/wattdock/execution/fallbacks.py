@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.checks import Ready
+    from wattdock.checks import ExecutionPlan
 
 # Anything that the failure of a process, of memory or of links between GPUs can mean; a mistake in a setting is none.
 ELIGIBLE = frozenset(cause.name for cause in CAUSES)
@@ -84,7 +84,7 @@ def _is_possible(config: ExperimentConfig, seen: Circumstances) -> bool:
     return True
 
 
-def circumstances(ready: Ready, failed: ExperimentResult) -> Circumstances:
+def circumstances(ready: ExecutionPlan, failed: ExperimentResult) -> Circumstances:
     """Return what decides about the ladder of an experiment that failed."""
     runner = failed.environment
     gpus = _gpus(ready)
@@ -97,7 +97,7 @@ def circumstances(ready: Ready, failed: ExperimentResult) -> Circumstances:
     )
 
 
-def _fits(ready: Ready, loaded_bytes: int | None, gpus: int) -> bool | None:
+def _fits(ready: ExecutionPlan, loaded_bytes: int | None, gpus: int) -> bool | None:
     """Whether the whole model's weights fit each device; a CPU's memory is shared by as many as there are to be."""
     weight_bytes = loaded_bytes
     if weight_bytes is None:
@@ -112,7 +112,7 @@ def _fits(ready: Ready, loaded_bytes: int | None, gpus: int) -> bool | None:
     return weight_bytes <= WEIGHTS_SHARE * min(known)
 
 
-def _gpus(ready: Ready) -> int:
+def _gpus(ready: ExecutionPlan) -> int:
     return len(ready.gpus) or ready.config.section.gpus_needed()
 
 

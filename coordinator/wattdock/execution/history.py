@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.checks import Ready
+    from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
     from wattdock.execution.eta import Cost
     from wattdock.execution.journal import Line
@@ -65,7 +65,7 @@ def pasts(lines: Iterable[Line]) -> dict[str, Past]:
     return found
 
 
-def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | None) -> Row:
+def restore(ready: ExecutionPlan, folder: StudyFolder, past: Past, *, expected: Cost | None) -> Row:
     """Return the row of an experiment that is not done, with what was measured of it before.
 
     Raises:
@@ -89,7 +89,7 @@ def restore(ready: Ready, folder: StudyFolder, past: Past, *, expected: Cost | N
     return row
 
 
-def _require_same_gpus(ready: Ready, row: Row) -> None:
+def _require_same_gpus(ready: ExecutionPlan, row: Row) -> None:
     """See that what is left runs where the rest did: a row's joules are those of one set of GPUs."""
     chosen = frozenset(gpu.uuid for gpu in ready.gpus)
     before = next((one.gpu_uuids for one in row.kept.values() if one.passes and one.gpu_uuids != chosen), None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.analysis import Fallback, StudyFacts
-from wattdock.checks import Ready, preflight_each, require_still_free
+from wattdock.checks import ExecutionPlan, preflight_each, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.attempt import Attempt
 from wattdock.execution.breaker import Breaker
@@ -97,9 +97,9 @@ class Run:
             )
         # They would be found on the GPUs.
         self._reaped = _reaped()
-        self.ready: list[Ready] = []
+        self.ready: list[ExecutionPlan] = []
         for one in preflight_each(study.experiments, output_dir=output_dir, home=home):
-            if not isinstance(one, Ready):
+            if not isinstance(one, ExecutionPlan):
                 raise one
             self.ready.append(one)
         self.stored: list[Stored] = []
@@ -178,7 +178,7 @@ class _Loop:
     def __init__(
         self,
         study: Study,
-        ready: Sequence[Ready],
+        ready: Sequence[ExecutionPlan],
         rows: dict[int, Row],
         where: Surroundings,
         progress: Progress,
@@ -360,7 +360,7 @@ def _reaped() -> tuple[str, ...]:
     return ()
 
 
-def wanted_leases(ready: Sequence[Ready]) -> Wanted:
+def wanted_leases(ready: Sequence[ExecutionPlan]) -> Wanted:
     """Return what these experiments need for themselves, all of it for the whole run."""
     alone = any(one.config.exclusive == "machine" for one in ready)
     more = f" and {len(ready) - 1} more" if len(ready) > 1 else ""
@@ -372,7 +372,7 @@ def wanted_leases(ready: Sequence[Ready]) -> Wanted:
     )
 
 
-def _machine_facts(ready: Sequence[Ready]) -> dict[str, Any]:
+def _machine_facts(ready: Sequence[ExecutionPlan]) -> dict[str, Any]:
     """Return what must not change within a study, or its figures would not be of one thing."""
     gpus = ready[0].inventory.gpus
     images = {f"{one.config.backend}'s image": one.launch.containers.image.id for one in ready if one.launch.containers}

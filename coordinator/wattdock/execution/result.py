@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.analysis import EnergyResult
-    from wattdock.checks import Ready
+    from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Span
@@ -50,7 +50,7 @@ EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
 def merge(
     config: ExperimentConfig,
     restarts: Sequence[RestartRecord],
-    ready: Ready,
+    ready: ExecutionPlan,
     model: ModelFolder | None,
     *,
     started_utc: datetime,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import Fallback
-    from wattdock.checks import Ready
+    from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
     from wattdock.execution.eta import Cost
     from wattdock.execution.passes import Collected
@@ -50,7 +50,7 @@ class Row:
         unmeasured: A runner's service that was interrupted before its first pass ended.
     """
 
-    ready: Ready
+    ready: ExecutionPlan
     folder: StudyFolder
     earlier_rows: int = 0
     expected: Cost | None = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.checks import Ready
+    from wattdock.checks import ExecutionPlan
     from wattdock.execution import Progress, Stored
     from wattdock.publish.manifest import BundledResult
     from wattdock.publish.reproduction import Ids, Place
@@ -159,7 +159,7 @@ def _require_gpus(results: Sequence[ExperimentResult]) -> None:
         raise PreflightError(f"the bundle was measured on {_counted(wanted)}; this machine has {seen}; {INSTEAD}")
 
 
-def _require_same_gpus(pairs: Sequence[_Pair], ready: Sequence[Ready]) -> None:
+def _require_same_gpus(pairs: Sequence[_Pair], ready: Sequence[ExecutionPlan]) -> None:
     """See that the GPUs that were chosen are of the model wanted, on a machine with several."""
     chosen = {one.config.experiment_id: [gpu.name for gpu in one.gpus] for one in ready}
     for pair in pairs:

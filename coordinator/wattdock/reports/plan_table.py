@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.checks import Ready
+from wattdock.checks import ExecutionPlan
 from wattdock.execution import Work, duration, load_groups
 from wattdock.reports.terminal import Sheet, console
 from wattdock.text import pluralize
@@ -21,7 +21,7 @@ COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts Ã
 SHOWN = 200
 
 
-def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Mapping[str, Cost]) -> None:
+def print_plan(study: Study, checked: Sequence[ExecutionPlan | WattdockError], costs: Mapping[str, Cost]) -> None:
     """Print the experiments of a study, what is wrong with any of them, and what the whole takes.
 
     Args:
@@ -30,7 +30,7 @@ def print_plan(study: Study, checked: Sequence[Ready | WattdockError], costs: Ma
         costs: What each experiment cost before, by its id.
     """
     out = console()
-    ready = [one for one in checked if isinstance(one, Ready)]
+    ready = [one for one in checked if isinstance(one, ExecutionPlan)]
     memory = [one.memory for one in ready if one.memory]
     for line in (*study.notes, *dict.fromkeys((*(one.decisions for one in ready), *memory))):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -56,7 +56,7 @@ def _work(config: ExperimentConfig, costs: Mapping[str, Cost]) -> Work:
     return Work(config, (config.repeats.passes,) * config.repeats.restarts, costs.get(config.experiment_id))
 
 
-def _cells(group: int, config: ExperimentConfig, checked: Ready | WattdockError, work: Work) -> tuple[str, ...]:
+def _cells(group: int, config: ExperimentConfig, checked: ExecutionPlan | WattdockError, work: Work) -> tuple[str, ...]:
     return (
         str(group),
         config.label,
@@ -70,8 +70,8 @@ def _cells(group: int, config: ExperimentConfig, checked: Ready | WattdockError,
     )
 
 
-def _place(checked: Ready | WattdockError) -> str:
-    if not isinstance(checked, Ready):
+def _place(checked: ExecutionPlan | WattdockError) -> str:
+    if not isinstance(checked, ExecutionPlan):
         return "cannot run here"
     return f"GPU {', '.join(str(gpu.index) for gpu in checked.gpus)}" if checked.gpus else "CPU"
 
@@ -93,10 +93,12 @@ def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
 
 
 def _troubles(
-    invalid: Iterable[InvalidPoint], experiments: Sequence[ExperimentConfig], checked: Sequence[Ready | WattdockError]
+    invalid: Iterable[InvalidPoint],
+    experiments: Sequence[ExperimentConfig],
+    checked: Sequence[ExecutionPlan | WattdockError],
 ) -> Iterable[str]:
     for point in invalid:
         yield f"invalid: {point.name}: {point.reason}"
     for config, one in zip(experiments, checked, strict=True):
-        if not isinstance(one, Ready):
+        if not isinstance(one, ExecutionPlan):
             yield f"cannot run here: {config.label}: {one}"

@@ -15,7 +15,7 @@ from wattdock.runner import RunnerClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from wattdock.checks.preflight import Ready
+    from wattdock.checks.preflight import ExecutionPlan
     from wattdock.host import Link
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -30,7 +30,7 @@ NVLINK_GB_S = {"1.0": 20.0, "2.0": 25.0, "2.2": 25.0, "3.0": 25.0, "3.1": 25.0, 
 PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
-def engine_findings(ready: Ready, say: Callable[[str], None]) -> Iterable[Finding]:
+def engine_findings(ready: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Finding]:
     """Yield what the backend's runner says, started as for a measurement and holding its leases.
 
     Raises:
@@ -52,7 +52,7 @@ def engine_findings(ready: Ready, say: Callable[[str], None]) -> Iterable[Findin
         yield ok(BUS_BANDWIDTH, f"not timed: the runner had GPU {ready.gpus[0].index} alone; --gpus names several")
 
 
-def _launch_spec(ready: Ready, log: Path, lease_fds: tuple[int, ...]) -> LaunchSpec:
+def _launch_spec(ready: ExecutionPlan, log: Path, lease_fds: tuple[int, ...]) -> LaunchSpec:
     return LaunchSpec(
         backend=ready.config.backend,
         runner_dir=ready.runner_dir,
@@ -64,7 +64,7 @@ def _launch_spec(ready: Ready, log: Path, lease_fds: tuple[int, ...]) -> LaunchS
     )
 
 
-def judged(findings: Iterable[pb.Finding], ready: Ready) -> Iterable[Finding]:
+def judged(findings: Iterable[pb.Finding], ready: ExecutionPlan) -> Iterable[Finding]:
     """Yield the runner's own findings; bandwidth is held against what the host says the links carry."""
     gpus = {gpu.uuid: gpu for gpu in ready.gpus}
     for one in findings:
