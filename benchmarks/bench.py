@@ -71,7 +71,7 @@ LEFT_OUT_ON_CPU = (
 )
 PLANTED = ("pytorch-planted",)
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
-KEPT, PROGRESS = REPO / "docs/measurements/bench.md", REPO / "build/bench.md"
+KEPT, PROGRESS = REPO / "docs/measurements/own-costs.md", REPO / "build/bench.md"
 
 
 class Bench:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     # In the order they were run in, each with its arm.
     Passes = list[tuple[Arm, GeneratedPass]]
 
-# An engine may not be at its pace at once (docs/decisions/0030-comparing-arms.md).
+# An engine may not be at its pace at once (docs/decisions/comparing-arms.md).
 WARM_UP = -1
 
 

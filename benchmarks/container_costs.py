@@ -1,7 +1,7 @@
 """What a container costs beside a process: until the first reply, in throughput, and over a sweep.
 
 Needs a Docker engine with the PyTorch image, and the PyTorch environment; without either it says so and measures
-nothing. Prints a table and keeps it in docs/measurements/containers.md.
+nothing. Prints a table and keeps it in docs/measurements/own-costs.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Pure: reads no hardware, knows no backend and no files. `timing_j` covers what the timeline cannot tell about *when*:
 tick brackets, the course of power between ticks, the counter's lag, its resolution; never the sensor's gain.
-The model and its limits: docs/decisions/0002-energy-uncertainty.md.
+The model and its limits: docs/decisions/energy-uncertainty.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HIDDEN_STD = 0.75
 REACH = 3
 
 
-# Source: docs/measurements/h200-counter-lag.md: load and meter in two processes, 105 steps without a power overshoot,
+# Source: docs/measurements/meter.md: load and meter in two processes, 105 steps without a power overshoot,
 # +6.6 to +10.1 ms per kind of step. One H200: the spread leaves room for others.
 COUNTER_LAG = LagModel(mean_s=0.008, std_s=0.005)
 # Source: 8 load steps on an H200; the instant power passed the half-way mark 23 to 138 ms late.
