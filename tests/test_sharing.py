@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wattdock.analysis.energy_schema import GpuProcessSeen
-from wattdock.analysis.worst_restart_schema import WorstRestart
+from wattdock.analysis.procedure_schema import GpuEvidence, Procedure
 from wattdock.checks.audit_sharing import sharing_checks
 
 
@@ -26,13 +26,14 @@ def outcome(
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Any]:
     shown = {one.gpu_uuid: 4 for one in processes if one.own}
-    restarts = WorstRestart(process_lists={"GPU-a": 4, "GPU-b": 4}, runner_lists=shown)
+    gpus = {uuid: GpuEvidence(process_lists=4, runner_lists=shown.get(uuid, 0)) for uuid in ("GPU-a", "GPU-b")}
+    procedure = Procedure(warm_up=[], drift=[], gpus=gpus)
     passes = [SimpleNamespace(cpu_others_share=one) for one in cpu_others]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
     )
-    return {check.name: check for check in sharing_checks(environment, energy, restarts)}
+    return {check.name: check for check in sharing_checks(environment, energy, procedure)}
 
 
 @pytest.mark.parametrize(

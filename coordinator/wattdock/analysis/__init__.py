@@ -37,10 +37,10 @@ from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.intervals import CONFIDENCE, geometric_interval, geometric_mean, mean_interval
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.multi_gpu import multi_gpu
-from wattdock.analysis.performance import performance, token_disagreements, undrained
+from wattdock.analysis.performance import performance
 from wattdock.analysis.phases import phases
 from wattdock.analysis.procedure import procedure
-from wattdock.analysis.procedure_schema import Procedure
+from wattdock.analysis.procedure_schema import GpuEvidence, Procedure
 from wattdock.analysis.quantities import ENERGY, POWER, SPEED, by_restart, restart_values
 from wattdock.analysis.result_schema import (
     SCHEMA_VERSION,
@@ -65,8 +65,6 @@ from wattdock.analysis.steadiness import (
 from wattdock.analysis.welch import welch
 from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.analysis.windows_schema import WindowFigure, WindowSummary
-from wattdock.analysis.worst_restart import worst_restart
-from wattdock.analysis.worst_restart_schema import WorstRestart
 
 __all__ = [
     "ABSENT",
@@ -95,6 +93,7 @@ __all__ = [
     "ExperimentResult",
     "Fallback",
     "GpuConditions",
+    "GpuEvidence",
     "GpuProcessSeen",
     "Gpus",
     "MeterFact",
@@ -110,7 +109,6 @@ __all__ = [
     "Verdict",
     "WindowFigure",
     "WindowSummary",
-    "WorstRestart",
     "above_band",
     "at_rest",
     "by_restart",
@@ -142,10 +140,7 @@ __all__ = [
     "shared",
     "statistical_j",
     "statistics",
-    "token_disagreements",
-    "undrained",
     "warm_up_steadiness",
     "welch",
     "windows",
-    "worst_restart",
 ]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.performance import is_scheduled
+from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
 from wattdock.analysis.procedure_schema import Drift, Procedure, WarmUpSeen
 from wattdock.analysis.steadiness import warm_up_steadiness
+from wattdock.analysis.worst_restart import gpu_evidence, runners_per_restart
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 
@@ -35,12 +36,18 @@ def procedure(
     used: Sequence[str],
     limits: WarmUpSpec,
     joules_in: SpanJoules | None = None,
+    bystanders: Sequence[str] = (),
 ) -> Procedure:
     """Return what was seen around and within the passes of every restart."""
     joules_in = joules_in or SpanJoules()
+    passes = [measured for restart in restarts for measured in restart.passes]
     return Procedure(
         warm_up=[_warm_up(one, used, limits) for one in restarts],
         drift=[_drift(one, measured, used, joules_in) for one in restarts for measured in one.passes],
+        gpus=gpu_evidence(restarts, used, bystanders, joules_in),
+        runners_per_restart=runners_per_restart(restarts),
+        token_disagreements=token_disagreements(passes),
+        undrained=undrained(passes),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from wattdock.values import Stored
 
 
@@ -76,8 +78,41 @@ class Drift(Stored):
     reason: str | None = None
 
 
+class GpuEvidence(Stored):
+    """What shows whether one GPU of the host was the experiment's own: in the worst of the restarts with passes.
+
+    Attributes:
+        process_lists: How often its processes were listed.
+        runner_lists: How many of these lists show the runner.
+        unlisted_ends: Begins and ends of passes without a list within 5 s that shows the runner; of a used GPU.
+        foreign_bytes: Most memory in use at any instant of a pass beyond what the lists at its begin and end say the
+            runner holds; of a used GPU, null where one of the two is unknown.
+        counter_changes: How often its energy counter was seen to change.
+        above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started;
+            null where one of the two is unknown.
+    """
+
+    process_lists: int = 0
+    runner_lists: int = 0
+    unlisted_ends: int = 0
+    foreign_bytes: float | None = None
+    counter_changes: int = 0
+    above_idle_w: float | None = None
+
+
 class Procedure(Stored):
-    """Everything around and within the passes that tells whether they were in a steady state."""
+    """Everything around and within the passes that tells whether they were undisturbed and in a steady state.
+
+    Attributes:
+        gpus: By UUID, of every GPU of the host.
+        runners_per_restart: More than 1 where a restart was interrupted between passes and resumed; 0 without a pass.
+        token_disagreements: Passes whose token counts contradict each other.
+        undrained: Passes that ended before their work had.
+    """
 
     warm_up: list[WarmUpSeen]
     drift: list[Drift]
+    gpus: dict[str, GpuEvidence] = Field(default_factory=dict)
+    runners_per_restart: int = 0
+    token_disagreements: list[str] = Field(default_factory=list)
+    undrained: list[str] = Field(default_factory=list)

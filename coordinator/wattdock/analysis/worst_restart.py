@@ -1,4 +1,4 @@
-"""What of every restart's surroundings the audit looks at: in the worst restart, by GPU. Pure."""
+"""Who else was on the GPUs, in the worst restart. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis.conditions import sampled_throughout
 from wattdock.analysis.idle import IDLE_SPANS
-from wattdock.analysis.worst_restart_schema import WorstRestart
+from wattdock.analysis.procedure_schema import GpuEvidence
 from wattdock.clock import NS_PER_S
 from wattdock.values import all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis.energy import Gpus
     from wattdock.analysis.joules import SpanJoules
     from wattdock.metering import Span
     from wattdock.records import RestartRecord
@@ -24,25 +23,34 @@ if TYPE_CHECKING:
 LIST_REACH_NS = 5 * NS_PER_S
 
 
-def worst_restart(restarts: Sequence[RestartRecord], gpus: Gpus, joules_in: SpanJoules) -> WorstRestart:
-    """Return what holds of every restart with passes, for every GPU of the host."""
-    measured = [one for one in restarts if one.passes]
-    uuids = (*gpus.used, *gpus.bystanders)
+def gpu_evidence(
+    restarts: Sequence[RestartRecord], used: Sequence[str], bystanders: Sequence[str], joules_in: SpanJoules
+) -> dict[str, GpuEvidence]:
+    """Return what was seen of every GPU of the host: the worst of all restarts with passes."""
+    measured = [restart for restart in restarts if restart.passes]
 
-    def fewest(count: Callable[[RestartRecord, str], int]) -> dict[str, int]:
-        return {uuid: min((count(one, uuid) for one in measured), default=0) for uuid in uuids}
+    def fewest(count: Callable[[RestartRecord, str], int], uuid: str) -> int:
+        return min((count(restart, uuid) for restart in measured), default=0)
 
-    return WorstRestart(
-        process_lists=fewest(_lists),
-        runner_lists=fewest(partial(_lists, own=True)),
-        unlisted_ends={uuid: max((_unlisted_ends(one, uuid) for one in measured), default=0) for uuid in gpus.used},
-        foreign_bytes={uuid: _largest([_foreign_bytes(one, uuid) for one in measured]) for uuid in gpus.used},
-        counter_changes=fewest(_counter_changes),
-        runners=max(Counter(one.restart for one in measured).values(), default=0),
-        above_idle_w={
-            uuid: _largest([_above_idle_w(one, uuid, joules_in) for one in measured]) for uuid in gpus.bystanders
-        },
-    )
+    found = {}
+    for uuid in (*used, *bystanders):
+        is_used = uuid in used
+        foreign = [_foreign_bytes(restart, uuid) for restart in measured] if is_used else []
+        above = [] if is_used else [_above_idle_w(restart, uuid, joules_in) for restart in measured]
+        found[uuid] = GpuEvidence(
+            process_lists=fewest(_lists, uuid),
+            runner_lists=fewest(partial(_lists, own=True), uuid),
+            unlisted_ends=max((_unlisted_ends(restart, uuid) for restart in measured), default=0) if is_used else 0,
+            foreign_bytes=_largest(foreign),
+            counter_changes=fewest(_counter_changes, uuid),
+            above_idle_w=_largest(above),
+        )
+    return found
+
+
+def runners_per_restart(restarts: Sequence[RestartRecord]) -> int:
+    """Return the most runners that measured passes of the same restart; 0 without a pass."""
+    return max(Counter(restart.restart for restart in restarts if restart.passes).values(), default=0)
 
 
 def _counter_changes(restart: RestartRecord, uuid: str) -> int:

@@ -1,6 +1,6 @@
 """checks."""
 
-from wattdock.checks.audit import Declared, Measured, audit
+from wattdock.checks.audit import audit
 from wattdock.checks.audit_procedure import KEPT_UP
 from wattdock.checks.audit_sharing import CPUS_ALONE
 from wattdock.checks.doctor.cards import meter_cards
@@ -11,10 +11,8 @@ from wattdock.checks.preflight import ExecutionPlan, preflight_each, require_sti
 __all__ = [
     "CPUS_ALONE",
     "KEPT_UP",
-    "Declared",
     "ExecutionPlan",
     "Finding",
-    "Measured",
     "audit",
     "examine",
     "meter_cards",

@@ -5,21 +5,20 @@ Unknown never passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, Check
 from wattdock.checks.audit_gpus import gpu_checks
 from wattdock.checks.audit_procedure import procedure_checks
 from wattdock.checks.audit_sharing import sharing_checks
+from wattdock.config import ExperimentConfig
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis import Compute, EnergyResult, Performance, Procedure, Statistics, WorstRestart
-    from wattdock.config import IdleSpec, WarmUpSpec
-    from wattdock.records import ClockFacts, ConditionChange, EnvironmentSnapshot, Failure
+    from wattdock.analysis import EnergyResult, ExperimentResult, Procedure
+    from wattdock.records import ClockFacts, ConditionChange, EnvironmentSnapshot
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
@@ -27,77 +26,31 @@ MIN_WINDOW_S = 20.0
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the configuration says on purpose, so that the audit does not take it for an accident.
+def audit(result: ExperimentResult) -> Audit:
+    """Return every check on a result and the verdict; the result must hold an environment and energy.
 
-    Attributes:
-        power_limit_w: A power limit other than the default.
-        prefix_cache: The engine's prefix cache is switched on.
-        warm_up, idle: The limits within which nothing was to drift.
+    Raises:
+        ValueError: The result has no environment or no energy, as one that was never measured.
     """
-
-    power_limit_w: float | None
-    prefix_cache: bool
-    warm_up: WarmUpSpec
-    idle: IdleSpec
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The parts of a result that an audit looks at."""
-
-    environment: EnvironmentSnapshot
-    energy: EnergyResult
-    performance: Performance | None
-    compute: Compute | None = None
-    statistics: Statistics | None = None
-    procedure: Procedure | None = None
-
-
-def audit(
-    measured: Measured,
-    declared: Declared,
-    restarts: WorstRestart,
-    *,
-    token_disagreements: Sequence[str],
-    undrained: Sequence[str],
-    failure: Failure | None,
-) -> Audit:
-    """Return every check and the verdict.
-
-    Args:
-        restarts: What was seen in each of them.
-        token_disagreements: Passes whose token counts contradict each other.
-        undrained: Passes that ended before their work had.
-        failure: Why the experiment did not finish; None where it did.
-    """
-    energy, environment = measured.energy, measured.environment
-    counts = "; ".join(token_disagreements) or f"{sum(one.output_tokens for one in energy.passes)} output tokens"
+    environment, energy, procedure = result.environment, result.energy, result.procedure
+    if environment is None or energy is None or procedure is None:
+        raise ValueError("a result without environment, energy and procedure cannot be audited")
+    config = ExperimentConfig.model_validate(result.config)
     source = f"source {energy.source}" if energy.source else "no source"
     checks = [
-        _check("finished", failure is None, failure.message if failure else "no failure"),
+        _check("finished", result.error is None, result.error.message if result.error else "no failure"),
         _check("energy measured", energy.total_j is not None, energy.reason or source),
         _check("counter, not integrated power", energy.source == "counter", source),
-        _runners_check(restarts),
+        _runners_check(procedure),
         *_environment_checks(environment),
         _one_environment_check(environment, energy),
         _window_check(energy),
-        _check("token counts consistent", bool(energy.passes) and not token_disagreements, counts),
-        _check("passes drained", bool(energy.passes) and not undrained, "; ".join(undrained) or "all work inside"),
-        *sharing_checks(environment, energy, restarts),
-        *procedure_checks(
-            measured.procedure,
-            energy,
-            measured.statistics,
-            measured.performance,
-            used=environment.gpu_uuids,
-            warm_up=declared.warm_up,
-            idle=declared.idle,
-            cache_declared=declared.prefix_cache,
-        ),
+        _token_counts_check(energy, procedure),
+        _drained_check(energy, procedure),
+        *sharing_checks(environment, energy, procedure),
+        *procedure_checks(result, energy, procedure, config),
         *gpu_checks(
-            environment, energy, measured.compute, restarts=restarts, declared_power_limit_w=declared.power_limit_w
+            environment, energy, result.compute, gpus=procedure.gpus, declared_power_limit_w=config.power_limit_w
         ),
         *_meters_checks(energy),
     ]
@@ -105,9 +58,20 @@ def audit(
     return Audit(publishable=not reasons, reasons=reasons, checks=checks)
 
 
-def _runners_check(restarts: WorstRestart) -> Check:
+def _token_counts_check(energy: EnergyResult, procedure: Procedure) -> Check:
+    wrong = procedure.token_disagreements
+    figure = "; ".join(wrong) or f"{sum(measured.output_tokens for measured in energy.passes)} output tokens"
+    return _check("token counts consistent", bool(energy.passes) and not wrong, figure)
+
+
+def _drained_check(energy: EnergyResult, procedure: Procedure) -> Check:
+    figure = "; ".join(procedure.undrained) or "all work inside"
+    return _check("passes drained", bool(energy.passes) and not procedure.undrained, figure)
+
+
+def _runners_check(procedure: Procedure) -> Check:
     """Say where a restart's passes are of several runners: its value then averages over what restarts differ by."""
-    most = restarts.runners
+    most = procedure.runners_per_restart
     return Check(
         name="one runner for each restart",
         status="pass" if most == 1 else "warn" if most else "unknown",

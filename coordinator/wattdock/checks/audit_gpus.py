@@ -8,9 +8,9 @@ from wattdock.analysis import Check
 from wattdock.checks.audit_procedure import idle_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from wattdock.analysis import Compute, EnergyResult, GpuConditions, WorstRestart
+    from wattdock.analysis import Compute, EnergyResult, GpuConditions, GpuEvidence
     from wattdock.records import EnvironmentSnapshot
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
@@ -32,13 +32,13 @@ def gpu_checks(
     energy: EnergyResult,
     compute: Compute | None,
     *,
-    restarts: WorstRestart,
+    gpus: Mapping[str, GpuEvidence],
     declared_power_limit_w: float | None,
 ) -> list[Check]:
     """Return every check on the GPUs; one that cannot be made is unknown.
 
     Args:
-        restarts: What was seen in each.
+        gpus: What was seen of each in the worst restart.
         declared_power_limit_w: The limit that was set on purpose; None for the default one.
     """
     used = [one for one in energy.conditions.values() if one.used]
@@ -48,11 +48,11 @@ def gpu_checks(
         _power_limit(environment, used, declared_power_limit_w),
         _clocks(used),
         _consistency(used),
-        _events(environment, energy, restarts),
+        _events(environment, energy, gpus),
         _roofline(compute),
-        _strays(restarts),
+        _strays({uuid: gpu.above_idle_w for uuid, gpu in gpus.items() if uuid not in environment.gpu_uuids}),
         _empty(energy, environment),
-        _memory(environment, restarts),
+        _memory(environment, gpus),
         _idle_loaded(energy),
     ]
 
@@ -145,12 +145,12 @@ def _consistency(used: Sequence[GpuConditions]) -> Check:
     )
 
 
-def _events(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: WorstRestart) -> Check:
+def _events(environment: EnvironmentSnapshot, energy: EnergyResult, gpus: Mapping[str, GpuEvidence]) -> Check:
     facts = {uuid: energy.meter.get(uuid) for uuid in environment.gpu_uuids}
     unread = [
         uuid
         for uuid, fact in facts.items()
-        if not fact or not (restarts.counter_changes.get(uuid) or fact.source == "integrated_power")
+        if not fact or not ((uuid in gpus and gpus[uuid].counter_changes) or fact.source == "integrated_power")
     ]
     events = [event for fact in facts.values() if fact for event in fact.events]
     bad = [event for event in events if event.startswith(LOST)]
@@ -180,9 +180,8 @@ def _roofline(compute: Compute | None) -> Check:
     )
 
 
-def _strays(restarts: WorstRestart) -> Check:
+def _strays(above_w: Mapping[str, float | None]) -> Check:
     """An unused GPU that draws more in the passes than when everything was idle holds somebody's context."""
-    above_w = restarts.above_idle_w
     known = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
     worst_w = max(known.values(), default=0.0)
     figures = [f"{uuid} {watts:+.0f} W" for uuid, watts in known.items()]
@@ -226,12 +225,12 @@ def _foreign_limit(environment: EnvironmentSnapshot) -> float:
     return MAX_FOREIGN_BYTES if apart else MAX_WITH_RESERVE_BYTES
 
 
-def _memory(environment: EnvironmentSnapshot, restarts: WorstRestart) -> Check:
+def _memory(environment: EnvironmentSnapshot, gpus: Mapping[str, GpuEvidence]) -> Check:
     """Memory in the passes that the runner does not hold: of a process that came and went, or that no list shows.
 
     Never more than unknown: what an engine takes and gives back between two lists looks the same.
     """
-    held = {uuid: restarts.foreign_bytes.get(uuid) for uuid in environment.gpu_uuids}
+    held = {uuid: gpus[uuid].foreign_bytes if uuid in gpus else None for uuid in environment.gpu_uuids}
     known = [size for size in held.values() if size is not None]
     limit_bytes = _foreign_limit(environment)
     passed = bool(known) and len(known) == len(held) and max(known) <= limit_bytes

@@ -10,7 +10,8 @@ from wattdock.config import IdleSpec, WarmUpSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis import EnergyResult, Performance, Procedure, Statistics
+    from wattdock.analysis import EnergyResult, ExperimentResult, Performance, Procedure, Statistics
+    from wattdock.config import ExperimentConfig
 
 MIN_RESTARTS = 3
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.
@@ -37,40 +38,33 @@ MAX_BACKLOG_SLOPE = 0.02
 
 
 def procedure_checks(
-    procedure: Procedure | None,
-    energy: EnergyResult,
-    statistics: Statistics | None,
-    performance: Performance | None,
-    *,
-    used: Sequence[str],
-    warm_up: WarmUpSpec,
-    idle: IdleSpec,
-    cache_declared: bool,
+    result: ExperimentResult, energy: EnergyResult, procedure: Procedure, config: ExperimentConfig
 ) -> list[Check]:
     """Return every check on the procedure; one that cannot be made is unknown.
 
     Args:
-        warm_up, idle: The limits that were set; looser ones than those for publication fail.
-        used: The GPUs that held a part of the model.
-        cache_declared: The configuration switches a prefix cache on, so that cached tokens are no accident.
+        config: As the study has it: settings looser than those for publication fail.
     """
+    # All engines have this setting under one name; one that calls it otherwise has its cached tokens fail.
+    cache_declared = config.section.engine_args().get("enable_prefix_caching") is True
+    used = result.environment.gpu_uuids if result.environment else []
     return [
-        _warm_up(procedure, warm_up),
+        _warm_up(procedure, config.warmup),
         _drift(procedure),
         _between_passes(energy),
-        _idle(energy, used, idle),
+        _idle(energy, used, config.idle),
         _restarts(energy),
-        _interval(statistics),
-        _outliers(statistics),
-        _cached(performance, declared=cache_declared),
-        _prompts(energy, performance),
+        _interval(result.statistics),
+        _outliers(result.statistics),
+        _cached(result.performance, declared=cache_declared),
+        _prompts(energy, result.performance),
         _definitions(energy),
-        *arrivals_checks(performance),
+        *arrivals_checks(result.performance),
     ]
 
 
-def _warm_up(procedure: Procedure | None, limits: WarmUpSpec) -> Check:
-    seen = procedure.warm_up if procedure else []
+def _warm_up(procedure: Procedure, limits: WarmUpSpec) -> Check:
+    seen = procedure.warm_up
     quick = [one for one in seen if one.converged is None]
     bad = [f"restart {one.restart + 1}: {'; '.join(one.drifting)}" for one in seen if one.converged is False]
     bad += _looser("warmup", limits, WARM_UP_LIMITS)
@@ -117,8 +111,8 @@ def _between_passes(energy: EnergyResult) -> Check:
     )
 
 
-def _drift(procedure: Procedure | None) -> Check:
-    drifts = procedure.drift if procedure else []
+def _drift(procedure: Procedure) -> Check:
+    drifts = procedure.drift
     unknown = [one for one in drifts if one.relative is None]
     known = [(abs(one.relative), one.standard_error or 0.0) for one in drifts if one.relative is not None]
     blurred = [error for _, error in known if DEVIATIONS * error > MAX_BLUR]

@@ -8,9 +8,9 @@ from wattdock.analysis import Check
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from wattdock.analysis import EnergyResult, GpuProcessSeen, WorstRestart
+    from wattdock.analysis import EnergyResult, GpuEvidence, GpuProcessSeen, Procedure
     from wattdock.records import EnvironmentSnapshot
 
 FIGURE_PROCESSES = 3
@@ -20,12 +20,12 @@ CPUS_ALONE = "CPUs to itself"
 OTHERS_SHARE = 0.1
 
 
-def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult, restarts: WorstRestart) -> list[Check]:
+def sharing_checks(environment: EnvironmentSnapshot, energy: EnergyResult, procedure: Procedure) -> list[Check]:
     """Return whether the experiment had its GPUs, and its machine, to itself."""
     gpus = set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
     checks = [_machine_check(environment), _cpu_check(energy)]
     if gpus:
-        checks.append(_gpu_check(gpus, set(environment.gpu_uuids), energy, restarts))
+        checks.append(_gpu_check(gpus, set(environment.gpu_uuids), energy, procedure.gpus))
     others = [one for one in energy.gpu_processes if one.gpu_uuid not in gpus]
     if others:
         # They share power, cooling and host; how much that matters is the reader's to judge.
@@ -52,12 +52,12 @@ def _cpu_check(energy: EnergyResult) -> Check:
     )
 
 
-def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult, restarts: WorstRestart) -> Check:
+def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult, evidence: Mapping[str, GpuEvidence]) -> Check:
     """Whether nobody else was on the GPUs; lists of a used one that show not even the runner show nothing."""
     listed = [one for one in energy.gpu_processes if one.gpu_uuid in gpus]
     foreign = [one for one in listed if not one.own]
-    lists = min((restarts.process_lists.get(uuid, 0) for uuid in gpus), default=0)
-    shown = {uuid for uuid in gpus if restarts.runner_lists.get(uuid)}
+    lists = min((evidence[uuid].process_lists if uuid in evidence else 0 for uuid in gpus), default=0)
+    shown = {uuid for uuid in gpus if uuid in evidence and evidence[uuid].runner_lists}
     if foreign and any(one.own for one in listed):
         return Check(name="exclusive GPUs", status="fail", figure=_figure(foreign))
     if not shown or used - shown or not lists:
@@ -65,7 +65,7 @@ def _gpu_check(gpus: set[str], used: set[str], energy: EnergyResult, restarts: W
         where = f" on {', '.join(sorted(used - shown))}" if shown and used - shown else ""
         figure = f"{lists} process lists per GPU of a restart show no process of the runner{where} {seen}"
         return Check(name="exclusive GPUs", status="unknown", figure=figure)
-    if unseen := max((restarts.unlisted_ends.get(uuid, 0) for uuid in used), default=0):
+    if unseen := max((evidence[uuid].unlisted_ends for uuid in used if uuid in evidence), default=0):
         figure = f"no process list near {unseen} begins or ends of passes of a restart shows the runner"
         return Check(name="exclusive GPUs", status="unknown", figure=figure)
     figure = f"nobody but the runner in {lists} process lists per GPU of each restart"

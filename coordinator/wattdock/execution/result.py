@@ -22,12 +22,9 @@ from wattdock.analysis import (
     procedure,
     statistical_j,
     statistics,
-    token_disagreements,
-    undrained,
     windows,
-    worst_restart,
 )
-from wattdock.checks import Declared, Measured, audit
+from wattdock.checks import audit
 from wattdock.execution.environment import environment, used_uuids, why_no_sum
 from wattdock.records import INTERRUPTED, clocks_of
 
@@ -76,7 +73,10 @@ def merge(
     snapshot = environment(ready, restarts, model)
     failure = next((one.failure for one in restarts if one.failure), None)
     clocks = clocks_of(restarts)
-    measured = Measured(
+    result = result_row(
+        config,
+        failure,
+        started_utc=started_utc,
         environment=snapshot,
         energy=energy,
         performance=speed,
@@ -88,31 +88,12 @@ def merge(
             in_flight=config.served.batch_size // config.section.replicas,
         ),
         statistics=statistics(energy.passes),
-        procedure=procedure(restarts, used, config.warmup, joules_in),
-    )
-    return result_row(
-        config,
-        failure,
-        started_utc=started_utc,
-        **vars(measured),
+        procedure=procedure(restarts, used, config.warmup, joules_in, gpus.bystanders),
         multi_gpu=multi_gpu(energy, speed, restarts),
         data_parallel=data_parallel(config, restarts, energy, joules_in),
-        audit=audit(
-            measured,
-            _declared(config),
-            worst_restart(restarts, gpus, joules_in),
-            token_disagreements=token_disagreements(passes),
-            undrained=undrained(passes),
-            failure=failure,
-        ),
         spans=[stored for one in restarts for stored in _stored_spans(one, clocks[one.clock], used, joules_in)],
     )
-
-
-def _declared(config: ExperimentConfig) -> Declared:
-    # Engines name this setting alike; one that calls it otherwise has its cached tokens fail, which says so.
-    cache = config.section.engine_args().get("enable_prefix_caching") is True
-    return Declared(power_limit_w=config.power_limit_w, prefix_cache=cache, warm_up=config.warmup, idle=config.idle)
+    return result.model_copy(update={"audit": audit(result)})
 
 
 def _completed(
