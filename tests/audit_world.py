@@ -16,7 +16,7 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.checks.preflight import ExecutionPlan, LauncherChoice
+from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
@@ -24,6 +24,7 @@ from wattdock.host.gpus import GpuInfo, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.inputs.models.folder import ModelFolder
 from wattdock.inputs.models.shapes import shape_config
+from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin
 from wattdock.metering.choice import MeterChoice
@@ -125,13 +126,10 @@ def result_of(world: World, library: Path) -> ExperimentResult:
     restarts = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]
     ready = ExecutionPlan(
         config=config,
-        runner_dir=Path(),
         machine=Machine("CPU", 8, 1, "Linux"),
         inventory=GpuInventory(tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))),
         gpus=(gpu_info(0, gpus[0]),),
-        python=None,
         launch=world.launch,
-        cache=Path(),
         meter=MeterChoice("nvml", "test"),
     )
     model = ModelFolder(

@@ -13,7 +13,7 @@ from fake_nvml import FakeProcess, constant
 from wattdock.analysis.energy_schema import NORMAL95
 from wattdock.analysis.result_schema import Performance
 from wattdock.checks.audit_procedure import arrivals_checks
-from wattdock.checks.preflight import LauncherChoice
+from wattdock.launch.choice import LauncherChoice
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from contract.subjects import write_config
 
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import RunnerError
+from wattdock.execution.failures import MEMORY, cause_of
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.passes import Collected, Session, measure
 from wattdock.execution.progress import Silent
 from wattdock.inputs.models.folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet
-from wattdock.launch.failures import MEMORY, cause_of
 from wattdock.metering.none import NoMeter
 from wattdock.runner.client import RunnerClient
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattdock.launch.failures import (
+from wattdock.execution.failures import (
     CAUSES,
     EXCHANGE,
     GPU_MEMORY,

@@ -13,6 +13,8 @@ ROOMS = (
     *("config", "host", "inputs", "launch", "metering", "records", "runner", "analysis", "checks", "store"),
     *("execution", "reports", "publish", "cli"),
 )
+# Rooms within a room that have a door of their own.
+SUB_ROOMS = ("launch.images",)
 AT_THE_ROOT = 5
 # Names that a door may export. The aim is about ten; a room that needs more is listed with its own limit.
 DOOR = 10
@@ -22,7 +24,8 @@ WIDER_DOORS = {
     "execution": 13,
     "host": 39,
     "inputs": 38,
-    "launch": 53,
+    "launch": 13,
+    "launch.images": 23,
     "metering": 27,
     "publish": 13,
     "records": 21,
@@ -72,7 +75,7 @@ def test_nobody_imports_past_a_door(room: str) -> None:
         (str(file.relative_to(SOURCE)), name)
         for file in files(room)
         for name in imports(file)
-        if "." in name and name.split(".")[0] in ROOMS and name.split(".")[0] != room
+        if "." in name and name.split(".")[0] in ROOMS and name.split(".")[0] != room and name not in SUB_ROOMS
     ]
     assert past == []
 
@@ -84,10 +87,10 @@ def test_the_root_stays_small_and_imports_no_room() -> None:
     assert [(file.name, name) for file in modules for name in imports(file) if name.split(".")[0] in ROOMS] == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [*ROOMS, *SUB_ROOMS])
 def test_a_door_is_narrow_and_says_what_is_behind_it(room: str) -> None:
     """A door exports about ten names, each of which exists."""
-    tree = ast.parse((SOURCE / room / "__init__.py").read_text())
+    tree = ast.parse((SOURCE / room.replace(".", "/") / "__init__.py").read_text())
     assert ast.get_docstring(tree)
     exported = [
         name.value

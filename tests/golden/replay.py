@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis.result_schema import Fallback, StudyFacts
-from wattdock.checks.preflight import ExecutionPlan, LauncherChoice
+from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
@@ -28,6 +28,7 @@ from wattdock.host.gpus import GpuInfo, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.host.topology import Link
 from wattdock.inputs.models.folder import ModelFolder
+from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin
 from wattdock.metering.choice import MeterChoice
@@ -87,13 +88,10 @@ def _ready(case: Plain) -> ExecutionPlan:
     links = tuple(Link(**one) for one in host["links"])
     return ExecutionPlan(
         config=ExperimentConfig.model_validate(case["config"]),
-        runner_dir=Path("runner"),
         machine=Machine(**case["machine"]),
         inventory=GpuInventory(gpus, host["reason"], tuple(host["unreadable"]), links),
         gpus=tuple(gpu for uuid in case["gpus"] for gpu in gpus if gpu.uuid == uuid),
-        python=None,
         launch=_launch(case["launcher"]),
-        cache=Path("cache"),
         meter=MeterChoice(**case["meter"]),
         variables=case["variables"],
     )

@@ -87,8 +87,8 @@ SECRETS = {"HF_TOKEN": "hf_x", "VLLM_API_KEY": "x", "NCCL_KEY_OF_SOMETHING": "y"
 
 def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret() -> None:
     """Each launcher lets others through; what is set here counts nowhere; a secret that passes is not spelled out."""
-    process = given_settings(SPEC, GIVEN | SECRETS, in_container=False)
-    container = given_settings(SPEC, GIVEN | SECRETS, in_container=True)
+    process = given_settings(GIVEN | SECRETS, in_container=False)
+    container = given_settings(GIVEN | SECRETS, in_container=True)
     everywhere = {"NCCL_KEY_OF_SOMETHING": "set", "OMP_NUM_THREADS": "4", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
     more = {"CUDA_LAUNCH_BLOCKING": "1", "LD_PRELOAD": "/lib/x.so", "NCCL_SOCKET_IFNAME": "eth0"}
     assert process == everywhere | more
@@ -100,4 +100,4 @@ def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret
 def test_what_an_image_tells_the_container_toolkit_is_no_setting_of_an_engine() -> None:
     """NVIDIA's images carry two thousand characters of it, which differ between images and steer nothing."""
     environ = {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_TF32_OVERRIDE": "1"}
-    assert given_settings(SPEC, environ, in_container=False) == {"NVIDIA_TF32_OVERRIDE": "1"}
+    assert given_settings(environ, in_container=False) == {"NVIDIA_TF32_OVERRIDE": "1"}

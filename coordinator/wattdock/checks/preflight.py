@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, PreflightError, WattdockError
+from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import (
     CPU,
     Surroundings,
@@ -23,31 +22,20 @@ from wattdock.host import (
     why_occupied,
 )
 from wattdock.inputs import WEIGHTS_ONLY, check_model, check_prompts, known_figures, memory_fit
-from wattdock.launch import (
-    DockerLauncher,
-    LaunchSpec,
-    NoContainersError,
-    ProcessLauncher,
-    check_python,
-    environment_in_use,
-    find_containers,
-    find_locked,
-    find_runner,
-    given_settings,
-    lock_path,
-    make_socket_folder,
-    read_lock,
-)
+from wattdock.launch import choose_launcher, find_runner
+from wattdock.launch.images import lock_path, read_lock
 from wattdock.metering import choose_meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
     from wattdock.host import GpuInfo, GpuInventory, Holder, Machine
     from wattdock.inputs import Demand, MemoryFit
-    from wattdock.launch import Containers, Launcher, Pin, ReadLock, Variant
+    from wattdock.launch import Launcher, LauncherChoice
+    from wattdock.launch.images import ReadLock
     from wattdock.metering import Meter, MeterChoice
 
 # A runner that has just ended may be on its GPU for a moment still.
@@ -81,45 +69,23 @@ def survey() -> Host:
 
 
 @dataclass(frozen=True)
-class LauncherChoice:
-    """How runners are started, and why so.
-
-    Attributes:
-        change: What a person would do to have it otherwise.
-        containers: The engine and the image, for "docker".
-        pin: By what the image was pinned; None for one that was taken by its name.
-    """
-
-    name: str
-    reason: str
-    change: str
-    containers: Containers | None = None
-    pin: Pin | None = None
-
-
-@dataclass(frozen=True)
 class ExecutionPlan:
     """An experiment that this machine can run, and what was decided about how.
 
     Attributes:
         inventory: Every GPU of the host, and the driver's versions.
         gpus: The GPUs it is to run on; empty for the CPU.
-        python: The interpreter that the user named; None for an environment of our own.
         launch: How runners are started.
-        cache: Folder for what engines in containers compile.
         meter: Which meter, and why.
         variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
         memory: Whether the model fits, as far as that is known; None on the CPU.
     """
 
     config: ExperimentConfig
-    runner_dir: Path
     machine: Machine
     inventory: GpuInventory
     gpus: tuple[GpuInfo, ...]
-    python: Path | None
     launch: LauncherChoice
-    cache: Path
     meter: MeterChoice
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
@@ -151,21 +117,13 @@ class ExecutionPlan:
         return tuple(gpu.uuid for gpu in self.gpus) or (CPU,)
 
     @property
-    def variant(self) -> Variant:
-        """Which of the backend's requirement files fits: "cuda" or "cpu"."""
-        return "cuda" if self.gpus else "cpu"
+    def runner_dir(self) -> Path:
+        """The folder with the backend's code."""
+        return self.launch.runner_dir
 
-    @contextmanager
-    def launcher(self, say: Callable[[str], None]) -> Iterator[Launcher]:
-        """Yield the launcher, its environment made where it has none and kept as it is meanwhile."""
-        if containers := self.launch.containers:
-            yield DockerLauncher(containers, cache=self.cache / containers.image.id[-12:], limits=self.config.container)
-            return
-        if self.python:
-            yield ProcessLauncher(self.python, keep_pythonpath=True)
-            return
-        with environment_in_use(self.runner_dir, variant=self.variant, progress=say) as python:
-            yield ProcessLauncher(python)
+    def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
+        """Return a context that yields the launcher; an environment that it needs is made first."""
+        return self.launch.launcher(self.config.container, on_gpu=bool(self.gpus), say=say)
 
     def new_meter(self) -> Meter:
         """Return a meter that has not been started."""
@@ -179,7 +137,7 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
         ConfigError: What was written names something that does not exist.
         PreflightError: This machine cannot do it.
     """
-    runner_dir = find_runner(config.backend)
+    find_runner(config.backend)
     check_model(config.model)
     if config.model.shape is not None:
         config.section.require_drawable()
@@ -188,36 +146,18 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     fit = _memory_fit(config, found, WEIGHTS_ONLY)
     around = Surroundings(os.environ.get("CUDA_VISIBLE_DEVICES"), host.leases, fit.weight_bytes)
     gpus = choose_gpus(config, found, around)
-    python = check_python(config.runner_python) if config.runner_python else None
-    make_socket_folder(os.environ).rmdir()
     require_writable(output_dir, setting="--output-dir")
     require_writable(home, setting="WATTDOCK_HOME")
-    launch = _choose_launcher(config, host, on_gpu=bool(gpus))
+    launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
     return ExecutionPlan(
         config=config,
-        runner_dir=runner_dir,
         machine=describe_machine(),
         inventory=found,
         gpus=gpus,
-        python=python,
         launch=launch,
-        cache=home.absolute() / "cache" / config.backend,
         meter=choose_meter(config.meter, found),
-        variables=_variables(config, runner_dir, gpus, in_container=launch.containers is not None),
+        variables=launch.variables,
     )
-
-
-def _variables(
-    config: ExperimentConfig, runner_dir: Path, gpus: Sequence[GpuInfo], *, in_container: bool
-) -> dict[str, str]:
-    spec = LaunchSpec(
-        backend=config.backend,
-        runner_dir=runner_dir,
-        log_path=runner_dir / "unused.log",
-        gpu_indices=tuple(gpu.index for gpu in gpus),
-        gpu_uuids=tuple(gpu.uuid for gpu in gpus),
-    )
-    return given_settings(spec, os.environ, in_container=in_container)
 
 
 def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | None = None) -> MemoryFit:
@@ -290,32 +230,3 @@ def require_still_free(experiments: Sequence[ExecutionPlan]) -> None:
         if time.monotonic() > deadline_s:
             raise PreflightError(f"{'; '.join(occupied)}; choose others with gpus")
         time.sleep(TEARDOWN_POLL_S)
-
-
-def _locked_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> LauncherChoice:
-    """Return the launcher with the locked image."""
-    containers, pin = find_locked(config.backend, host.lock, needs_gpu=on_gpu)
-    return LauncherChoice("docker", f"locked image {containers.image.name}", "no --locked", containers, pin)
-
-
-def _choose_launcher(config: ExperimentConfig, host: Host, *, on_gpu: bool) -> LauncherChoice:
-    if config.container.locked:
-        return _locked_launcher(config, host, on_gpu=on_gpu)
-    if config.launcher == "process":
-        return LauncherChoice("process", "asked for", "--launcher docker")
-    if config.runner_python and config.launcher == "auto":
-        return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
-    try:
-        wanted = config.container.image or f"wattdock-{config.backend}"
-        containers = find_containers(wanted, backend=config.backend, needs_gpu=on_gpu)
-    except NoContainersError as error:
-        if config.launcher == "docker":
-            raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
-        return LauncherChoice("process", error.reason, f"--launcher docker; first: {error.remedy}")
-    if config.runner_python:
-        raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
-    engine, image = containers.engine, containers.image
-    there = f"{engine.name} {engine.version} has image {image.name}"
-    return LauncherChoice(
-        "docker", there if config.launcher == "auto" else "asked for", "--launcher process", containers
-    )

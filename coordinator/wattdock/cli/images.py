@@ -10,7 +10,7 @@ from wattdock.cli.options import Json
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 
 if TYPE_CHECKING:
-    from wattdock.launch import ImageStatus, LockedImage, ReadLock
+    from wattdock.launch.images import ImageStatus, LockedImage, ReadLock
 
 app = typer.Typer(help="Build images, and pin them by content.")
 
@@ -41,7 +41,7 @@ def verify(names: Names = None, offline: Offline = False, as_json: Json = False)
 
     Exit code 3 where anything differs, is open, or could not be checked.
     """
-    from wattdock.launch import asked_of_registry
+    from wattdock.launch.images import asked_of_registry
     from wattdock.reports import print_images
 
     entries = _lock().images
@@ -61,8 +61,8 @@ def build(
     build_options: BuildOptions = "",
 ) -> None:
     """Build one image from this checkout; pulls nothing."""
-    from wattdock.launch import Builder, base_name, find_base
-    from wattdock.launch import build as build_image
+    from wattdock.launch.images import Builder, base_name, find_base
+    from wattdock.launch.images import build_image
 
     on = find_base(name, base_name(name, variant=variant, given=base), _lock().images)
     build_image(name, variant=variant, base=on, builder=Builder(client, pip_conf, build_options))
@@ -71,7 +71,7 @@ def build(
 @app.command()
 def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", base: Base = None) -> None:
     """Get locked images from their registries, by digest, and see that they are the locked ones."""
-    from wattdock.launch import base_name, pull_base, pull_locked
+    from wattdock.launch.images import base_name, pull_base, pull_locked
 
     lock = _lock()
     for name in _chosen(names) if bases or names else _pushed(lock.images):
@@ -86,7 +86,7 @@ def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", b
 @app.command()
 def push(name: Name, to: To) -> None:
     """Give an image that was built here to a registry; prints the digest by which everybody can get it."""
-    from wattdock.launch import push as push_image
+    from wattdock.launch.images import push_image
 
     typer.echo(push_image(name, to))
 
@@ -97,7 +97,7 @@ def lock(names: Names = None, registry: Registry = None) -> None:
 
     All of the images named, or none: exit code 3 where one cannot be locked, with every such one and why.
     """
-    from wattdock.launch import new_entries, write_lock
+    from wattdock.launch.images import new_entries, write_lock
 
     def tell(error: PreflightError) -> None:
         typer.echo(f"wattdock: {error}", err=True)
@@ -112,7 +112,7 @@ def lock(names: Names = None, registry: Registry = None) -> None:
 
 
 def _statuses(names: list[str] | None, entries: Mapping[str, "LockedImage"]) -> list["ImageStatus"]:
-    from wattdock.launch import image_status
+    from wattdock.launch.images import image_status
 
     every = _chosen(names) if names else sorted({*_chosen(None), *entries})
     return [image_status(name, entries.get(name)) for name in every]
@@ -120,7 +120,7 @@ def _statuses(names: list[str] | None, entries: Mapping[str, "LockedImage"]) -> 
 
 def _chosen(names: list[str] | None) -> list[str]:
     """Return the images that were named, or all that have a Dockerfile."""
-    from wattdock.launch import image_names
+    from wattdock.launch.images import image_names
 
     return names or [*image_names()]
 
@@ -134,7 +134,7 @@ def _pushed(entries: Mapping[str, "LockedImage"]) -> list[str]:
 
 def _lock() -> "ReadLock":
     """Return the lock as it is now; an empty one where none was written yet."""
-    from wattdock.launch import ReadLock, lock_path, read_lock
+    from wattdock.launch.images import ReadLock, lock_path, read_lock
 
     path = lock_path()
     return read_lock(path) if path.exists() else ReadLock(path, {}, sha256="")

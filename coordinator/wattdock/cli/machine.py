@@ -1,12 +1,13 @@
 """`wattdock gpus`, `doctor` and `reap`: what is about this machine."""
 
+import time
 from typing import Annotated
 
 import typer
 
 from wattdock.cli.options import NOTHING, RESULTS, Json, OutputDir, Quiet
 from wattdock.cli.settings import File, Settings, study_of, takes_settings
-from wattdock.errors import ExitCode
+from wattdock.errors import ExitCode, WattdockError
 
 
 def gpus(
@@ -55,10 +56,15 @@ def reap(
 ) -> None:
     """Remove the containers of coordinators that are gone; those of living ones stay."""
     from wattdock.launch import reap as reap_orphans
-    from wattdock.launch import reap_for_ever
 
-    if every:
-        reap_for_ever(every, say=lambda line: typer.echo(line, err=True))
+    while every:
+        # An engine that is away is asked again later.
+        try:
+            for name in reap_orphans().removed:
+                typer.echo(f"removed: {name}", err=True)
+        except WattdockError as error:
+            typer.echo(f"wattdock: {error}", err=True)
+        time.sleep(every)
     found = reap_orphans()
     for verb, names in (("removed", found.removed), ("left alone", found.left)):
         for name in names:

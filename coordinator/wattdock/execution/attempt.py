@@ -8,27 +8,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 import time
 import traceback
 from typing import TYPE_CHECKING
 
 from wattdock.clock import now_ns
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
+from wattdock.execution.failures import cause_of, oom_kills
 from wattdock.execution.passes import Collected, Session, measure, rest
+from wattdock.files import last_lines
 from wattdock.host import SCRATCH_LOCK, inventory
 from wattdock.inputs import check_prompts, resolve_model
-from wattdock.launch import (
-    ALIVE_LABEL,
-    OWNER_LABEL,
-    PLACE_LABEL,
-    STOPPED,
-    LaunchSpec,
-    cause_of,
-    log_tail,
-    oom_kills,
-    place_of,
-)
+from wattdock.launch import LaunchSpec
 from wattdock.metering import Span, Timeline, with_cards
 from wattdock.records import INTERRUPTED, Failure
 from wattdock.runner import PROTOCOL_VERSION, RunnerClient, check_arrival, load_request
@@ -162,8 +153,8 @@ class Attempt:
                 client.unload()
         finally:
             runner.stop(self._ready.config.timeouts.stop_s)
-            if (how := runner.exit_reason()) != STOPPED:
-                self._progress.say(f"the runner {how}")
+            if not runner.stopped:
+                self._progress.say(f"the runner {runner.exit_reason()}")
 
     def _measure_next(self, session: Session) -> None:
         row = self._pending[0]
@@ -207,7 +198,7 @@ class Attempt:
         self._opening.stage = "launch"
 
     def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
-        gpus, lock = self._ready.gpus, self._log.parent / SCRATCH_LOCK
+        gpus = self._ready.gpus
         return LaunchSpec(
             backend=self._ready.config.backend,
             runner_dir=self._ready.runner_dir,
@@ -219,10 +210,8 @@ class Attempt:
                 "experiment": self._ready.config.experiment_id,
                 "run": self._log.parent.name,
                 "protocol": str(PROTOCOL_VERSION),
-                OWNER_LABEL: str(os.getuid()),
-                ALIVE_LABEL: str(lock),
-                PLACE_LABEL: place_of(lock),
             },
+            alive_lock=self._log.parent / SCRATCH_LOCK,
             lease_fds=self._lease_fds,
         )
 
@@ -278,7 +267,7 @@ class Attempt:
         self._served.append((row, collected, name))
 
     def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
-        tail = log_tail(self._log)
+        tail = last_lines(self._log)
         cause = None
         if exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER):
             cause = cause_of(message, tail, oom_kills=oom_kills() - self._oom_kills)

@@ -11,7 +11,7 @@ from wattdock.analysis import ABSENT, differing
 from wattdock.clock import NS_PER_S
 from wattdock.config import RANDOM_WEIGHTS
 from wattdock.errors import ClockError
-from wattdock.launch import inputs_sha256, recipe_of
+from wattdock.launch.images import inputs_sha256, recipe_of
 from wattdock.records import (
     ClockFacts,
     ConditionChange,

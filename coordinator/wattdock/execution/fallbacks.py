@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import WattdockError
+from wattdock.execution.failures import CAUSES, DEATHS, MEMORY_CAUSES
 from wattdock.inputs import WEIGHTS_ONLY, known_figures, memory_fit
-from wattdock.launch import CAUSES, DEATHS, MEMORY_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

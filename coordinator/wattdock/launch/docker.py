@@ -26,6 +26,7 @@ from wattdock.launch.container import (
     ulimit_arguments,
 )
 from wattdock.launch.engine import new_client
+from wattdock.launch.orphans import marks
 from wattdock.launch.running_container import RunnerContainer, explained
 from wattdock.launch.socket_folder import make_socket_folder
 
@@ -70,7 +71,7 @@ class DockerLauncher:
             raise LaunchError(f"no container could be started: {explained(error)}") from error
 
     def _launched(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
-        spec = dataclasses.replace(spec, labels={**spec.labels, FOLDER_LABEL: str(folder)})
+        spec = dataclasses.replace(spec, labels={**spec.labels, **marks(spec), FOLDER_LABEL: str(folder)})
         binds = self._binds(spec, folder)
         client = new_client(self._containers.engine.address)
         with contextlib.ExitStack() as undo:

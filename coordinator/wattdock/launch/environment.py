@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import LaunchError, PreflightError
+from wattdock.launch.interpreter import check_python
 from wattdock.launch.pip import Pip, describe_sizes, download_bytes, is_cpu_build, megabytes, run_logged
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ OWN_INTERPRETER = "or name an interpreter that has the packages with runner_pyth
 # Bytes unpacked per byte fetched. Seen with torch 2.13.0+cpu and transformers: 257 MB became 1.2 GB; CUDA builds are
 # mostly machine code that packs to about half.
 UNPACKED_PER_DOWNLOAD: dict[Variant, int] = {"cpu": 5, "cuda": 2}
+
+
+@contextmanager
+def interpreter(runner_dir: Path, *, named: Path | None = None, variant: Variant, progress: Progress) -> Iterator[Path]:
+    """Yield the interpreter that runs a backend: the one that the user named, else that of the backend's environment.
+
+    Raises:
+        PreflightError, LaunchError: As `environment_in_use`.
+    """
+    if named:
+        yield check_python(named)
+        return
+    with environment_in_use(runner_dir, variant=variant, progress=progress) as python:
+        yield python
 
 
 @contextmanager

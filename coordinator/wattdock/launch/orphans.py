@@ -9,20 +9,21 @@ import contextlib
 import fcntl
 import http
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from wattdock.errors import LaunchError, WattdockError
+from wattdock.errors import LaunchError
 from wattdock.launch.container import FOLDER_LABEL, LABEL_PREFIX
 from wattdock.launch.engine import DEFAULT_ENGINE, connect, require_socket
 from wattdock.launch.socket_folder import SOCKET_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from docker.models.containers import Container
+
+    from wattdock.launch.protocol import LaunchSpec
 
 # What a launch spec's labels hold for this module.
 ALIVE_LABEL, OWNER_LABEL, PLACE_LABEL = "alive", "owner", "alive_in"
@@ -69,21 +70,6 @@ def reap(address: str | None = None) -> Reaped:
     return Reaped(tuple(removed), tuple(left))
 
 
-def reap_for_ever(pause_s: float, *, say: Callable[[str], None]) -> NoReturn:
-    """Remove what dead coordinators leave, again and again; an engine that is away is asked again later.
-
-    Args:
-        say: Told of each container that was removed, and of each engine's failure.
-    """
-    while True:
-        try:
-            for name in reap().removed:
-                say(f"removed: {name}")
-        except WattdockError as error:
-            say(f"wattdock: {error}")
-        time.sleep(pause_s)
-
-
 def remove(container: Container) -> None:
     """Remove a container, and return only once it is gone, whoever else removes it at the same time.
 
@@ -114,6 +100,14 @@ def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
     if folder and folder != _identity(lock.parent.parent):
         return False
     return not is_held(lock)
+
+
+def marks(spec: LaunchSpec) -> dict[str, str]:
+    """Return the labels by which `reap` finds a container and tells whether its coordinator lives."""
+    if spec.alive_lock is None:
+        return {}
+    place = place_of(spec.alive_lock)
+    return {OWNER_LABEL: str(os.getuid()), ALIVE_LABEL: str(spec.alive_lock), PLACE_LABEL: place}
 
 
 def place_of(lock: Path) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
+from wattdock.files import TAIL_LINES, last_lines
 from wattdock.launch.keeper import descendants, end_group
-from wattdock.launch.log import log_tail
 from wattdock.launch.protocol import STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
 from wattdock.launch.variables import runner_variables
@@ -122,9 +122,9 @@ class RunnerProcess(LaunchedRunner):
             self._let_go()
         return self._exit_reason
 
-    def log_tail(self, lines: int = 20) -> str:
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
         """Return the last lines of its log; empty where there is none."""
-        return log_tail(self._log_path, lines)
+        return last_lines(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.

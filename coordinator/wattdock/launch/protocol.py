@@ -30,6 +30,8 @@ class LaunchSpec:
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
         labels: What to mark it with, where the launcher can mark; a plain process cannot be marked.
+        alive_lock: File whose lock the coordinator holds as long as it lives; `reap` removes what is marked with it
+            once nobody does.
         lease_fds: Descriptors of leases that are to be held until nothing of the runner is left, even should the
             coordinator be killed.
     """
@@ -41,6 +43,7 @@ class LaunchSpec:
     gpu_uuids: tuple[str, ...] = ()
     model_path: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    alive_lock: Path | None = None
     lease_fds: tuple[int, ...] = ()
 
 
@@ -71,6 +74,11 @@ class LaunchedRunner(Protocol):
 
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended because it was asked to."""
+        return self.exit_reason() == STOPPED
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the last lines of its log."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import LaunchError
+from wattdock.files import TAIL_LINES, last_lines
 from wattdock.launch.container import MODEL_FOLDER
-from wattdock.launch.log import TAIL_LINES, log_tail
 from wattdock.launch.protocol import STOP_GRACE_S, STOPPED, LaunchedRunner
 from wattdock.launch.socket_folder import SOCKET_NAME
 
@@ -91,7 +91,7 @@ class RunnerContainer(LaunchedRunner):
         if self._exit_reason is None:
             with contextlib.suppress(DockerException, OSError):
                 return bytes(self._container.logs(tail=lines)).decode(errors="replace").rstrip("\n")
-        return log_tail(self._log_path, lines)
+        return last_lines(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.

@@ -10,12 +10,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import COMMON_DIR, PROTO_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock.launch.protocol import LaunchSpec
 
 # A runner needs no secret: models are fetched by the coordinator.
 SECRET_NAME = re.compile(
@@ -100,7 +100,7 @@ def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: 
     }
 
 
-def given_settings(spec: LaunchSpec, environ: Mapping[str, str], *, in_container: bool) -> dict[str, str]:
+def given_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[str, str]:
     """Return the engine settings that reach a runner from the coordinator's own environment, sorted by name.
 
     What is set here whatever the environment says is no part of them. A value that may be a secret is "set".
@@ -108,6 +108,7 @@ def given_settings(spec: LaunchSpec, environ: Mapping[str, str], *, in_container
     Args:
         in_container: The runner gets what a container gets; else what a process gets.
     """
+    spec = LaunchSpec("", Path(), Path())
     if in_container:
         reach, ours = (container_variables(spec, seen, cache="/cache") for seen in (environ, {}))
     else:

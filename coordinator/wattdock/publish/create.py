@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock import __version__
 from wattdock.errors import ConfigError, StoreError
 from wattdock.host import checkout
-from wattdock.launch import lock_path, lock_sha256
+from wattdock.launch.images import lock_path, lock_sha256
 from wattdock.publish.archive import write_tar
 from wattdock.publish.identity import own_names
 from wattdock.publish.manifest import (

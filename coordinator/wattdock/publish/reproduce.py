@@ -20,7 +20,7 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import Run
 from wattdock.host import inventory
 from wattdock.inputs import check_folder, sampled_revision
-from wattdock.launch import SETTING, lock_sha256
+from wattdock.launch.images import SETTING, lock_sha256
 from wattdock.publish.manifest import LOCK, RESULTS, label_of
 from wattdock.publish.reproduction import Comparison, compared, settings_here, token_comparison
 from wattdock.publish.study_file import pinned_settings

@@ -12,7 +12,7 @@ class Failure(Stored):
         kind: Class of the error, for instance "RunnerError".
         stage: What was being done: "launch", "load", "warm-up", "pass 2", ….
         log_tail: The runner's last lines.
-        cause: What it was, where it could be told; see `wattdock.launch.failures`.
+        cause: What it was, where it could be told; see `wattdock.execution.failures`.
         advice: What helps against that.
     """
 

@@ -14,7 +14,7 @@ from wattdock.text import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.launch import ImageStatus
+    from wattdock.launch.images import ImageStatus
 
 SHOWN = 19
 

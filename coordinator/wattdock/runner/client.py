@@ -15,7 +15,6 @@ from packaging.specifiers import SpecifierSet
 
 from wattdock.clock import check_clock, host_clock, now_ns
 from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
-from wattdock.launch import LACKS_MEMORY
 from wattdock.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
@@ -45,6 +44,8 @@ DEATH_NOTICE_S = 3.0
 
 ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
 GRPC_LIMIT = "larger than max"
+# What is added to a failure whose status says so, whatever the engine's words are.
+LACKS_MEMORY = "for lack of memory"
 NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 

@@ -22,7 +22,7 @@ from contract.runner_process import (
 )
 from contract.subjects import SMALL_UNIFORM, write_config
 
-from wattdock.launch.failures import HANG, cause_of
+from wattdock.execution.failures import HANG, cause_of
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 

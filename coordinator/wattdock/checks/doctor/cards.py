@@ -16,7 +16,7 @@ from wattdock.checks.doctor.examine import gpus_asked
 from wattdock.checks.doctor.pulses import Pulse, meter_card
 from wattdock.errors import MeterError, PreflightError, RunnerError
 from wattdock.host import Wanted, held, inventory, why_occupied
-from wattdock.launch import LaunchSpec, check_python, environment_in_use, find_runner, runner_variables
+from wattdock.launch import LaunchSpec, find_runner, interpreter, runner_variables
 from wattdock.metering import NvmlMeter, store_card
 
 if TYPE_CHECKING:
@@ -52,19 +52,14 @@ def meter_cards(
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
     wanted = Wanted(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
     with ExitStack() as stack:
-        python = _interpreter(config, runner_dir, say, stack)
+        made = interpreter(runner_dir, named=config.runner_python, variant="cuda", progress=say)
+        python = stack.enter_context(made)
         stack.enter_context(held(wanted, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
             card = measure_card(gpu, runner_dir=runner_dir, python=python, pulses=pulses)
             say(f"kept in {store_card(card, home=home)}")
             yield card
-
-
-def _interpreter(config: ExperimentConfig, runner_dir: Path, say: Callable[[str], None], stack: ExitStack) -> Path:
-    if config.runner_python:
-        return check_python(config.runner_python)
-    return stack.enter_context(environment_in_use(runner_dir, variant="cuda", progress=say))
 
 
 def _free_gpus(config: ExperimentConfig) -> Sequence[GpuInfo]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattdock.runner import LACKS_MEMORY
+
 VMSTAT = Path("/proc/vmstat")
 KV_CACHE, GPU_MEMORY, HOST_MEMORY = "KV cache too small", "out of GPU memory", "out of host memory"
 MEMORY = "out of memory"
 EXCHANGE, HANG, WORKER, RUNNER = "GPUs cannot exchange data", "hang", "worker died", "runner died"
 MEMORY_CAUSES = frozenset({KV_CACHE, GPU_MEMORY, HOST_MEMORY, MEMORY})
-# What the client adds to a failure whose status says so, whatever the engine's words are.
-LACKS_MEMORY = "for lack of memory"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def cause_of(message: str, log: str = "", *, oom_kills: int = 0) -> Cause | None
         oom_kills: Processes of this host that the kernel has killed for lack of memory meanwhile.
     """
     said = message.replace(OUR_GUESS, "").lower()
-    found = next((one for one in CAUSES if any(words.lower() in said for words in one.words)), None)
+    found = next((cause for cause in CAUSES if any(words.lower() in said for words in cause.words)), None)
     if found is None or found.name not in DEATHS:
         return found
     if oom_kills > 0:
@@ -155,7 +155,7 @@ def cause_of(message: str, log: str = "", *, oom_kills: int = 0) -> Cause | None
 
 def by_name(name: str) -> Cause:
     """Return the cause of that name."""
-    return next(one for one in CAUSES if one.name == name)
+    return next(cause for cause in CAUSES if cause.name == name)
 
 
 def oom_kills() -> int:

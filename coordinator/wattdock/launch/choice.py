@@ -1,0 +1,128 @@
+"""Decide how a backend's runners are started on this machine: in containers, or as processes.
+
+Starts nothing. Knows the two launchers; another way to start runners (Slurm, apptainer) is chosen here too.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.engine import NoContainersError, find_containers
+from wattdock.launch.environment import environment_in_use
+from wattdock.launch.images import find_locked
+from wattdock.launch.interpreter import check_python
+from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.runners import find_runner
+from wattdock.launch.socket_folder import make_socket_folder
+from wattdock.launch.variables import given_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from wattdock.config import ContainerSpec, ExperimentConfig
+    from wattdock.launch.engine import Containers
+    from wattdock.launch.images import Pin, ReadLock
+    from wattdock.launch.protocol import Launcher
+
+
+@dataclass(frozen=True)
+class LauncherChoice:
+    """How a backend's runners are started, and why.
+
+    Attributes:
+        name: "process" or "docker".
+        change: What a person would do to have it otherwise.
+        containers: The engine and the image, for "docker".
+        pin: By what the image was pinned; None for an image that was taken by its name.
+        runner_dir: The folder with the backend's code.
+        python: The interpreter that the user named; None for an environment of our own.
+        cache: Folder for what engines in containers compile.
+        variables: Engine settings that reach a runner from this process's environment; "set" for a value that may be
+            a secret.
+    """
+
+    name: str
+    reason: str
+    change: str
+    containers: Containers | None = None
+    pin: Pin | None = None
+    runner_dir: Path = Path()
+    python: Path | None = None
+    cache: Path = Path()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def launcher(self, limits: ContainerSpec, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
+        """Yield the launcher; an environment that it needs is made first, and not made anew meanwhile.
+
+        Raises:
+            PreflightError, LaunchError: The environment cannot be made.
+        """
+        if self.containers:
+            cache = self.cache / self.containers.image.id[-12:]
+            yield DockerLauncher(self.containers, cache=cache, limits=limits)
+            return
+        if self.python:
+            yield ProcessLauncher(self.python, keep_pythonpath=True)
+            return
+        with environment_in_use(self.runner_dir, variant="cuda" if on_gpu else "cpu", progress=say) as python:
+            yield ProcessLauncher(python)
+
+
+def choose_launcher(
+    config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ReadLock]
+) -> LauncherChoice:
+    """Return how runners of an experiment are started here.
+
+    Args:
+        home: WATTDOCK_HOME.
+        lock: Reads the lock of images; called only where the experiment asks for a locked image.
+
+    Raises:
+        ConfigError: No such backend, or two settings exclude each other.
+        PreflightError: The launcher, image or interpreter that was asked for is not here.
+    """
+    python = check_python(config.runner_python) if config.runner_python else None
+    make_socket_folder(os.environ).rmdir()
+    name, reason, change, containers, pin = _choose(config, on_gpu=on_gpu, lock=lock)
+    return LauncherChoice(
+        name=name,
+        reason=reason,
+        change=change,
+        containers=containers,
+        pin=pin,
+        runner_dir=find_runner(config.backend),
+        python=python,
+        cache=home.absolute() / "cache" / config.backend,
+        variables=given_settings(os.environ, in_container=containers is not None),
+    )
+
+
+def _choose(
+    config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ReadLock]
+) -> tuple[str, str, str, Containers | None, Pin | None]:
+    if config.container.locked:
+        containers, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
+        return "docker", f"locked image {containers.image.name}", "no --locked", containers, pin
+    if config.launcher == "process":
+        return "process", "asked for", "--launcher docker", None, None
+    if config.runner_python and config.launcher == "auto":
+        return "process", "runner_python names an interpreter", "--launcher docker without it", None, None
+    try:
+        image = config.container.image or f"wattdock-{config.backend}"
+        containers = find_containers(image, backend=config.backend, needs_gpu=on_gpu)
+    except NoContainersError as error:
+        if config.launcher == "docker":
+            raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
+        return "process", error.reason, f"--launcher docker; first: {error.remedy}", None, None
+    if config.runner_python:
+        raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
+    engine = containers.engine
+    found = f"{engine.name} {engine.version} has image {containers.image.name}"
+    return "docker", found if config.launcher == "auto" else "asked for", "--launcher process", containers, None
