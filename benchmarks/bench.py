@@ -32,8 +32,7 @@ from reports import reports
 from studies import studies
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
-from wattdock.host.gpus import list_gpus
-from wattdock.host.machine import describe_machine
+from wattdock.host import Machine, inventory
 from wattdock.launch.images.build import revision
 from wattdock.launch.runners import REPO
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from comparison import Arms
     from engines import Block, LiveEngine
 
-    from wattdock.host.gpus import GpuInfo
+    from wattdock.host import Gpu
     from wattdock.records.restart import GeneratedPass
 
 OVERHEADS = {
@@ -84,10 +83,10 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
         self._options, self._scratch = options, scratch
-        gpus = [] if options.cpu else list_gpus()
+        gpus = [] if options.cpu else inventory().gpus
         if options.gpu is not None and options.gpu not in range(len(gpus)):
             raise PreflightError(f"--gpu {options.gpu}: NVML shows {len(gpus)} GPUs, numbered from 0")
-        self._gpu: GpuInfo | None = gpus[options.gpu or 0] if gpus else None
+        self._gpu: Gpu | None = gpus[options.gpu or 0] if gpus else None
         self._only = options.only or (DEFAULT_ON_GPU if self._gpu else DEFAULT)
         if self._gpu is None:
             # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
@@ -214,9 +213,9 @@ def write_whole(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def machine(gpu: GpuInfo | None) -> str:
+def machine(gpu: Gpu | None) -> str:
     """Return what this machine is, in words and without its name."""
-    here = describe_machine()
+    here = Machine.here()
     gpus = f"{gpu.name}, driver {gpu.driver_version}" if gpu else "no GPU used, engines on one thread"
     return (
         f"{here.cpu_count} CPUs ({here.cpu_model or 'unknown'}), {gpus}, Python {platform.python_version()}, "

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
-    from wattdock.host.gpus import GpuInfo
+    from wattdock.host import Gpu
     from wattdock.records.restart import GeneratedPass, Loaded
 
 LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600
@@ -179,7 +179,7 @@ def tpot_p99_s(one: GeneratedPass) -> float:
 
 @contextmanager
 def live_engine(
-    size: Size, *, python: Path, keep_pythonpath: bool, gpu: GpuInfo | None, home: Path
+    size: Size, *, python: Path, keep_pythonpath: bool, gpu: Gpu | None, home: Path
 ) -> Iterator[LiveEngine]:
     """Start a runner on one GPU, or on the CPU, and load the model; end it afterwards.
 

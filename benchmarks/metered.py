@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
-from wattdock.host.gpus import inventory
+from wattdock.host import inventory
 from wattdock.launch.runners import REPO
 from wattdock.metering.nvml import NvmlMeter
 

@@ -24,7 +24,7 @@ from wattdock.config.load import load_study
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.execution.loop import Run
 from wattdock.execution.progress import progress_for
-from wattdock.host.folders import wattdock_home
+from wattdock.host import folders
 from wattdock.launch.images.build import revision
 from wattdock.metering.choice import MeterChoice
 from wattdock.metering.nvml import NvmlMeter
@@ -150,7 +150,7 @@ def main() -> None:
         run = Run(
             load_study(arguments.file, settings | {"meter": "zeus"}),
             output_dir=arguments.output_dir,
-            home=wattdock_home(),
+            home=folders.wattdock_home(),
         )
         run.ready = [dataclasses.replace(one, meter=both) for one in run.ready]
         run.measure(progress_for(quiet=False))

@@ -20,8 +20,7 @@ from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
-from wattdock.host.gpus import GpuInfo, GpuInventory
-from wattdock.host.machine import Machine
+from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.inputs.models.folder import ModelFolder
 from wattdock.inputs.models.shapes import shape_config
 from wattdock.launch.choice import LauncherChoice
@@ -254,8 +253,8 @@ def _request(world: World, index: int, at_s: float, tokens: int) -> RequestRecor
     )
 
 
-def gpu_info(index: int, gpu: FakeGpu) -> GpuInfo:
-    return GpuInfo(
+def gpu_info(index: int, gpu: FakeGpu) -> Gpu:
+    return Gpu(
         index=index,
         uuid=gpu.uuid,
         name=gpu.name,

@@ -12,7 +12,7 @@ from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.host.peaks import peak_of, why_no_peak
+from wattdock.host.gpu_models import peak_of, why_no_peak
 from wattdock.inputs.estimate.architecture import UnknownArchitectureError
 from wattdock.inputs.estimate.flops import decoder, kv_bytes_read, request_flops
 from wattdock.inputs.models.shapes import shape_config

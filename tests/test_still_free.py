@@ -12,7 +12,7 @@ from fake_nvml import FakeGpu, FakeProcess
 
 from wattdock.checks import preflight
 from wattdock.errors import PreflightError
-from wattdock.host.gpus import inventory
+from wattdock.host import inventory
 
 if TYPE_CHECKING:
     from pathlib import Path

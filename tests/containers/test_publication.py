@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from containers.engines import BASE, engine_address, image_there
 
-from wattdock.host.gpus import inventory
+from wattdock.host import inventory
 from wattdock.launch.engine import find_containers
 from wattdock.launch.images.inputs import inputs_sha256
 from wattdock.launch.images.labels import recipe_of

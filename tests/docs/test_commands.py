@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from docs.blocks import blocks
 
-from wattdock.host.gpus import inventory
+from wattdock.host import inventory
 from wattdock.launch.engine import DEFAULT_ENGINE
 
 if TYPE_CHECKING:

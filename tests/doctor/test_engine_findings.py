@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from wattdock.checks.doctor.engine import bandwidth_finding, link_gb_s
-from wattdock.host.topology import Link
+from wattdock.host import Link
 
-NV18 = Link("a", "b", 18, "SYS", True)
-SYS = Link("a", "c", 0, "SYS", True)
+NV18 = Link(a="a", b="b", nvlinks=18, path="SYS", peer_access=True)
+SYS = Link(a="a", b="c", nvlinks=0, path="SYS", peer_access=True)
 
 
 @pytest.mark.parametrize(

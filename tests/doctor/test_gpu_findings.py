@@ -11,14 +11,14 @@ import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
 from wattdock.checks.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
-from wattdock.host.gpus import inventory
+from wattdock.host import inventory
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.checks.doctor.finding import Finding
-    from wattdock.host.gpus import GpuInventory
+    from wattdock.host import GpuInventory
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 # Four reads, of 3, 4, 5 and 9 ms.

@@ -40,7 +40,7 @@ def test_joules_of_a_pass_are_the_simulated_watts_times_its_seconds(wattdock: Co
     environment = row["environment"]
     assert (environment["gpu_count"], environment["gpu_names"]) == (1, ["NVIDIA H200"])
     assert environment["gpu_vram_gb"] == [pytest.approx(150.75, abs=0.01)]
-    assert [gpu["used"] for gpu in environment["host_gpus"]] == [True, False]
+    assert [gpu["uuid"] in environment["gpu_uuids"] for gpu in environment["host_gpus"]] == [True, False]
     assert row["multi_gpu"]["load_imbalance"] == 1
 
 

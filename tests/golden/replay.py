@@ -24,9 +24,7 @@ from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
-from wattdock.host.gpus import GpuInfo, GpuInventory
-from wattdock.host.machine import Machine
-from wattdock.host.topology import Link
+from wattdock.host import Gpu, GpuInventory, Link, Machine
 from wattdock.inputs.models.folder import ModelFolder
 from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
@@ -84,7 +82,7 @@ def merged(case: Plain, restarts: Sequence[Plain]) -> Plain:
 
 def _ready(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
-    gpus = tuple(GpuInfo(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
+    gpus = tuple(Gpu(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
     links = tuple(Link(**one) for one in host["links"])
     return ExecutionPlan(
         config=ExperimentConfig.model_validate(case["config"]),

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattdock.host.code import Checkout, checkout
+from wattdock.host.machine import Checkout, checkout
 
 if TYPE_CHECKING:
     from pathlib import Path

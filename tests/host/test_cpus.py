@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.checks.doctor.machine import load_finding
-from wattdock.host.cpus import PROC, CpuTimes, cpu_times, process_times, times_around
+from wattdock.host.processes import PROC, CpuTimes, cpu_times, process_times, times_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 
 from wattdock.errors import PreflightError
-from wattdock.host.activity import user_name
-from wattdock.host.gpus import inventory, list_gpus, ranges
+from wattdock.host.gpu_inventory import inventory, ranges
+from wattdock.host.processes import user_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def test_every_gpu_is_listed_in_nvml_order_with_its_own_figures(library: Path) -
                 sm_clock_max_mhz=2040),
     ]  # fmt: skip
     with fake_nvml.loaded(library, gpus=gpus):
-        h200, l4 = list_gpus()
+        h200, l4 = inventory().gpus
     assert (h200.index, h200.uuid, h200.name) == (0, fake_nvml.uuid_of(1), "NVIDIA H200")
     assert (h200.vram_total_bytes, h200.ecc, h200.mig, h200.persistence) == (150_754_820_096, True, False, True)
     assert (h200.driver_version, h200.cuda_driver_version, h200.pci_bus_id) == (
@@ -41,7 +41,7 @@ def test_every_gpu_is_listed_in_nvml_order_with_its_own_figures(library: Path) -
 def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
     """Consumer cards have no ECC and no MIG."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(unsupported="ecc mig power_limit memory clocks")]):
-        (gpu,) = list_gpus()
+        (gpu,) = inventory().gpus
     assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
 
 
@@ -50,7 +50,7 @@ def test_what_the_driver_keeps_for_itself_is_not_in_use_where_it_says_so(library
     gpu = FakeGpu(memory_total_bytes=100, memory_used_bytes=30, memory_reserved_bytes=20)
     older = replace(gpu, uuid=fake_nvml.uuid_of(2), unsupported="memory_v2")
     with fake_nvml.loaded(library, gpus=[gpu, older]):
-        new, old = list_gpus()
+        new, old = inventory().gpus
     assert (new.vram_used_bytes, new.vram_reserved_bytes, new.vram_free_bytes) == (30, 20, 50)
     assert (old.vram_used_bytes, old.vram_reserved_bytes, old.vram_free_bytes) == (50, None, 50)
 
@@ -70,7 +70,7 @@ def test_a_machine_without_gpu_says_why(library: Path, init_error: int, said: st
 def test_a_driver_that_cannot_be_talked_to_is_an_error(library: Path) -> None:
     """A mismatched driver must not pass for a machine without GPUs."""
     with fake_nvml.loaded(library, init_error=18), pytest.raises(PreflightError, match="cannot be initialised"):
-        list_gpus()
+        inventory()
 
 
 def test_a_lost_gpu_is_named_and_hides_no_other(library: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_a_gpu_does_now_is_read_with_its_processes_and_their_owners(library
 def test_where_a_gpu_sits_is_read(library: Path) -> None:
     """PCIe as it is and as it could be, the memory and the CPUs that are near."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(numa_node=1, pcie_generation=1, pcie_width=8)]):
-        (gpu,) = list_gpus()
+        (gpu,) = inventory().gpus
     assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 5, 8, 16)
     assert (gpu.numa_node, gpu.cpus, gpu.nvlinks, gpu.nvlink_version) == (1, "16-31", 0, None)
 
@@ -109,7 +109,7 @@ def test_where_a_gpu_sits_is_read(library: Path) -> None:
 def test_mig_slices_are_named(library: Path) -> None:
     """NVML counts places; only those that hold a device are slices."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(mig=1, mig_slices=2), FakeGpu(uuid=fake_nvml.uuid_of(2))]):
-        sliced, whole = list_gpus()
+        sliced, whole = inventory().gpus
     assert sliced.mig_slices == ("MIG-00", "MIG-01")
     assert (whole.mig, whole.mig_slices) == (False, ())
 

@@ -17,7 +17,6 @@ import pytest
 from unprivileged import UID, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.host import lease_location as folders
 from wattdock.host import leases
 from wattdock.host.leases import CPU, MACHINE, Wanted, held, holders
 
@@ -40,7 +39,7 @@ with held(Wanted(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, Path(sys.ar
 def folder(tmp_path: Path) -> Path:
     made = user_home(tmp_path) / "leases"
     made.mkdir()
-    made.chmod(folders.MODE)
+    made.chmod(leases.FOLDER_MODE)
     return made
 
 
@@ -211,7 +210,7 @@ def as_user(code: str, folder: Path) -> str:
     """What a lease attempt says as an unprivileged user."""
     attempt = (
         "from pathlib import Path\nfrom wattdock.errors import PreflightError\n"
-        f"from wattdock.host.lease_location import ready_folder\nfrom wattdock.host.leases import Wanted, held\n"
+        f"from wattdock.host.leases import ready_folder\nfrom wattdock.host.leases import Wanted, held\n"
         f"folder = Path({str(folder)!r})\ntry:\n    {code}\nexcept PreflightError as error:\n    print(error)\n"
     )
     home = folder.parent
@@ -276,7 +275,7 @@ def test_a_full_or_read_only_file_system_is_a_clear_error_and_holds_nothing(
     fill = f"dd if=/dev/zero of={folder}/filler bs=4k count=1 status=none" if options == "size=4k" else "true"
     attempt = (
         "from pathlib import Path\nfrom wattdock.errors import PreflightError\nimport sys\n"
-        "from wattdock.host.lease_location import ready_folder\n"
+        "from wattdock.host.leases import ready_folder\n"
         "from wattdock.host.leases import Wanted, held, holders\n"
         f"folder = Path(sys.argv[1])\ntry:\n    {TAKE}\nexcept PreflightError as error:\n"
         "    print(error, holders(folder))\n"
@@ -293,12 +292,12 @@ def test_the_folder_is_made_open_to_all_whatever_the_umask(tmp_path: Path) -> No
     """The first user on a machine makes it for all."""
     before = os.umask(0o077)
     try:
-        made = folders.ready_folder(tmp_path / "new" / "leases")
+        made = leases.ready_folder(tmp_path / "new" / "leases")
         with ours(made, "GPU-a"):
             pass
     finally:
         os.umask(before)
-    assert folders.is_shared(made)
+    assert leases.is_shared(made)
     assert {file.stat().st_mode & 0o777 for file in made.iterdir()} == {0o666}
     assert sorted(file.name for file in made.iterdir()) == ["GPU-a.lease", "machine.lease"]
 
@@ -317,12 +316,12 @@ def test_a_network_file_system_is_refused_by_its_name(
         "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
         f"2 1 0:5 / {escaped}/with\\040blank rw,relatime shared:1 - {kind} server:/export rw\n"
     )
-    monkeypatch.setattr(folders, "MOUNTS", mounts)
+    monkeypatch.setattr(leases, "MOUNTS", mounts)
     if refuses:
         with pytest.raises(PreflightError, match=rf"network file system \({kind}\)"):
-            folders.ready_folder(folder)
+            leases.ready_folder(folder)
     else:
-        assert folders.ready_folder(folder) == folder
+        assert leases.ready_folder(folder) == folder
 
 
 def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
@@ -331,17 +330,17 @@ def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
     """Every user of a machine has to come to the same answer, also one who could make a better folder later."""
     lock, shm = tmp_path / "lock", tmp_path / "shm"
     shm.mkdir()
-    monkeypatch.setattr(folders, "DEFAULTS", (lock / "wattdock", shm / "wattdock"))
-    monkeypatch.delenv(folders.SETTING, raising=False)
-    assert folders.lease_folder() == shm / "wattdock"
+    monkeypatch.setattr(leases, "DEFAULTS", (lock / "wattdock", shm / "wattdock"))
+    monkeypatch.delenv(leases.SETTING, raising=False)
+    assert leases.folder_in_use() == shm / "wattdock"
     lock.mkdir()
-    assert folders.lease_folder() == shm / "wattdock"
+    assert leases.folder_in_use() == shm / "wattdock"
     (shm / "wattdock").rmdir()
-    assert folders.lease_folder() == lock / "wattdock"
+    assert leases.folder_in_use() == lock / "wattdock"
     (shm / "wattdock").mkdir()
-    assert folders.lease_folder() == lock / "wattdock"
-    monkeypatch.setenv(folders.SETTING, str(tmp_path / "mine"))
-    assert folders.lease_folder() == tmp_path / "mine"
+    assert leases.folder_in_use() == lock / "wattdock"
+    monkeypatch.setenv(leases.SETTING, str(tmp_path / "mine"))
+    assert leases.folder_in_use() == tmp_path / "mine"
 
 
 def test_a_lease_file_that_was_replaced_before_it_was_locked_is_not_the_lease(

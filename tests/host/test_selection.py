@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import PreflightError
-from wattdock.host.activity import GpuActivity, ProcessOnGpu
-from wattdock.host.gpus import GpuInfo, GpuInventory
+from wattdock.host import Gpu, GpuInventory, Link, choose_gpus
+from wattdock.host.gpu import GpuActivity, GpuProcess
 from wattdock.host.leases import Holder
-from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings
-from wattdock.host.topology import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
-def gpu(index: int, **more: Any) -> GpuInfo:
-    facts: dict[str, Any] = dict.fromkeys(GpuInfo.__dataclass_fields__)
-    known = {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200", "mig_slices": ()}
-    return GpuInfo(**facts | known | more)
+def gpu(index: int, **more: Any) -> Gpu:
+    known = {"index": index, "uuid": f"GPU-{index}{index}{index}", "name": "NVIDIA H200"}
+    return Gpu.model_validate(known | more)
 
 
 THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
@@ -29,13 +29,19 @@ ANA = Holder("ana", 4242, "batch 8", "2026-11-21T08:00:00+00:00")
 
 
 def chosen(
-    found: GpuInventory, visible: str | None = None, around: Surroundings | None = None, **settings: Any
+    found: GpuInventory,
+    visible: str | None = None,
+    *,
+    leases: Mapping[str, Holder] | None = None,
+    weight_bytes: int | None = None,
+    **settings: Any,
 ) -> list[int]:
     config = ExperimentConfig.model_validate(settings)
-    return [one.index for one in choose_gpus(config, found, around or Surroundings(visible))]
+    gpus = choose_gpus(config, found, visible=visible, leases=leases, weight_bytes=weight_bytes)
+    return [gpu.index for gpu in gpus]
 
 
-def busy(*processes: ProcessOnGpu) -> GpuActivity:
+def busy(*processes: GpuProcess) -> GpuActivity:
     return GpuActivity(None, None, None, None, None, None, has_counter=True, processes=processes)
 
 
@@ -53,8 +59,8 @@ def links(**labels: int | str) -> tuple[Link, ...]:
     )
 
 
-def process(kind: str = "compute") -> ProcessOnGpu:
-    return ProcessOnGpu(99, kind, 40_100_000_000, "bob", "python")
+def process(kind: str = "compute") -> GpuProcess:
+    return GpuProcess(99, kind, 40_100_000_000, "bob", "python")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> No
     with pytest.raises(PreflightError, match=r"choose others with gpus$"):
         chosen(found, backend="vllm", vllm={"tensor_parallel_size": 3}, gpus=[0, 1, 2])
     with pytest.raises(PreflightError, match=r"choose others with gpus$"):
-        chosen(found, around=Surroundings(weight_bytes=40 * 10**9), gpus=[0, 1, 2])
+        chosen(found, weight_bytes=40 * 10**9, gpus=[0, 1, 2])
 
 
 def test_a_display_does_not_occupy_a_gpu() -> None:
@@ -156,10 +162,9 @@ def test_a_gpu_too_small_for_the_weights_is_refused_with_both_figures(settings: 
     """Before anything is loaded."""
     small = GpuInventory((gpu(0, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9),))
     with pytest.raises(PreflightError, match=r"15\.0 GB free, at least 16\.1 GB needed"):
-        chosen(small, around=Surroundings(weight_bytes=16_100_000_000), **settings)
-    halves = Surroundings(weight_bytes=24_000_000_000)
+        chosen(small, weight_bytes=16_100_000_000, **settings)
     two = GpuInventory(tuple(gpu(i, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9) for i in (0, 1)))
-    assert chosen(two, around=halves, gpus={"count": 2}) == [0, 1]
+    assert chosen(two, weight_bytes=24_000_000_000, gpus={"count": 2}) == [0, 1]
     with pytest.raises(PreflightError, match=r"at least 20\.0 GB needed"):
         chosen(two, gpus={"count": 1, "min_free_gb": 20})
 
@@ -178,14 +183,14 @@ def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
 
 def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_one() -> None:
     """The processes on it are its holder's and go with the lease."""
-    leased = Surroundings(leases={"GPU-000": ANA})
+    leased = {"GPU-000": ANA}
     found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process())})
-    assert chosen(found, around=leased) == [1]
-    assert chosen(found, around=leased, wait_s=5) == [1]
-    assert chosen(found, around=leased, wait_s=5, gpus=[0]) == [0]
-    assert chosen(found, around=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
+    assert chosen(found, leases=leased) == [1]
+    assert chosen(found, leases=leased, wait_s=5) == [1]
+    assert chosen(found, leases=leased, wait_s=5, gpus=[0]) == [0]
+    assert chosen(found, leases=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
     with pytest.raises(PreflightError, match=r"leased by ana \(process 4242, 'batch 8', since .*--wait SECONDS"):
-        chosen(found, around=leased, gpus=[0])
+        chosen(found, leases=leased, gpus=[0])
 
 
 def test_a_group_is_of_one_model() -> None:
@@ -195,7 +200,7 @@ def test_a_group_is_of_one_model() -> None:
     with pytest.raises(PreflightError, match="of one model"):
         chosen(found, gpus={"count": 3})
     assert chosen(found, gpus=[0, 1]) == [0, 1]
-    assert "2 models" in gpu_warnings(found.gpus[:2], found)[0]
+    assert "2 models" in found.warnings(found.gpus[:2])[0]
 
 
 def test_the_best_linked_group_comes_first() -> None:
@@ -211,6 +216,6 @@ def test_the_best_linked_group_comes_first() -> None:
 def test_a_group_that_crosses_a_slow_link_is_warned_of() -> None:
     """The pair and the way between them are named."""
     found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
-    (warning,) = gpu_warnings(found.gpus, found)
+    (warning,) = found.warnings(found.gpus)
     assert "GPUs 0 and 1 are linked over the link between CPUs (SYS)" in warning
-    assert gpu_warnings(found.gpus, GpuInventory((gpu(0), gpu(1)), links=links(_01=18))) == ()
+    assert GpuInventory(found.gpus, links=links(_01=18)).warnings(found.gpus) == ()

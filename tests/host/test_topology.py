@@ -8,13 +8,12 @@ import fake_nvml
 import pytest
 from fake_nvml import FakeGpu
 
-from wattdock.host.gpus import inventory
-from wattdock.host.topology import slow_links
+from wattdock.host import inventory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.host.gpus import GpuInventory
+    from wattdock.host import GpuInventory
 
 ONE, TWO, THREE = (fake_nvml.uuid_of(number) for number in (1, 2, 3))
 
@@ -61,7 +60,7 @@ def test_without_nvlink_the_way_over_pcie_is_named(library: Path, other: FakeGpu
     """A way through the CPU is slow, one through a PCIe switch is not."""
     found = seen(library, FakeGpu(uuid=ONE), other)
     assert labels(found) == [label]
-    assert bool(slow_links({ONE, TWO}, found.links)) is slow
+    assert bool(found.slow_links({ONE, TWO})) is slow
 
 
 def test_a_driver_that_says_nothing_of_links_leaves_them_unknown(library: Path) -> None:
@@ -69,6 +68,6 @@ def test_a_driver_that_says_nothing_of_links_leaves_them_unknown(library: Path) 
     silent = "topology p2p nvlink pcie affinity"
     found = seen(library, FakeGpu(uuid=ONE, unsupported=silent), FakeGpu(uuid=TWO, unsupported=silent))
     assert labels(found) == ["?"]
-    assert slow_links({ONE, TWO}, found.links) == ()
+    assert found.slow_links({ONE, TWO}) == ()
     gpu = found.gpus[0]
     assert (gpu.pcie_width, gpu.numa_node, gpu.cpus, found.links[0].peer_access) == (None,) * 4

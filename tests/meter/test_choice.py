@@ -9,7 +9,7 @@ from powercap import two_sockets
 from unprivileged import run_as_user, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.host.gpus import GpuInfo, GpuInventory
+from wattdock.host import Gpu, GpuInventory
 from wattdock.metering import choice
 from wattdock.metering.choice import choose_meter
 from wattdock.metering.none import NoMeter
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NONE = GpuInventory((), reason="no NVIDIA driver: libnvidia-ml.so.1 was not found")
-ONE = GpuInventory(
-    (GpuInfo(0, "GPU-1", "NVIDIA H200", None, None, None, None, None, None, None, None, None, None, None, None, None),)
-)
+ONE = GpuInventory((Gpu(index=0, uuid="GPU-1", name="NVIDIA H200"),))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_counters_for_root_only_are_named_with_what_would_open_them(tmp_path: Pa
         counter.chmod(0o400)
     code = """
 import pathlib
-from wattdock.host.gpus import GpuInventory
+from wattdock.host import GpuInventory
 from wattdock.metering.choice import choose_meter
 print(choose_meter("auto", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap").absolute()).reason)
 choose_meter("rapl", GpuInventory((), reason="none"), powercap=pathlib.Path("powercap"))

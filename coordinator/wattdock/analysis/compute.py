@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.derived_schema import Compute
-from wattdock.host import peak_of, why_no_peak
+from wattdock.host import gpu_models
 from wattdock.inputs import METHOD, Decoder, UnknownArchitectureError, decoder, kv_bytes_read, request_flops
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def compute(
         return Compute(reason=str(error))
     duration_s = sum(one.generated.span.duration_s for one in passes)
     names = environment.gpu_names
-    peak = peak_of(names)
+    peak = gpu_models.peak_of(names)
     share = flops / duration_s / peak.flops_per_s if peak else None
     bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
     read_share = None if peak is None or bytes_read is None else bytes_read / duration_s / peak.memory_bytes_per_s
@@ -58,7 +58,7 @@ def compute(
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_memory_bytes_per_s=peak.memory_bytes_per_s if peak else None,
         peak_source=peak.source if peak else None,
-        peak_reason=why_no_peak(names),
+        peak_reason=gpu_models.why_no_peak(names),
         peak_flops_share=share,
         peak_memory_share_least=read_share,
     )

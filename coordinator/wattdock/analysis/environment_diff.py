@@ -120,7 +120,7 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "model revision", model.revision
     yield "weights", model.weights
     yield "parameters", model.parameter_count
-    used = [gpu for gpu in seen.host_gpus if gpu.used]
+    used = seen.used_gpus
     # Two boards of one model have two sensors.
     yield "GPU boards", ", ".join(seen.gpu_uuids) or None
     yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)

@@ -99,7 +99,7 @@ def _power_limit(
     environment: EnvironmentSnapshot, conditions: Sequence[GpuConditions], declared_w: float | None
 ) -> Check:
     """Whether the limit was the wanted one before the last runner, and all through the passes of every one."""
-    used = [gpu for gpu in environment.host_gpus if gpu.used]
+    used = environment.used_gpus
     wanted = {gpu.uuid: gpu.power_limit_default_w if declared_w is None else declared_w for gpu in used}
     meanwhile = {one.gpu_uuid: one.power_limits_w for one in conditions}
     told_w = {gpu.uuid: (gpu.power_limit_w, *(meanwhile.get(gpu.uuid) or ())) for gpu in used}
@@ -220,7 +220,7 @@ def _empty(energy: EnergyResult, environment: EnvironmentSnapshot) -> Check:
 
 def _foreign_limit(environment: EnvironmentSnapshot) -> float:
     """How much memory nobody needs to explain: more where the driver counts its own reserve as used."""
-    used = [gpu for gpu in environment.host_gpus if gpu.used]
+    used = environment.used_gpus
     apart = all(gpu.vram_reserved_bytes is not None for gpu in used)
     return MAX_FOREIGN_BYTES if apart else MAX_WITH_RESERVE_BYTES
 

@@ -9,18 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import (
-    CPU,
-    Surroundings,
-    choose_gpus,
-    describe_machine,
-    gpu_warnings,
-    gpus_asked,
-    holders,
-    inventory,
-    require_writable,
-    why_occupied,
-)
+from wattdock.host import Machine, choose_gpus, folders, inventory, leases
 from wattdock.inputs import WEIGHTS_ONLY, check_model, check_prompts, known_figures, memory_fit
 from wattdock.launch import choose_launcher, find_runner
 from wattdock.launch.images import lock_path, read_lock
@@ -32,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host import GpuInfo, GpuInventory, Holder, Machine
+    from wattdock.host import Gpu, GpuInventory
     from wattdock.inputs import Demand, MemoryFit
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ReadLock
@@ -47,7 +36,7 @@ class Host:
     """This machine as it was before anything was started: its GPUs, and who holds a lease on what."""
 
     inventory: GpuInventory
-    leases: Mapping[str, Holder]
+    holders: Mapping[str, leases.Holder]
 
     @cached_property
     def lock(self) -> ReadLock:
@@ -65,7 +54,7 @@ def survey() -> Host:
     Raises:
         PreflightError: The driver cannot be talked to, or there is no folder for leases.
     """
-    return Host(inventory(), holders())
+    return Host(inventory(), leases.holders())
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ class ExecutionPlan:
     config: ExperimentConfig
     machine: Machine
     inventory: GpuInventory
-    gpus: tuple[GpuInfo, ...]
+    gpus: tuple[Gpu, ...]
     launch: LauncherChoice
     meter: MeterChoice
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -109,12 +98,12 @@ class ExecutionPlan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes its GPUs a bad group."""
-        return gpu_warnings(self.gpus, self.inventory)
+        return self.inventory.warnings(self.gpus)
 
     @property
     def lease_names(self) -> tuple[str, ...]:
         """What it needs for itself."""
-        return tuple(gpu.uuid for gpu in self.gpus) or (CPU,)
+        return tuple(gpu.uuid for gpu in self.gpus) or (leases.CPU,)
 
     @property
     def runner_dir(self) -> Path:
@@ -144,14 +133,14 @@ def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: P
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
     found = host.inventory
     fit = _memory_fit(config, found, WEIGHTS_ONLY)
-    around = Surroundings(os.environ.get("CUDA_VISIBLE_DEVICES"), host.leases, fit.weight_bytes)
-    gpus = choose_gpus(config, found, around)
-    require_writable(output_dir, setting="--output-dir")
-    require_writable(home, setting="WATTDOCK_HOME")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = choose_gpus(config, found, visible=visible, leases=host.holders, weight_bytes=fit.weight_bytes)
+    folders.require_writable(output_dir, setting="--output-dir")
+    folders.require_writable(home, setting="WATTDOCK_HOME")
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
     return ExecutionPlan(
         config=config,
-        machine=describe_machine(),
+        machine=Machine.here(),
         inventory=found,
         gpus=gpus,
         launch=launch,
@@ -165,7 +154,7 @@ def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | 
     sizes_bytes = [gpu.vram_total_bytes for gpu in found.gpus if gpu.vram_total_bytes is not None]
     memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
     figures = known_figures(config.model)
-    return memory_fit(config, figures, gpus=gpus_asked(config), memory_bytes=memory_bytes, demand=demand)
+    return memory_fit(config, figures, gpus=config.gpus_asked, memory_bytes=memory_bytes, demand=demand)
 
 
 def preflight_each(
@@ -223,7 +212,7 @@ def require_still_free(experiments: Sequence[ExecutionPlan]) -> None:
     while chosen:
         found = inventory()
         occupied = [
-            f"GPU {gpu.index}: {why}" for gpu in found.gpus if gpu.uuid in chosen and (why := why_occupied(gpu, found))
+            f"GPU {gpu.index}: {why}" for gpu in found.gpus if gpu.uuid in chosen and (why := found.why_occupied(gpu))
         ]
         if not occupied:
             return

@@ -35,7 +35,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.publish import Wishes, print_created
     from wattdock.publish import create as make
 
@@ -47,7 +47,7 @@ def create(
         with_prompts=prompts,
         lock=lock,
     )
-    created = make(named, output, wishes, output_dir=output_dir, home=wattdock_home())
+    created = make(named, output, wishes, output_dir=output_dir, home=folders.wattdock_home())
     if as_json:
         _print_digest(created.path, created.digest)
     else:

@@ -44,7 +44,7 @@ def estimate(
 ) -> None:
     """Say what a model takes of a GPU's memory, and how few GPUs hold it; exit code 3 where a given split cannot."""
     from wattdock.config import Split
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.inputs import Demand, UnknownArchitectureError, answer, figures_of, sized
     from wattdock.reports import print_answer, print_estimate_comparison, print_known
 
@@ -54,7 +54,7 @@ def estimate(
     if model is None:
         print_known(as_json=as_json)
         return
-    figures = figures_of(model, home=wattdock_home())
+    figures = figures_of(model, home=folders.wattdock_home())
     try:
         size = sized(figures.config, file_bytes=figures.weight_bytes, dtype=dtype)
     except UnknownArchitectureError as error:
@@ -84,7 +84,7 @@ def _comparisons(named: "Sequence[str]", output_dir: Path) -> "list[Comparison]"
 
 def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
     from wattdock.config import ModelSpec, section_class
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.inputs import UnknownArchitectureError, compare, figures_of, known_figures
 
     model, environment = ModelSpec.model_validate(result.config["model"]), result.environment
@@ -93,7 +93,7 @@ def _compared(folder: str, result: "ExperimentResult") -> "Comparison":
     engine = section_class(environment.backend).model_validate(result.config.get(environment.backend, {})).memory()
     if engine is None:
         raise ConfigError(f"backend {environment.backend} does not tell how it uses memory")
-    figures = known_figures(model) or figures_of(model.label, home=wattdock_home())
+    figures = known_figures(model) or figures_of(model.label, home=folders.wattdock_home())
     name = f"{figures.name} {folder}"
     try:
         return compare(name, figures, engine, environment.engine_args, environment.parallelism)
@@ -113,14 +113,14 @@ def _engine(backend: str) -> "EngineMemory":
 
 def _gpus(names: "Sequence[str]") -> "list[Gpu]":
     """Return the GPUs that were named, else this machine's models, else every known one."""
-    from wattdock.host import gpu_model, gpu_models, inventory
+    from wattdock.host import gpu_models, inventory
     from wattdock.inputs import Gpu
 
     if names:
-        found = [gpu_model(name) for name in names]
+        found = [gpu_models.named(name) for name in names]
     else:
         here = {one.name: one.vram_total_bytes for one in inventory().gpus if one.vram_total_bytes}
         if here:
             return [Gpu(name, memory_bytes) for name, memory_bytes in here.items()]
-        found = list(gpu_models().values())
+        found = list(gpu_models.known().values())
     return [Gpu(one.name, one.memory_bytes, verified=one.memory_read_at is not None) for one in found]

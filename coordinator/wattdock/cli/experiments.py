@@ -39,10 +39,10 @@ def run(
 ) -> None:
     """Measure an experiment, or a whole study, and store a row for each experiment."""
     from wattdock.execution import Run, progress_for
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
 
     again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
-    prepared = Run(study_of(file, settings), output_dir=output_dir, home=wattdock_home(), **again)
+    prepared = Run(study_of(file, settings), output_dir=output_dir, home=folders.wattdock_home(), **again)
     with interruptible("what was measured is stored"):
         try:
             prepared.measure(progress_for(quiet=quiet))
@@ -69,11 +69,11 @@ def plan(
     """Check everything that `run` would check and show what it would do; starts nothing."""
     from wattdock.checks import ExecutionPlan, preflight_each
     from wattdock.execution import earlier_costs
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.reports import print_plan
 
     study = study_of(file, settings)
-    checked = preflight_each(study.experiments, output_dir=output_dir, home=wattdock_home())
+    checked = preflight_each(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
     if as_json:
         print_json([one.model_dump(mode="json") for one in study.experiments])
     else:

@@ -61,8 +61,7 @@ def build(
     build_options: BuildOptions = "",
 ) -> None:
     """Build one image from this checkout; pulls nothing."""
-    from wattdock.launch.images import Builder, base_name, find_base
-    from wattdock.launch.images import build_image
+    from wattdock.launch.images import Builder, base_name, build_image, find_base
 
     on = find_base(name, base_name(name, variant=variant, given=base), _lock().images)
     build_image(name, variant=variant, base=on, builder=Builder(client, pip_conf, build_options))

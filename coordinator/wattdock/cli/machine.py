@@ -36,11 +36,11 @@ def doctor(
     """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
     from wattdock.checks import examine, meter_cards
     from wattdock.execution import progress_for
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.reports import show_card, show_findings
 
     config = study_of(file, settings).experiments[0]
-    home, progress = wattdock_home(), progress_for(quiet=quiet)
+    home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
     if meter:
         for card in meter_cards(config, home=home, pulses=pulses, say=progress.say):
             show_card(card, as_json=as_json)

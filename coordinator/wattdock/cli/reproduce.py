@@ -35,7 +35,7 @@ def reproduce(
 ) -> None:
     """Measure a bundle's experiments again here, and say of each whether it is equivalent; exit code 9: not all are."""
     from wattdock.execution import progress_for
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.publish import Local, opened, prepare
 
     if not (wanted := share(margin, "--margin")):
@@ -44,7 +44,7 @@ def reproduce(
         )
     local = Local(runner_python, model_folder, trust_remote_code)
     with opened(bundle) as (folder, verified):
-        ready = prepare(folder, verified, local, output_dir=output_dir, home=wattdock_home(), resume=resume)
+        ready = prepare(folder, verified, local, output_dir=output_dir, home=folders.wattdock_home(), resume=resume)
         with interruptible("what was measured is stored, go on with --resume"):
             try:
                 ready.measure(progress_for(quiet=quiet))

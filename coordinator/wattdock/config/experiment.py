@@ -278,6 +278,13 @@ class ExperimentConfig(Written):
         return self.workload.times(self.section.work_factor)
 
     @property
+    def gpus_asked(self) -> int:
+        """How many GPUs the experiment takes where it runs on GPUs."""
+        if isinstance(self.gpus, list):
+            return len(self.gpus)
+        return self.gpus.count if isinstance(self.gpus, GpuCount) else self.section.gpus_needed()
+
+    @property
     def prompts(self) -> PromptSpec:
         """The workload's prompts with their source decided."""
         spec = self.workload.prompts

@@ -17,7 +17,7 @@ from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, Watt
 from wattdock.execution.failures import cause_of, oom_kills
 from wattdock.execution.passes import Collected, Session, measure, rest
 from wattdock.files import last_lines
-from wattdock.host import SCRATCH_LOCK, inventory
+from wattdock.host import folders, inventory
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
 from wattdock.metering import Span, Timeline, with_cards
@@ -211,7 +211,7 @@ class Attempt:
                 "run": self._log.parent.name,
                 "protocol": str(PROTOCOL_VERSION),
             },
-            alive_lock=self._log.parent / SCRATCH_LOCK,
+            alive_lock=self._log.parent / folders.SCRATCH_LOCK,
             lease_fds=self._lease_fds,
         )
 

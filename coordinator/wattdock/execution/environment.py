@@ -17,8 +17,6 @@ from wattdock.records import (
     ConditionChange,
     ContainerFacts,
     EnvironmentSnapshot,
-    GpuLink,
-    HostGpu,
     ModelFacts,
     Topology,
     clocks_of,
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.checks import ExecutionPlan
-    from wattdock.host import GpuInfo
+    from wattdock.host import Gpu
     from wattdock.inputs import ModelFolder
     from wattdock.records import Loaded, RestartRecord, RunnerEnvironment
 
@@ -67,7 +65,7 @@ def environment(
         gpu_names=[gpu.name for gpu in used_gpus],
         gpu_vram_gb=[_gigabytes(gpu) for gpu in used_gpus],
         gpu_uuids=list(used),
-        host_gpus=[_host_gpu(gpu, used=gpu.uuid in used) for gpu in gpus],
+        host_gpus=list(gpus),
         driver_version=gpus[0].driver_version if gpus else None,
         cuda_version=runner.cuda_version if runner else None,
         nccl_version=runner.nccl_version if runner else None,
@@ -121,17 +119,12 @@ def _last_loaded(restarts: Sequence[RestartRecord]) -> Loaded | None:
     return next((one.loaded for one in reversed(restarts) if one.loaded), None)
 
 
-def _gigabytes(gpu: GpuInfo) -> float | None:
+def _gigabytes(gpu: Gpu) -> float | None:
     return None if gpu.vram_total_bytes is None else gpu.vram_total_bytes / BYTES_PER_GB
 
 
-def _host_gpu(gpu: GpuInfo, *, used: bool) -> HostGpu:
-    facts = dataclasses.asdict(gpu) | {"used": used}
-    return HostGpu.model_validate({name: facts[name] for name in HostGpu.model_fields})
-
-
 def _topology(ready: ExecutionPlan) -> Topology | None:
-    links = [GpuLink(**dataclasses.asdict(link), label=link.label) for link in ready.inventory.links]
+    links = list(ready.inventory.links)
     return Topology(links=links, warnings=list(ready.warnings)) if links else None
 
 

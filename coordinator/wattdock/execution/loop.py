@@ -35,7 +35,7 @@ from wattdock.execution.result import merge, result_row
 from wattdock.execution.resume import open_study
 from wattdock.execution.schedule import load_groups, schedule
 from wattdock.execution.study_folder import GIVEN_UP, STORED
-from wattdock.host import Wanted, held, scratch_folder
+from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
 from wattdock.store import find_stored, store
@@ -120,9 +120,9 @@ class Run:
         for name in self._reaped:
             progress.say(f"removed container {name}: the coordinator that started it is gone")
         facts = _machine_facts(self.ready)
-        with scratch_folder() as scratch, Interrupts(progress.say) as interrupts, ExitStack() as leases:
+        with folders.scratch_folder() as scratch, Interrupts(progress.say) as interrupts, ExitStack() as stack:
             with interrupts.allowed():
-                lease_fds = leases.enter_context(held(wanted_leases(self.ready), progress.say))
+                lease_fds = stack.enter_context(leases.held(wanted_leases(self.ready), progress.say))
                 require_still_free(self.ready)
             with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
                 self.study_id = folder.study_id
@@ -360,11 +360,11 @@ def _reaped() -> tuple[str, ...]:
     return ()
 
 
-def wanted_leases(ready: Sequence[ExecutionPlan]) -> Wanted:
+def wanted_leases(ready: Sequence[ExecutionPlan]) -> leases.Wanted:
     """Return what these experiments need for themselves, all of it for the whole run."""
     alone = any(one.config.exclusive == "machine" for one in ready)
     more = f" and {len(ready) - 1} more" if len(ready) > 1 else ""
-    return Wanted(
+    return leases.Wanted(
         names=tuple(dict.fromkeys(name for one in ready for name in one.lease_names)),
         exclusive="machine" if alone else "gpus",
         experiment=ready[0].config.label + more,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
 from wattdock.clock import NS_PER_S, host_clock, now_ns
 from wattdock.errors import RunnerError
-from wattdock.host import cpu_times, times_around
+from wattdock.host import processes
 from wattdock.inputs import load_prompts, varied
 from wattdock.metering import Span, span_energy
 from wattdock.records import MeasuredPass, RestartRecord, WarmUpSample
@@ -340,7 +340,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
             collected.stage, output_tokens=beat.output_tokens, elapsed_s=elapsed_s, watts=session.meter.watts()
         )
 
-    cpu_before, around_before = cpu_times(), times_around(session.pids())
+    cpu_before, around_before = processes.cpu_times(), processes.times_around(session.pids())
     try:
         with session.meter.window(collected.stage):
             generated = session.client.generate(
@@ -352,7 +352,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
             )
     finally:
         session.progress.clear()
-    cpu_after, around_after = cpu_times(), times_around(session.pids())
+    cpu_after, around_after = processes.cpu_times(), processes.times_around(session.pids())
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
     others = around_after.others_share_since(around_before) if around_after and around_before else None
     return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused, cpu_others_share=others)

@@ -1,56 +1,27 @@
-"""host."""
+"""This machine: its GPUs and how they are linked, its processes, who measures on it, and where files go.
 
-from wattdock.host.activity import GpuActivity, owner_of
-from wattdock.host.code import checkout
-from wattdock.host.cpus import PROC, cpu_times, process_times, times_around
-from wattdock.host.folders import SCRATCH_LOCK, require_writable, scratch_folder, wattdock_home
-from wattdock.host.gpu_models import GpuModel, gpu_model, gpu_models
-from wattdock.host.gpus import GpuInfo, GpuInventory, inventory, list_gpus
-from wattdock.host.lease_location import is_shared, lease_folder
-from wattdock.host.leases import CPU, MACHINE, Holder, Wanted, held, holders
-from wattdock.host.machine import Machine, describe_machine
-from wattdock.host.peaks import peak_of, why_no_peak
-from wattdock.host.selection import Surroundings, choose_gpus, gpu_warnings, gpus_asked, why_occupied
-from wattdock.host.topology import MEANING, Link, links_among, slow_links
+In: NVML, /proc, the environment; an experiment, to choose GPUs for it. Out: a `GpuInventory` of `Gpu`s (results store
+the same class), the GPUs an experiment gets, leases on them. `nvml` wraps NVML's calls for the meter, `gpu_models` has
+published peak rates, `processes` says whose work loads the CPUs, `folders` where models and scratch files are kept.
+Must not know: runners, containers, meters, results.
+"""
+
+from wattdock.host import folders, gpu_models, leases, nvml, processes
+from wattdock.host.gpu import Gpu, GpuInventory, Link
+from wattdock.host.gpu_inventory import inventory
+from wattdock.host.machine import Machine
+from wattdock.host.selection import choose_gpus
 
 __all__ = [
-    "CPU",
-    "MACHINE",
-    "MEANING",
-    "PROC",
-    "SCRATCH_LOCK",
-    "GpuActivity",
-    "GpuInfo",
+    "Gpu",
     "GpuInventory",
-    "GpuModel",
-    "Holder",
     "Link",
     "Machine",
-    "Surroundings",
-    "Wanted",
-    "checkout",
     "choose_gpus",
-    "cpu_times",
-    "describe_machine",
-    "gpu_model",
+    "folders",
     "gpu_models",
-    "gpu_warnings",
-    "gpus_asked",
-    "held",
-    "holders",
     "inventory",
-    "is_shared",
-    "lease_folder",
-    "links_among",
-    "list_gpus",
-    "owner_of",
-    "peak_of",
-    "process_times",
-    "require_writable",
-    "scratch_folder",
-    "slow_links",
-    "times_around",
-    "wattdock_home",
-    "why_no_peak",
-    "why_occupied",
+    "leases",
+    "nvml",
+    "processes",
 ]

@@ -1,15 +1,19 @@
-"""Models of GPUs that are known by name; figures live in data/gpus.yaml with their sources."""
+"""GPU models that are known by name, and their peak rates; `gpus.yaml` holds the figures with their sources."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import yaml
 
 from wattdock.errors import ConfigError
 from wattdock.text import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MIB = 1 << 20
 
@@ -23,7 +27,8 @@ class GpuModel:
         flops_per_s: Dense 16-bit tensor arithmetic.
         memory_bytes_per_s: Reading and writing its own memory.
         source: Where the peak rates are printed.
-        read_at: Where they were read; None: written from memory. The other `…read_at` alike for their figures.
+        read_at: Where the peak rates were read; None where they were in no source that was read. `memory_read_at` and
+            `link_read_at` say the same of their figures.
         memory_mib: As the driver reports it.
         power_limit_w: Default limit of the board.
         link, link_bytes_per_s: To other GPUs, both directions together.
@@ -56,23 +61,63 @@ class GpuModel:
 
 
 @cache
-def gpu_models() -> dict[str, GpuModel]:
+def known() -> dict[str, GpuModel]:
     """Return every known GPU by NVML's name."""
     written = yaml.safe_load((files("wattdock.host") / "gpus.yaml").read_text("utf-8"))
-    return {name: GpuModel(name, **facts | {"aliases": tuple(facts["aliases"])}) for name, facts in written.items()}
+    return {
+        name: GpuModel(name, **figures | {"aliases": tuple(figures["aliases"])}) for name, figures in written.items()
+    }
 
 
-def gpu_model(name: str) -> GpuModel:
+def named(name: str) -> GpuModel:
     """Return the GPU with this name or alias, in either case.
 
     Raises:
         ConfigError: None has it; names the nearest.
     """
-    by_name = {word.lower(): model for model in gpu_models().values() for word in (model.name, *model.aliases)}
+    by_name = {word.lower(): model for model in known().values() for word in (model.name, *model.aliases)}
     if found := by_name.get(name.lower()):
         return found
     near = nearest(name, by_name)
     hint = f"did you mean {by_name[near].aliases[0]}? " if near else ""
     raise ConfigError(
-        f"GPU {name!r} is not known; {hint}known are {', '.join(one.aliases[0] for one in gpu_models().values())}"
+        f"GPU {name!r} is not known; {hint}known are {', '.join(model.aliases[0] for model in known().values())}"
+    )
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Upper limits of one or several GPUs together.
+
+    Attributes:
+        flops_per_s: Dense 16-bit tensor arithmetic.
+        memory_bytes_per_s: Reading and writing its own memory.
+        source: Where the figures are printed, and where they were read.
+    """
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    source: str
+
+
+def why_no_peak(gpu_names: Sequence[str]) -> str | None:
+    """Return why nothing can be held against these GPUs' limits, or None."""
+    if not gpu_names:
+        return "no GPU was used"
+    if unknown := [name for name in dict.fromkeys(gpu_names) if name not in known()]:
+        return f"no peak is known for {', '.join(unknown)}"
+    if guessed := [name for name in dict.fromkeys(gpu_names) if not known()[name].read_at]:
+        return f"the peak of {', '.join(guessed)} in gpus.yaml is not verified"
+    return None
+
+
+def peak_of(gpu_names: Sequence[str]) -> Peak | None:
+    """Return the limits of these GPUs together; None where `why_no_peak` tells why."""
+    if why_no_peak(gpu_names):
+        return None
+    models = [known()[name] for name in gpu_names]
+    return Peak(
+        flops_per_s=sum(model.flops_per_s for model in models),
+        memory_bytes_per_s=sum(model.memory_bytes_per_s for model in models),
+        source="; ".join(dict.fromkeys(f"{model.source}, read at {model.read_at}" for model in models)),
     )

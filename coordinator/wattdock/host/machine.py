@@ -1,15 +1,19 @@
-"""CPU, memory and kernel of this machine."""
+"""CPU, memory and kernel of this machine, and the commit of the wattdock that runs on it."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from wattdock.host.code import checkout
-
 CPUINFO = Path("/proc/cpuinfo")
+CHECKOUT = Path(__file__).resolve().parents[3]
+LIMIT_S = 10
+CODE_FOLDERS = ("coordinator/", "docker/", "proto/", "runners/")
+UNTRACKED = "?? "
 
 
 @dataclass(frozen=True)
@@ -28,20 +32,20 @@ class Machine:
     wattdock_commit: str | None = None
     wattdock_dirty: bool | None = None
 
-
-def describe_machine() -> Machine:
-    """Return this machine's facts."""
-    cpus = len(os.sched_getaffinity(0))
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    ours = checkout()
-    return Machine(
-        cpu_model=_cpu_model(),
-        cpu_count=cpus,
-        memory_total_bytes=pages if pages > 0 else None,
-        kernel=f"{platform.system()} {platform.release()}",
-        wattdock_commit=ours.commit if ours else None,
-        wattdock_dirty=ours.dirty if ours else None,
-    )
+    @classmethod
+    def here(cls) -> Machine:
+        """Return a description of this machine."""
+        cpus = len(os.sched_getaffinity(0))
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        ours = checkout()
+        return cls(
+            cpu_model=_cpu_model(),
+            cpu_count=cpus,
+            memory_total_bytes=pages if pages > 0 else None,
+            kernel=f"{platform.system()} {platform.release()}",
+            wattdock_commit=ours.commit if ours else None,
+            wattdock_dirty=ours.dirty if ours else None,
+        )
 
 
 def _cpu_model() -> str | None:
@@ -51,3 +55,40 @@ def _cpu_model() -> str | None:
         line.split(":", 1)[1].strip() for line in CPUINFO.read_text().splitlines() if line.startswith("model name")
     )
     return next(names, None)
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A git checkout.
+
+    Attributes:
+        dirty: Files of the commit were changed, wherever they lie, or there are new files in `CODE_FOLDERS`; studies,
+            reports and bundles that somebody keeps in the checkout change nothing that measures.
+    """
+
+    commit: str
+    dirty: bool
+
+
+@cache
+def checkout(folder: Path = CHECKOUT) -> Checkout | None:
+    """Return the state of `folder` when first asked; None where it is no checkout, or git is not there to ask."""
+    if not (folder / ".git").exists():
+        return None
+    # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named.
+    ask = ["git", "-c", f"safe.directory={folder}", "-C", str(folder)]
+    try:
+        commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
+        # Entries end with a null byte, and none is quoted.
+        status = _answer([*ask, "--no-optional-locks", "status", "--porcelain", "-z"])
+        return Checkout(commit.strip(), any(map(_counts, filter(None, status.split("\0")))))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _counts(entry: str) -> bool:
+    return not entry.startswith(UNTRACKED) or entry.removeprefix(UNTRACKED).startswith(CODE_FOLDERS)
+
+
+def _answer(words: list[str]) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout

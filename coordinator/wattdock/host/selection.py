@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.config import GpuCount
 from wattdock.errors import PreflightError
-from wattdock.host.topology import MEANING, links_among, slow_links
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host.gpus import GpuInfo, GpuInventory
+    from wattdock.host.gpu import Gpu, GpuInventory
     from wattdock.host.leases import Holder
-
-# A GPU with more in use and no process in sight is used by one that this machine does not show, as in a container.
-# What a driver keeps for itself is some hundred megabytes.
-UNSEEN_USE_BYTES = 2_000_000_000
-OCCUPYING = ("compute", "mps")
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What decides, besides the experiment and the GPUs, which ones can be had.
+class _Host:
+    """What decides, besides the experiment, which GPUs can be had; attributes as in `choose_gpus`."""
 
-    Attributes:
-        visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: only these GPUs are ours to take.
-        leases: Who holds a GPU, by UUID.
-        weight_bytes: Size of the model's weights; None where it is not known yet.
-    """
-
-    visible: str | None = None
-    leases: Mapping[str, Holder] = field(default_factory=dict)
-    weight_bytes: int | None = None
+    found: GpuInventory
+    visible: str | None
+    leases: Mapping[str, Holder]
+    weight_bytes: int | None
 
 
 def choose_gpus(
-    config: ExperimentConfig, found: GpuInventory, around: Surroundings = Surroundings()
-) -> tuple[GpuInfo, ...]:
+    config: ExperimentConfig,
+    found: GpuInventory,
+    *,
+    visible: str | None = None,
+    leases: Mapping[str, Holder] | None = None,
+    weight_bytes: int | None = None,
+) -> tuple[Gpu, ...]:
     """Return the GPUs that `config` asks for; none where it is to run on the CPU.
 
-    Those that were named come in the order named; else free ones of one model, best linked first. A GPU that another
-    coordinator has leased is taken only where `config` allows to wait for it.
+    Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another coordinator
+    has leased is taken only where `config` allows to wait for it.
+
+    Args:
+        visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: no other GPU is taken.
+        leases: Who holds a GPU, by UUID.
+        weight_bytes: Size of the model's weights; None where it is not known yet.
 
     Raises:
         PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
@@ -55,53 +54,30 @@ def choose_gpus(
         if config.gpus != "auto":
             raise PreflightError(f"accelerator: cpu and gpus: {_asked(config)} contradict each other; drop one")
         return ()
-    ours = _ours(found.gpus, around.visible)
+    host = _Host(found, visible, leases or {}, weight_bytes)
+    ours = _visible(found.gpus, visible)
     if isinstance(config.gpus, list):
-        here = _listed(ours) + ("" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={around.visible})")
+        here = _listed(ours) + ("" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={visible})")
         named = _each_once(tuple(_named(wanted, ours, here) for wanted in config.gpus))
-        return _require_free(config, found, around, named)
+        return _require_free(config, host, named)
     if found.unreadable:
         # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
         raise PreflightError(f"{found.unreadable[0]}: it does not answer; name others with gpus, or accelerator: cpu")
     if not ours and config.gpus == "auto" and config.accelerator == "auto":
         return ()
-    return _best(config, found, around, ours)
+    return _best(config, host, ours)
 
 
-def gpu_warnings(chosen: Sequence[GpuInfo], found: GpuInventory) -> tuple[str, ...]:
-    """Return what makes the chosen GPUs a bad group."""
-    index = {gpu.uuid: gpu.index for gpu in chosen}
-    slow = [
-        f"GPUs {index[link.a]} and {index[link.b]} are linked over {MEANING[link.label]} ({link.label}), not NVLink: "
-        "a model split over them pays for it"
-        for link in slow_links(index.keys(), found.links)
-    ]
-    names = sorted({gpu.name for gpu in chosen})
-    mixed = [f"the GPUs chosen are of {len(names)} models: {', '.join(names)}"] if len(names) > 1 else []
-    return (*slow, *mixed)
-
-
-def why_occupied(gpu: GpuInfo, found: GpuInventory) -> str | None:
-    """Return who uses a GPU now, as far as this machine shows it; None where it is free."""
-    activity = found.activity.get(gpu.uuid)
-    busy = [one for one in activity.processes if one.kind in OCCUPYING] if activity else []
-    if busy:
-        return ", ".join(map(str, busy)) + (" runs on it" if len(busy) == 1 else " run on it")
-    if (gpu.vram_used_bytes or 0) > UNSEEN_USE_BYTES:
-        return f"{gpu.vram_used_bytes or 0:,} bytes of it are in use by a process that this machine does not show"
-    return None
-
-
-def _why_not(config: ExperimentConfig, found: GpuInventory, around: Surroundings, gpu: GpuInfo) -> str | None:
+def _why_not(config: ExperimentConfig, host: _Host, gpu: Gpu) -> str | None:
     """Why a GPU cannot be taken. What runs on a leased one is its holder's and goes with the lease."""
     if gpu.mig:
         slices = ", ".join(gpu.mig_slices) or "none yet"
         return f"MIG is on (slices: {slices}) and a slice has no energy counter; turn it off (nvidia-smi -mig 0)"
-    if holder := around.leases.get(gpu.uuid):
+    if holder := host.leases.get(gpu.uuid):
         return None if config.wait_s else f"leased by {holder}"
-    if occupied := why_occupied(gpu, found):
+    if occupied := host.found.why_occupied(gpu):
         return occupied
-    needed, free = _bytes_needed(config, around.weight_bytes), gpu.vram_free_bytes
+    needed, free = _bytes_needed(config, host.weight_bytes), gpu.vram_free_bytes
     if free is not None and free < needed:
         return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
     return None
@@ -110,47 +86,36 @@ def _why_not(config: ExperimentConfig, found: GpuInventory, around: Surroundings
 def _bytes_needed(config: ExperimentConfig, weight_bytes: int | None) -> float:
     """Least VRAM per GPU: its share of the weights, and what was asked for."""
     asked = (config.gpus.min_free_gb or 0) * 1e9 if isinstance(config.gpus, GpuCount) else 0.0
-    return max(asked, (weight_bytes or 0) * config.section.replicas / gpus_asked(config))
+    return max(asked, (weight_bytes or 0) * config.section.replicas / config.gpus_asked)
 
 
-def gpus_asked(config: ExperimentConfig) -> int:
-    """Return how many GPUs an experiment takes where it runs on GPUs."""
-    if isinstance(config.gpus, list):
-        return len(config.gpus)
-    return config.gpus.count if isinstance(config.gpus, GpuCount) else config.section.gpus_needed()
-
-
-def _require_free(
-    config: ExperimentConfig, found: GpuInventory, around: Surroundings, named: tuple[GpuInfo, ...]
-) -> tuple[GpuInfo, ...]:
-    rejected = {gpu.uuid: why for gpu in named if (why := _why_not(config, found, around, gpu))}
+def _require_free(config: ExperimentConfig, host: _Host, named: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    rejected = {gpu.uuid: why for gpu in named if (why := _why_not(config, host, gpu))}
     if rejected:
         reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in named if gpu.uuid in rejected]
-        fewer = _fewer(config, found, around, [gpu for gpu in named if gpu.uuid not in rejected])
+        fewer = _fewer(config, host, [gpu for gpu in named if gpu.uuid not in rejected])
         raise PreflightError(f"{'; '.join(reasons)}; choose others with gpus{fewer}{_waiting(reasons)}")
     return named
 
 
-def _fewer(config: ExperimentConfig, found: GpuInventory, around: Surroundings, free: Sequence[GpuInfo]) -> str:
+def _fewer(config: ExperimentConfig, host: _Host, free: Sequence[Gpu]) -> str:
     """Say that those of the named GPUs that are free would do, where the settings need no more and the model fits."""
     indices = [gpu.index for gpu in free]
     smaller = config.model_copy(update={"gpus": indices})
-    if len(free) < config.section.gpus_needed() or any(_why_not(smaller, found, around, gpu) for gpu in free):
+    if len(free) < config.section.gpus_needed() or any(_why_not(smaller, host, gpu) for gpu in free):
         return ""
     return f", or fewer: gpus {indices} would do"
 
 
-def _best(
-    config: ExperimentConfig, found: GpuInventory, around: Surroundings, ours: Sequence[GpuInfo]
-) -> tuple[GpuInfo, ...]:
+def _best(config: ExperimentConfig, host: _Host, ours: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
-    count = gpus_asked(config)
-    rejected = {gpu.uuid: why for gpu in ours if (why := _why_not(config, found, around, gpu))}
+    count = config.gpus_asked
+    rejected = {gpu.uuid: why for gpu in ours if (why := _why_not(config, host, gpu))}
     able = [gpu for gpu in ours if gpu.uuid not in rejected]
-    for candidates in ([gpu for gpu in able if gpu.uuid not in around.leases], able):
+    for candidates in ([gpu for gpu in able if gpu.uuid not in host.leases], able):
         if groups := list(_groups(candidates, count)):
             # The first of equals, so that the choice is the same every time.
-            return max(groups, key=lambda group: _linkage(group, found))
+            return max(groups, key=lambda group: _linkage(group, host.found))
     if len(able) >= count:
         raise PreflightError(
             f"{count} GPUs of one model are needed, free here: {_listed(able)}; name GPUs with gpus to mix models"
@@ -158,34 +123,34 @@ def _best(
     reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in ours if gpu.uuid in rejected]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     free = _listed(able)
-    hidden = "" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={around.visible})"
+    hidden = "" if len(ours) == len(host.found.gpus) else f" (CUDA_VISIBLE_DEVICES={host.visible})"
     raise PreflightError(
         f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
         f"{_waiting(reasons)}"
     )
 
 
-def _groups(candidates: Sequence[GpuInfo], count: int) -> Iterable[tuple[GpuInfo, ...]]:
+def _groups(candidates: Sequence[Gpu], count: int) -> Iterable[tuple[Gpu, ...]]:
     """Every group of `count` GPUs of one model, lowest indices first."""
     for name in dict.fromkeys(gpu.name for gpu in candidates):
         yield from itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
 
 
-def _linkage(group: tuple[GpuInfo, ...], found: GpuInventory) -> tuple[int, int]:
+def _linkage(group: tuple[Gpu, ...], found: GpuInventory) -> tuple[int, int]:
     """The slowest link decides how fast a group is, then all of them."""
-    ranks = [link.rank for link in links_among(frozenset(gpu.uuid for gpu in group), found.links)]
+    ranks = [link.rank for link in found.links_among(frozenset(gpu.uuid for gpu in group))]
     return (min(ranks, default=0), sum(ranks))
 
 
 def _waiting(reasons: Sequence[str]) -> str:
-    return ", or wait for the lease with --wait SECONDS" if any("leased by" in one for one in reasons) else ""
+    return ", or wait for the lease with --wait SECONDS" if any("leased by" in reason for reason in reasons) else ""
 
 
-def _listed(gpus: Sequence[GpuInfo]) -> str:
+def _listed(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"{gpu.index} ({gpu.uuid}, {gpu.name})" for gpu in gpus) or "none"
 
 
-def _ours(gpus: Sequence[GpuInfo], visible: str | None) -> tuple[GpuInfo, ...]:
+def _visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, by index or beginning of a UUID; all where it is unset."""
     if visible is None:
         return tuple(gpus)
@@ -198,7 +163,7 @@ def _ours(gpus: Sequence[GpuInfo], visible: str | None) -> tuple[GpuInfo, ...]:
     return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
 
 
-def _named(wanted: int | str, gpus: Sequence[GpuInfo], here: str) -> GpuInfo:
+def _named(wanted: int | str, gpus: Sequence[Gpu], here: str) -> Gpu:
     for gpu in gpus:
         if wanted in (gpu.index, gpu.uuid):
             return gpu
@@ -210,10 +175,10 @@ def _named(wanted: int | str, gpus: Sequence[GpuInfo], here: str) -> GpuInfo:
     raise PreflightError(f"there is no GPU {wanted!r}; GPUs here: {here}")
 
 
-def _each_once(chosen: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
-    if len({gpu.uuid for gpu in chosen}) < len(chosen):
-        raise PreflightError(f"gpus: {[gpu.index for gpu in chosen]} names a GPU twice; name each once")
-    return chosen
+def _each_once(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
+        raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice; name each once")
+    return gpus
 
 
 def _asked(config: ExperimentConfig) -> str:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from wattdock.errors import WattdockError
-from wattdock.host import list_gpus
+from wattdock.host import inventory
 from wattdock.launch.environment import ensure_environment
 from wattdock.launch.runners import find_runner
 
@@ -18,7 +18,7 @@ def main() -> int:
     """Make the environments of the backends named on the command line."""
     try:
         for backend in sys.argv[1:]:
-            variant: Variant = "cuda" if list_gpus() else "cpu"
+            variant: Variant = "cuda" if inventory().gpus else "cpu"
             ensure_environment(find_runner(backend), variant=variant, progress=_say)
     except WattdockError as error:
         sys.stderr.write(f"wattdock: {error}\n")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.host import GpuInfo
+    from wattdock.host import Gpu
     from wattdock.metering.timeline import GpuTimeline, Timeline
 
 
@@ -49,7 +49,7 @@ def load_cards(uuids: Sequence[str], *, home: Path, progress: Callable[[str], No
     return cards
 
 
-def with_cards(timeline: Timeline, gpus: Sequence[GpuInfo], *, home: Path, progress: Callable[[str], None]) -> Timeline:
+def with_cards(timeline: Timeline, gpus: Sequence[Gpu], *, home: Path, progress: Callable[[str], None]) -> Timeline:
     """Return `timeline` with the lags that were measured on its GPUs, instead of the one that is assumed.
 
     A card that does not fit is told, and stands among the events of its GPU.
@@ -72,7 +72,7 @@ def with_cards(timeline: Timeline, gpus: Sequence[GpuInfo], *, home: Path, progr
     return dataclasses.replace(timeline, gpus=seen)
 
 
-def _of_another(card: MeterCard, gpu: GpuInfo | None) -> str | None:
+def _of_another(card: MeterCard, gpu: Gpu | None) -> str | None:
     """Why a card does not say how this GPU is read; None where it does."""
     if gpu is None or gpu.driver_version is None:
         return "which GPU and driver this is, is unknown"

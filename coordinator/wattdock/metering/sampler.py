@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
-from wattdock.host import owner_of
+from wattdock.host import processes as host_processes
 from wattdock.metering.schedule import TickSchedule
 from wattdock.metering.timeline import GpuProcess, MeterEvent, ProcessSample
 
@@ -226,7 +226,7 @@ class GpuSampler:
         at_ns = self._clock.now_ns()
         found = [(kind, self._timed(partial(self._source.processes, kind))) for kind in PROCESS_KINDS]
         processes = tuple(
-            GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
+            GpuProcess(pid, kind, memory_bytes, *host_processes.owner_of(pid))
             for kind, listed in found
             for pid, memory_bytes in listed
         )

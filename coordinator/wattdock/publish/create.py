@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, StoreError
-from wattdock.host import checkout
+from wattdock.host import Machine
 from wattdock.launch.images import lock_path, lock_sha256
 from wattdock.publish.archive import write_tar
 from wattdock.publish.identity import own_names
@@ -168,12 +168,12 @@ def _manifest(
 ) -> BundleManifest:
     missing = [redactor.text(line) for line in sources.missing]
     kinds = redactor.kinds
-    found = checkout()
+    here = Machine.here()
     return BundleManifest(
         name=name,
         title=title,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        code=Code(version=__version__, commit=found.commit if found else None, dirty=found.dirty if found else None),
+        code=Code(version=__version__, commit=here.wattdock_commit, dirty=here.wattdock_dirty),
         results=[bundled(folder, one) for folder, one in results.items()],
         studies=sources.studies,
         prompt_files=sources.prompt_files,

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from wattdock.host import Gpu, Link
 from wattdock.values import Stored
 
 
@@ -43,59 +44,10 @@ class RunnerEnvironment(Stored):
     warnings: list[str] = Field(default_factory=list)
 
 
-class HostGpu(Stored):
-    """One GPU of the host as NVML described it before the run; None where the driver does not tell.
-
-    Attributes:
-        used: It held a part of the model.
-        ecc, mig, persistence: Whether the mode is on.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    used: bool
-    vram_total_bytes: int | None
-    vram_used_bytes: int | None
-    power_limit_w: float | None
-    power_limit_default_w: float | None
-    sm_clock_max_mhz: int | None
-    memory_clock_max_mhz: int | None
-    ecc: bool | None
-    mig: bool | None
-    persistence: bool | None
-    pci_bus_id: str | None
-    compute_capability: str | None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    numa_node: int | None = None
-    cpus: str | None = None
-    nvlinks: int | None = None
-    nvlink_version: str | None = None
-    vram_reserved_bytes: int | None = None
-
-
-class GpuLink(Stored):
-    """How two GPUs of the host are linked.
-
-    Attributes:
-        label: As in `nvidia-smi topo -m`: "NV18", "PIX", …, "?" where the driver does not tell.
-    """
-
-    a: str
-    b: str
-    label: str
-    nvlinks: int | None
-    path: str | None
-    peer_access: bool | None
-
-
 class Topology(Stored):
     """How the host's GPUs are linked, and what of it the experiment had to pay for."""
 
-    links: list[GpuLink]
+    links: list[Link]
     warnings: list[str]
 
 
@@ -165,7 +117,7 @@ class EnvironmentSnapshot(Stored):
 
     Attributes:
         gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, in one order; bytes / 1e9. 0 and empty without.
-        host_gpus: Every GPU of the host.
+        host_gpus: Every GPU of the host, before the run.
         topology: Null with fewer than two GPUs.
         leased: GPU UUIDs, or "cpu", that were held for the run.
         exclusive: "machine" where nobody else who uses wattdock could measure on this machine meanwhile.
@@ -184,7 +136,7 @@ class EnvironmentSnapshot(Stored):
     gpu_names: list[str]
     gpu_vram_gb: list[float | None]
     gpu_uuids: list[str]
-    host_gpus: list[HostGpu]
+    host_gpus: list[Gpu]
     driver_version: str | None
     cuda_version: str | None
     nccl_version: str | None
@@ -220,3 +172,8 @@ class EnvironmentSnapshot(Stored):
     meter: str
     meter_reason: str | None
     changes: list[ConditionChange] | None = None
+
+    @property
+    def used_gpus(self) -> list[Gpu]:
+        """The GPUs that held a part of the model, in the host's order."""
+        return [gpu for gpu in self.host_gpus if gpu.uuid in self.gpu_uuids]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from wattdock.host import GpuModel
     from wattdock.inputs import Answer, Comparison, GpuAnswer, Line, Preset, Smallest
 
 GB = 1e9
@@ -124,7 +123,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
 
 def print_known(*, as_json: bool) -> None:
     """Print the models and GPUs that are known by name."""
-    models, gpus = presets().values(), gpu_models().values()
+    models, gpus = presets().values(), gpu_models.known().values()
     if as_json:
         names = ("name", "id", "parameters", "verified", "source", "note")
         known = [{name: getattr(one, name) for name in names} for one in models]
@@ -142,7 +141,7 @@ def _model_cells(one: Preset) -> tuple[str, ...]:
     return one.name, one.id or NOTHING, count, "read" if one.verified else UNVERIFIED
 
 
-def _gpu_cells(one: GpuModel) -> tuple[str, ...]:
+def _gpu_cells(one: gpu_models.GpuModel) -> tuple[str, ...]:
     return (
         one.aliases[0],
         f"{one.memory_bytes / GB:.1f} GB",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from wattdock.host import CPU, MACHINE, why_occupied
+from wattdock.host import leases
 from wattdock.reports.terminal import Sheet
 from wattdock.reports.words import NOTHING, number
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from wattdock.host import GpuActivity, GpuInfo, GpuInventory, Holder
+    from wattdock.host import Gpu, GpuInventory
 
 SCHEMA_VERSION = 1
 BYTES_PER_GB = 1e9
@@ -30,12 +30,12 @@ class GpuView:
     """One look at a host.
 
     Attributes:
-        leases: Who holds what, by GPU UUID, "machine" or "cpu".
+        holders: Who holds which lease, by GPU UUID, "machine" or "cpu".
         leases_unknown: Why that cannot be told; None where it can.
     """
 
     inventory: GpuInventory
-    leases: Mapping[str, Holder]
+    holders: Mapping[str, leases.Holder]
     leases_unknown: str | None = None
 
 
@@ -48,10 +48,10 @@ def as_json(view: GpuView) -> dict[str, Any]:
         "reason": found.reason,
         "totals": _totals(found),
         "gpus": [_gpu(gpu, view) for gpu in found.gpus],
-        "links": [asdict(link) | {"label": link.label} for link in found.links],
+        "links": [link.model_dump(mode="json") for link in found.links],
         "unreadable": list(found.unreadable),
-        "machine_lease": _holder(view.leases.get(MACHINE)),
-        "cpu_lease": _holder(view.leases.get(CPU)),
+        "machine_lease": _holder(view.holders.get(leases.MACHINE)),
+        "cpu_lease": _holder(view.holders.get(leases.CPU)),
         "leases_unknown": view.leases_unknown,
     }
 
@@ -65,26 +65,26 @@ def as_tables(view: GpuView) -> RenderableType:
     if len(found.gpus) > 1:
         parts.append(_matrix(found))
     parts += [Text(f"does not answer: {one}", style="red") for one in found.unreadable]
-    if holder := view.leases.get(MACHINE):
+    if holder := view.holders.get(leases.MACHINE):
         parts.append(Text(f"the machine is measured on by {holder}"))
-    elif holder := view.leases.get(CPU):
+    elif holder := view.holders.get(leases.CPU):
         parts.append(Text(f"the CPU is measured on by {holder}"))
     if view.leases_unknown:
         parts.append(Text(f"leases unknown: {view.leases_unknown}"))
     return Group(*parts)
 
 
-def _gpu(gpu: GpuInfo, view: GpuView) -> dict[str, Any]:
+def _gpu(gpu: Gpu, view: GpuView) -> dict[str, Any]:
     activity = view.inventory.activity.get(gpu.uuid)
-    return asdict(gpu) | {
+    return gpu.model_dump(mode="json") | {
         "vram_free_bytes": gpu.vram_free_bytes,
         "now": None if activity is None else asdict(activity),
-        "lease": _holder(view.leases.get(gpu.uuid)),
-        "occupied": why_occupied(gpu, view.inventory),
+        "lease": _holder(view.holders.get(gpu.uuid)),
+        "occupied": view.inventory.why_occupied(gpu),
     }
 
 
-def _holder(holder: Holder | None) -> dict[str, Any] | None:
+def _holder(holder: leases.Holder | None) -> dict[str, Any] | None:
     return None if holder is None else asdict(holder)
 
 
@@ -117,14 +117,12 @@ def _summary(found: GpuInventory) -> str:
 
 
 def _table(found: GpuInventory) -> Sheet:
-    rows = [
-        (str(gpu.index), gpu.name.removeprefix("NVIDIA "), *_state(gpu, found.activity.get(gpu.uuid)), _modes(gpu))
-        for gpu in found.gpus
-    ]
+    rows = [(str(gpu.index), gpu.name.removeprefix("NVIDIA "), *_state(gpu, found), _modes(gpu)) for gpu in found.gpus]
     return Sheet(("GPU", "model", *FIGURES, "modes"), rows, right=("GPU", *FIGURES))
 
 
-def _state(gpu: GpuInfo, now: GpuActivity | None) -> Sequence[str]:
+def _state(gpu: Gpu, found: GpuInventory) -> Sequence[str]:
+    now = found.activity.get(gpu.uuid)
     vram = f"{_gb(gpu.vram_used_bytes)}/{_gb(gpu.vram_total_bytes)}"
     if now is None:
         return (vram, NOTHING, NOTHING, _watts(gpu.power_limit_w), NOTHING, NOTHING)
@@ -138,28 +136,28 @@ def _state(gpu: GpuInfo, now: GpuActivity | None) -> Sequence[str]:
     )
 
 
-def _modes(gpu: GpuInfo) -> str:
+def _modes(gpu: Gpu) -> str:
     """Modes that are on, "?" where one is not told."""
     modes = {"ECC": gpu.ecc, "MIG": gpu.mig, "PM": gpu.persistence}
     return " ".join(name if on else f"{name}?" for name, on in modes.items() if on or on is None)
 
 
-def _block(gpu: GpuInfo, view: GpuView) -> Text:
+def _block(gpu: Gpu, view: GpuView) -> Text:
     """UUID and links of one GPU, then who uses it."""
     lines = [f"{gpu.index}  {gpu.uuid}  {_place(gpu)}"]
-    if holder := view.leases.get(gpu.uuid):
+    if holder := view.holders.get(gpu.uuid):
         lines.append(f"   leased by {holder}")
     if gpu.mig_slices:
         lines.append(f"   MIG slices {', '.join(gpu.mig_slices)}: not metered, a slice has no energy counter")
     activity = view.inventory.activity.get(gpu.uuid)
     lines += [f"   {one.kind}: {one}" for one in (activity.processes if activity else ())]
-    occupied = why_occupied(gpu, view.inventory)
+    occupied = view.inventory.why_occupied(gpu)
     if occupied and not (activity and activity.processes):
         lines.append(f"   {occupied}")
     return Text("\n".join(lines))
 
 
-def _place(gpu: GpuInfo) -> str:
+def _place(gpu: Gpu) -> str:
     pcie = f"PCIe {gpu.pcie_generation or NOTHING} ×{gpu.pcie_width or NOTHING}"
     numa = "" if gpu.numa_node is None else f", NUMA {gpu.numa_node}"
     nvlink = f", {gpu.nvlinks} NVLinks {gpu.nvlink_version or ''}".rstrip() if gpu.nvlinks else ""

@@ -136,7 +136,7 @@ def _key(one: _Usable) -> str:
     # A file under the same path may have changed; other prompts follow from the workload.
     prompts = None if seen.dataset in GENERATED else seen.dataset_sha256
     what += [json.dumps(seen.variables, sort_keys=True), prompts]
-    gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.host_gpus if gpu.used})]
+    gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.used_gpus})]
     return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
 
 

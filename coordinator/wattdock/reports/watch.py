@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from rich.live import Live
 
 from wattdock.errors import PreflightError
-from wattdock.host import holders, inventory
+from wattdock.host import inventory, leases
 from wattdock.reports.gpus import GpuView, as_json, as_tables
 from wattdock.reports.terminal import console
 from wattdock.text import print_json
@@ -24,7 +24,7 @@ def look() -> GpuView:
     """
     found = inventory()
     try:
-        return GpuView(found, holders())
+        return GpuView(found, leases.holders())
     except PreflightError as error:
         return GpuView(found, {}, leases_unknown=str(error))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattdock.checks.doctor.examine import gpus_asked
 from wattdock.checks.doctor.pulses import Pulse, meter_card
 from wattdock.errors import MeterError, PreflightError, RunnerError
-from wattdock.host import Wanted, held, inventory, why_occupied
+from wattdock.host import inventory, leases
 from wattdock.launch import LaunchSpec, find_runner, interpreter, runner_variables
 from wattdock.metering import NvmlMeter, store_card
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host import GpuInfo, GpuInventory
+    from wattdock.host import Gpu, GpuInventory
     from wattdock.metering import MeterCard
 
 
@@ -50,11 +50,11 @@ def meter_cards(
     runner_dir = find_runner(config.backend)
     if not (runner_dir / f"wattdock_{config.backend}_pulses.py").exists():
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
-    wanted = Wanted(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
+    wanted = leases.Wanted(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
     with ExitStack() as stack:
         made = interpreter(runner_dir, named=config.runner_python, variant="cuda", progress=say)
         python = stack.enter_context(made)
-        stack.enter_context(held(wanted, say))
+        stack.enter_context(leases.held(wanted, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
             card = measure_card(gpu, runner_dir=runner_dir, python=python, pulses=pulses)
@@ -62,13 +62,13 @@ def meter_cards(
             yield card
 
 
-def _free_gpus(config: ExperimentConfig) -> Sequence[GpuInfo]:
+def _free_gpus(config: ExperimentConfig) -> Sequence[Gpu]:
     found = inventory()
     gpus = gpus_asked(config, found)
     if not gpus or (isinstance(config.gpus, list) and len(gpus) < len(config.gpus)):
         raise PreflightError(f"no energy counter to characterise on {_wanted(config)}: {_there(found)}")
     for gpu in gpus:
-        if occupied := why_occupied(gpu, found):
+        if occupied := found.why_occupied(gpu):
             raise PreflightError(f"GPU {gpu.index}: {occupied}; wait for it to end, or choose others with --gpus")
     return gpus
 
@@ -81,7 +81,7 @@ def _there(found: GpuInventory) -> str:
     return found.reason or f"there are GPUs {', '.join(str(gpu.index) for gpu in found.gpus) or 'none'}"
 
 
-def measure_card(gpu: GpuInfo, *, runner_dir: Path, python: Path, pulses: int) -> MeterCard:
+def measure_card(gpu: Gpu, *, runner_dir: Path, python: Path, pulses: int) -> MeterCard:
     """Return the card of one GPU, made by load pulses on it; takes about 1.3 s per pulse.
 
     Args:
@@ -106,7 +106,7 @@ def measure_card(gpu: GpuInfo, *, runner_dir: Path, python: Path, pulses: int) -
     return meter_card(recorded, seen, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _pulses(gpu: GpuInfo, runner_dir: Path, python: Path, count: int) -> list[Pulse]:
+def _pulses(gpu: Gpu, runner_dir: Path, python: Path, count: int) -> list[Pulse]:
     program = runner_dir / f"wattdock_{runner_dir.name}_pulses.py"
     spec = LaunchSpec(
         backend=runner_dir.name,

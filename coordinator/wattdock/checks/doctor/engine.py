@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.checks.doctor.finding import Finding, ok, warn
-from wattdock.host import Wanted, held, links_among
+from wattdock.host import leases
 from wattdock.launch import LaunchSpec
 from wattdock.runner import RunnerClient
 
@@ -36,9 +36,9 @@ def engine_findings(ready: ExecutionPlan, say: Callable[[str], None]) -> Iterabl
     Raises:
         WattdockError: The leases cannot be had, or the runner cannot be started or asked.
     """
-    wanted = Wanted(ready.lease_names, ready.config.exclusive, "doctor", ready.config.wait_s)
+    wanted = leases.Wanted(ready.lease_names, ready.config.exclusive, "doctor", ready.config.wait_s)
     with ExitStack() as stack:
-        lease_fds = stack.enter_context(held(wanted, say))
+        lease_fds = stack.enter_context(leases.held(wanted, say))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         launcher = stack.enter_context(ready.launcher(say))
         runner = stack.enter_context(launcher.launch(_launch_spec(ready, folder / "runner.log", lease_fds)))
@@ -72,7 +72,7 @@ def judged(findings: Iterable[pb.Finding], ready: ExecutionPlan) -> Iterable[Fin
         seen = Finding(one.name, status, one.value, one.advice)  # type: ignore[arg-type]
         if one.name == BUS_BANDWIDTH and status == "ok":
             first = ready.gpus[0]
-            links = links_among(gpus.keys(), ready.inventory.links)
+            links = ready.inventory.links_among(gpus.keys())
             expected = link_gb_s(links, first.nvlink_version, (first.pcie_generation_max, first.pcie_width_max))
             seen = bandwidth_finding(one.value, expected)
         yield seen

@@ -14,7 +14,7 @@ from wattdock.checks.doctor.gpus import counter_findings, driver_finding, gpu_fi
 from wattdock.checks.doctor.machine import machine_findings
 from wattdock.checks.preflight import preflight, survey
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import Surroundings, choose_gpus, inventory
+from wattdock.host import choose_gpus, inventory
 from wattdock.metering import NvmlMeter
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from wattdock.checks.doctor.finding import Finding
     from wattdock.config import ExperimentConfig
-    from wattdock.host import GpuInfo, GpuInventory
+    from wattdock.host import Gpu, GpuInventory
 
 RECORDED_S = 2.0
 
@@ -64,7 +64,7 @@ def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Finding]:
     for wanted in config.gpus if isinstance(config.gpus, list) else ():
         if not any(wanted in (gpu.index, gpu.uuid) for gpu in found.gpus):
             yield fail(f"GPU {wanted}", "there is none", "wattdock gpus lists those that are here")
-    chosen: Sequence[GpuInfo] = gpus
+    chosen: Sequence[Gpu] = gpus
     if gpus and not isinstance(config.gpus, list) and config.accelerator != "cpu":
         choice, chosen = _chosen(config, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
         yield choice
@@ -80,10 +80,10 @@ def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Finding]:
             yield from _for_its_use(counter_findings([gpu], timeline), used=gpu in chosen)
 
 
-def _chosen(config: ExperimentConfig, found: GpuInventory, visible: str | None) -> tuple[Finding, Sequence[GpuInfo]]:
+def _chosen(config: ExperimentConfig, found: GpuInventory, visible: str | None) -> tuple[Finding, Sequence[Gpu]]:
     """Which GPUs a measurement here would take by itself; where it would take none, all of them count."""
     try:
-        chosen = choose_gpus(config, found, Surroundings(visible))
+        chosen = choose_gpus(config, found, visible=visible)
     except PreflightError as error:
         seen, _, advice = str(error).partition("; ")
         return fail("GPUs chosen", seen, advice), found.gpus
@@ -98,7 +98,7 @@ def _for_its_use(findings: Iterable[Finding], *, used: bool) -> Iterable[Finding
     return (replace(one, status="warn") if one.status == "fail" and not used else one for one in findings)
 
 
-def gpus_asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[GpuInfo]:
+def gpus_asked(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
     """Return the GPUs named; all where none are."""
     if not isinstance(config.gpus, list):
         return found.gpus

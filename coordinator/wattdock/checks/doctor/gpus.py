@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.checks.doctor.finding import fail, ok, warn
-from wattdock.host import MEANING, links_among, slow_links, why_occupied
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wattdock.checks.doctor.finding import Finding
-    from wattdock.host import GpuInfo, GpuInventory
+    from wattdock.host import Gpu, GpuInventory
     from wattdock.metering import GpuTimeline, Ticks, Timeline
 
 # Seen on an H200 were 100 ms; a counter that steps this seldom leaves few ticks in a pass.
@@ -35,7 +34,7 @@ def driver_finding(found: GpuInventory) -> Finding:
     return ok("driver", f"{versions}, {pluralize(len(found.gpus), 'GPU')}")
 
 
-def gpu_findings(gpu: GpuInfo, found: GpuInventory) -> Iterable[Finding]:
+def gpu_findings(gpu: Gpu, found: GpuInventory) -> Iterable[Finding]:
     """Yield what one GPU's settings and its users mean for a measurement."""
     name = f"GPU {gpu.index}"
     yield _occupied(gpu, found)
@@ -57,8 +56,8 @@ def gpu_findings(gpu: GpuInfo, found: GpuInventory) -> Iterable[Finding]:
         yield warn(f"{name} PCIe", seen, "reseat the board or look at the slot; loading is slower")
 
 
-def _occupied(gpu: GpuInfo, found: GpuInventory) -> Finding:
-    if occupied := why_occupied(gpu, found):
+def _occupied(gpu: Gpu, found: GpuInventory) -> Finding:
+    if occupied := found.why_occupied(gpu):
         return fail(f"GPU {gpu.index} in use", occupied, "wait for it to end, or choose other GPUs with --gpus")
     activity = found.activity.get(gpu.uuid)
     if activity and activity.processes:
@@ -67,7 +66,7 @@ def _occupied(gpu: GpuInfo, found: GpuInventory) -> Finding:
     return ok(f"GPU {gpu.index} in use", f"by nobody; {gpu.name}")
 
 
-def _power_limit(gpu: GpuInfo) -> Finding:
+def _power_limit(gpu: Gpu) -> Finding:
     name, limit, default = f"GPU {gpu.index} power limit", gpu.power_limit_w, gpu.power_limit_default_w
     if limit is None or default is None:
         return warn(name, "the driver does not tell it", "state the limit yourself where you publish")
@@ -77,7 +76,7 @@ def _power_limit(gpu: GpuInfo) -> Finding:
     return ok(name, f"{limit:.0f} W, the board's own")
 
 
-def counter_findings(gpus: Sequence[GpuInfo], timeline: Timeline) -> Iterable[Finding]:
+def counter_findings(gpus: Sequence[Gpu], timeline: Timeline) -> Iterable[Finding]:
     """Yield how well each GPU's energy can be read, from a recording of a few seconds."""
     for gpu in gpus:
         seen = timeline.gpus.get(gpu.uuid)
@@ -110,15 +109,15 @@ def read_cost_ms(ticks: Ticks) -> tuple[float, float]:
     return float(np.median(costs_ms)), float(costs_ms.max())
 
 
-def link_findings(gpus: Sequence[GpuInfo], found: GpuInventory) -> Iterable[Finding]:
+def link_findings(gpus: Sequence[Gpu], found: GpuInventory) -> Iterable[Finding]:
     """Yield how a group of GPUs is linked."""
     index = {gpu.uuid: gpu.index for gpu in gpus}
-    links = links_among(index.keys(), found.links)
-    for link in slow_links(index.keys(), found.links):
+    links = found.links_among(index.keys())
+    for link in found.slow_links(index.keys()):
         pair = f"GPU {index[link.a]}-{index[link.b]} link"
         advice = "split a model over better linked GPUs, or run one copy on each"
-        yield warn(pair, f"{link.label}: over {MEANING[link.label]}", advice)
-    if links and not slow_links(index.keys(), found.links):
+        yield warn(pair, f"{link.label}: over {link.meaning}", advice)
+    if links and not found.slow_links(index.keys()):
         yield ok("links", ", ".join(f"{index[link.a]}-{index[link.b]} {link.label}" for link in links))
     if barred := [f"{index[link.a]}-{index[link.b]}" for link in links if link.peer_access is False]:
         yield warn("peer access", f"not between {', '.join(barred)}", "set NCCL_P2P_DISABLE=1 should NCCL hang")

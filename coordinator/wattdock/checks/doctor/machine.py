@@ -15,16 +15,7 @@ from wattdock.checks.audit_sharing import OTHERS_SHARE
 from wattdock.checks.doctor.finding import fail, ok, warn
 from wattdock.clock import host_clock
 from wattdock.errors import WattdockError
-from wattdock.host import (
-    PROC,
-    cpu_times,
-    holders,
-    is_shared,
-    lease_folder,
-    process_times,
-    require_writable,
-    wattdock_home,
-)
+from wattdock.host import folders, leases, processes
 from wattdock.launch import make_socket_folder
 
 if TYPE_CHECKING:
@@ -46,11 +37,11 @@ def machine_findings(output_dir: Path, environ: Mapping[str, str]) -> Iterable[F
     """Yield one line for each part of the machine that a measurement needs."""
     yield _tried("leases", _leases)
     yield _tried("results folder", lambda: _room("results folder", output_dir, "--output-dir"))
-    yield _tried("models and caches", lambda: _room("models and caches", wattdock_home(), "WATTDOCK_HOME"))
+    yield _tried("models and caches", lambda: _room("models and caches", folders.wattdock_home(), "WATTDOCK_HOME"))
     yield _tried("sockets", lambda: _sockets(environ))
     yield _shared_memory()
     yield _python()
-    yield load_finding(PROC)
+    yield load_finding(processes.PROC)
     yield governor_finding(SYSTEM)
     yield _clock_source(SYSTEM)
     yield _clock_identity()
@@ -66,17 +57,17 @@ def _tried(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def _leases() -> Finding:
-    folder, held = lease_folder(), holders()
+    folder, held = leases.folder_in_use(), leases.holders()
     if held:
         seen = "; ".join(f"{name} by {holder}" for name, holder in held.items())
         return warn("leases", f"held: {seen}", "wait for them with --wait SECONDS")
-    if not is_shared(folder):
+    if not leases.is_shared(folder):
         return warn("leases", f"{folder} is not open to all users", f"as its owner: chmod 1777 {folder}")
     return ok("leases", f"none held, in {folder}")
 
 
 def _room(name: str, folder: Path, setting: str) -> Finding:
-    require_writable(folder, setting=setting)
+    folders.require_writable(folder, setting=setting)
     there = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
     free = shutil.disk_usage(there).free
     seen = f"{folder}, {free / 1e9:.0f} GB free"
@@ -114,11 +105,11 @@ def load_finding(proc: Path, watched_s: float = WATCHED_S) -> Finding:
     Args:
         proc: /proc, or a stand-in.
     """
-    if (before := cpu_times(proc=proc)) is None:
+    if (before := processes.cpu_times(proc=proc)) is None:
         return warn("CPU load", "not told", "mount /proc: nobody sees who else uses the CPUs")
-    each = process_times(proc)
+    each = processes.process_times(proc)
     time.sleep(watched_s)
-    later, after = process_times(proc), cpu_times(proc=proc)
+    later, after = processes.process_times(proc), processes.cpu_times(proc=proc)
     share = after.busy_share_since(before) if after else None
     if after is None or share is None or share <= OTHERS_SHARE:
         return ok("CPU load", "not told" if share is None else f"{share:.0%} busy")

@@ -18,7 +18,7 @@ from wattdock.metering import COUNTER_LAG, MJ_PER_J, EnergyCurve, LagModel, Mete
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.host import GpuInfo
+    from wattdock.host import Gpu
     from wattdock.metering import GpuTimeline, Ticks
 
 # Where the counter's course is taken from, before and after a step, in seconds from it.
@@ -40,7 +40,7 @@ class Pulse:
     off_ns: int
 
 
-def meter_card(gpu: GpuTimeline, pulses: Sequence[Pulse], info: GpuInfo, *, measured_utc: str) -> MeterCard:
+def meter_card(gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, measured_utc: str) -> MeterCard:
     """Return what `pulses` show of one GPU's counter."""
     ticks = gpu.ticks
     intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S

@@ -1,9 +1,10 @@
-"""How busy this machine's CPUs are, and with whose work."""
+"""This machine's processes and CPUs: whose a process is, how busy the CPUs are, and with whose work."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ class CpuTimes:
     def others_share_since(self, earlier: CpuTimes) -> float | None:
         """Return the mean share since `earlier` that went to anybody but `own`, 0 to 1; None where that is unknown."""
         passed = self.total - earlier.total
-        # Fewer than before: one that nobody waited for took its ticks with it.
+        # Fewer than before: a child that nobody waited for took its ticks with it.
         if passed <= 0 or self.own is None or earlier.own is None or self.own < earlier.own:
             return None
         return max(0, self.busy - earlier.busy - (self.own - earlier.own)) / passed
@@ -61,9 +62,10 @@ def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, pr
         return None
     wanted = ["cpu"] if cpus is None else [f"cpu{number}" for number in cpus]
     fields = [line.split() for line in (proc / "stat").read_text().splitlines() if line.startswith("cpu")]
-    ticks = [[int(one) for one in numbers[:8]] for name, *numbers in fields if name in wanted]
+    ticks = [[int(field) for field in numbers[:8]] for name, *numbers in fields if name in wanted]
     total = sum(map(sum, ticks))
-    return CpuTimes(total - sum(sum(one[3:5]) for one in ticks), total, own, stolen=sum(one[7] for one in ticks))
+    idle, stolen = sum(sum(cpu[3:5]) for cpu in ticks), sum(cpu[7] for cpu in ticks)
+    return CpuTimes(total - idle, total, own, stolen)
 
 
 def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
@@ -73,7 +75,7 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
         runner: Its processes, as this host numbers them.
 
     Returns:
-        None where they are not to be seen here, or others have their numbers, as in a container with ids of its own.
+        None where this machine does not show them, or shows others by their ids, as in a container with its own ids.
     """
     ticks = [_ticks(proc / str(pid), WITH_CHILDREN) for pid in (os.getpid(), *runner)]
     if not any(_is_runner(proc / str(pid)) for pid in runner):
@@ -82,13 +84,30 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
     for pid in runner:
         with contextlib.suppress(OSError):
             cpus |= os.sched_getaffinity(pid)
-    return cpu_times(cpus, own=sum(one for one in ticks if one is not None), proc=proc)
+    return cpu_times(cpus, own=sum(known for known in ticks if known is not None), proc=proc)
 
 
 def process_times(proc: Path = PROC) -> dict[int, int]:
     """Return the ticks so far of every process that can be read, by pid."""
-    times = {int(one.name): _ticks(one, OWN_FIELDS) for one in proc.iterdir() if one.name.isdigit()}
+    times = {int(folder.name): _ticks(folder, OWN_FIELDS) for folder in proc.iterdir() if folder.name.isdigit()}
     return {pid: ticks for pid, ticks in times.items() if ticks is not None}
+
+
+def owner_of(pid: int, proc: Path = PROC) -> tuple[str | None, str | None]:
+    """Return user and command of a process, None each where /proc does not show it."""
+    process = proc / str(pid)
+    with contextlib.suppress(OSError):
+        return user_name(process.stat().st_uid), (process / "comm").read_text(errors="replace").strip()
+    return None, None
+
+
+def user_name(uid: int | None = None) -> str:
+    """Return a user's name (our own by default), or the number where it has none."""
+    number = os.geteuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid {number}"
 
 
 def _is_runner(process: Path) -> bool:

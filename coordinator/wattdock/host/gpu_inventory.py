@@ -1,111 +1,41 @@
-"""Which GPUs this host has, how they are linked, and what they are doing now.
+"""Read which GPUs this host has, how they are linked, and what they are doing now.
 
 Reads NVML once and opens no CUDA context. Chooses nothing and meters nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pynvml
 
 from wattdock.errors import PreflightError
 from wattdock.host import nvml
-from wattdock.host.activity import read_activity
+from wattdock.host.gpu import Gpu, GpuActivity, GpuInventory, GpuProcess, Link
 from wattdock.host.nvml import known, told
-from wattdock.host.topology import read_links, read_nvlinks
+from wattdock.host.processes import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from wattdock.host.activity import GpuActivity
-    from wattdock.host.topology import Link
-
+PROCESS_KINDS = ("compute", "graphics", "mps")
 AFFINITY_WORDS = 16
 WORD_BITS = 64
-
-
-@dataclass(frozen=True)
-class GpuInfo:
-    """One GPU as NVML describes it; None where it does not say.
-
-    Attributes:
-        index: NVML's, which follows the PCI bus order.
-        uuid: In NVML's form, "GPU-…".
-        vram_used_bytes: At the time of reading; what the driver keeps for itself stands apart where it says so.
-        vram_reserved_bytes: What the driver keeps for itself; None where it counts that as used.
-        power_limit_w: The limit enforced now; `power_limit_default_w` is the board's own.
-        ecc, mig, persistence: Whether the mode is on.
-        compute_capability: "9.0" for Hopper.
-        cuda_driver_version: Newest CUDA that the driver supports, "13.0".
-        mig_slices: UUIDs of its MIG devices.
-        pcie_generation, pcie_width: Of the link as it is now; an idle GPU lowers its generation.
-        numa_node: Of the host memory nearest to it.
-        cpus: CPUs nearest to it, "0-15,32".
-        nvlinks: Active NVLinks, to GPUs or switches; 0 without NVLink.
-        nvlink_version: "4.0" on Hopper.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    vram_total_bytes: int | None
-    vram_used_bytes: int | None
-    power_limit_w: float | None
-    power_limit_default_w: float | None
-    sm_clock_max_mhz: int | None
-    memory_clock_max_mhz: int | None
-    ecc: bool | None
-    mig: bool | None
-    persistence: bool | None
-    pci_bus_id: str | None
-    compute_capability: str | None
-    driver_version: str | None
-    cuda_driver_version: str | None
-    mig_slices: tuple[str, ...] = ()
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    numa_node: int | None = None
-    cpus: str | None = None
-    nvlinks: int | None = None
-    nvlink_version: str | None = None
-    nvml_version: str | None = None
-    vram_reserved_bytes: int | None = None
-
-    @property
-    def vram_free_bytes(self) -> int | None:
-        """VRAM that a process can have."""
-        if self.vram_total_bytes is None or self.vram_used_bytes is None:
-            return None
-        return self.vram_total_bytes - self.vram_used_bytes - (self.vram_reserved_bytes or 0)
-
-
-@dataclass(frozen=True)
-class GpuInventory:
-    """Every GPU in NVML's order, or none and the reason for it; `unreadable` names those that did not answer.
-
-    Attributes:
-        links: One for each pair of GPUs.
-        activity: What each GPU was doing, by UUID.
-    """
-
-    gpus: tuple[GpuInfo, ...]
-    reason: str | None = None
-    unreadable: tuple[str, ...] = ()
-    links: tuple[Link, ...] = ()
-    activity: Mapping[str, GpuActivity] = field(default_factory=dict)
-
-
-def list_gpus() -> tuple[GpuInfo, ...]:
-    """Return every GPU that answers, in NVML's order; empty on a machine without any.
-
-    Raises:
-        PreflightError: An NVIDIA driver is there and cannot be talked to.
-    """
-    return inventory().gpus
+# Source: nvidia-smi topo -m, legend.
+PATHS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+# Source: nvml.h, NVML_NVLINK_VERSION_*.
+NVLINK_VERSIONS = {
+    getattr(pynvml, f"NVML_NVLINK_VERSION_{version.replace('.', '_')}"): version
+    for version in ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")
+}
 
 
 def inventory() -> GpuInventory:
@@ -128,7 +58,7 @@ def inventory() -> GpuInventory:
 
 def _read_all() -> GpuInventory:
     count = nvml.gpu_count()
-    found: list[GpuInfo] = []
+    found: list[Gpu] = []
     devices: dict[str, nvml.Device] = {}
     activity: dict[str, GpuActivity] = {}
     unreadable: list[str] = []
@@ -136,7 +66,7 @@ def _read_all() -> GpuInventory:
         try:
             device = nvml.device(index)
             info = _read(index, device)
-            activity[info.uuid] = read_activity(device)
+            activity[info.uuid] = _activity(device)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
             continue
@@ -146,18 +76,18 @@ def _read_all() -> GpuInventory:
         gpus=tuple(found),
         reason=None if count else "the NVIDIA driver lists no GPU",
         unreadable=tuple(unreadable),
-        links=read_links(devices),
+        links=_links(devices),
         activity=activity,
     )
 
 
-def _read(index: int, gpu: nvml.Device) -> GpuInfo:
+def _read(index: int, gpu: nvml.Device) -> Gpu:
     memory = known(nvml.memory, gpu)
     capability = known(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
     cuda = known(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = known(pynvml.nvmlDeviceGetPciInfo, gpu)
-    nvlinks, nvlink_version = read_nvlinks(gpu)
-    return GpuInfo(
+    nvlinks, nvlink_version = _nvlinks(gpu)
+    return Gpu(
         index=index,
         uuid=nvml.uuid(gpu),
         name=str(pynvml.nvmlDeviceGetName(gpu)),
@@ -216,8 +146,8 @@ def _bits(words: Any) -> list[int]:
 
 def ranges(numbers: list[int]) -> str:
     """Return ascending numbers as the kernel writes CPU lists: "0-3,8"."""
-    starts = [one for one in numbers if one - 1 not in numbers]
-    ends = [one for one in numbers if one + 1 not in numbers]
+    starts = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
@@ -232,3 +162,87 @@ def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
     if state is None:
         return None
     return bool(state[0] if isinstance(state, list | tuple) else state)
+
+
+def _activity(gpu: nvml.Device) -> GpuActivity:
+    limited = told(nvml.clocks_limited, gpu)
+    return GpuActivity(
+        power_w=told(nvml.power_usage_w, gpu),
+        utilization_percent=told(nvml.gpu_utilization_percent, gpu),
+        temperature_c=told(nvml.temperature_c, gpu),
+        sm_clock_mhz=told(nvml.sm_clock_mhz, gpu),
+        memory_clock_mhz=told(nvml.memory_clock_mhz, gpu),
+        clocks_limited=None if limited is None else bool(limited),
+        has_counter=told(nvml.counter_mj, gpu) is not None,
+        processes=tuple(
+            GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
+            for kind in PROCESS_KINDS
+            for pid, memory_bytes in told(nvml.processes, gpu, kind) or ()
+        ),
+    )
+
+
+def _nvlinks(gpu: nvml.Device) -> tuple[int | None, str | None]:
+    """Return how many NVLinks of a GPU are active, and their version as text; 0 and None without NVLink."""
+    active = _active_links(gpu)
+    if not active:
+        return 0, None
+    version = _told(pynvml.nvmlDeviceGetNvLinkVersion, gpu, active[0])
+    return len(active), None if version is None else NVLINK_VERSIONS.get(version, f"unknown ({version})")
+
+
+def _links(devices: Mapping[str, nvml.Device]) -> tuple[Link, ...]:
+    """Return the link of every pair of GPUs.
+
+    Args:
+        devices: NVML's handles by UUID, in NVML's order.
+    """
+    active = {uuid: _active_links(gpu) for uuid, gpu in devices.items()}
+    return tuple(
+        _read_link(a, b, (devices[a], active[a]), (devices[b], active[b]))
+        for a, b in itertools.combinations(devices, 2)
+    )
+
+
+def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
+    (first, of_first), (second, of_second) = ends
+    level = _told(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
+    # Reading goes with it, and cannot be asked: pynvml's constant for it is a tuple, by a stray comma.
+    writable = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+    return Link(
+        a=a,
+        b=b,
+        nvlinks=_nvlinks_between(first, second, of_first, of_second),
+        path=PATHS.get(level) if level is not None else None,
+        peer_access=None if writable is None else writable == pynvml.NVML_P2P_STATUS_OK,
+    )
+
+
+def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int], of_second: list[int]) -> int | None:
+    """Links that end at the other GPU; behind switches, where none does, as many as both have."""
+    there = _told(pynvml.nvmlDeviceGetPciInfo, second)
+    ends = [_told(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in of_first]
+    direct = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
+    if direct:
+        return direct
+    shared: int = min(len(of_first), len(of_second))
+    status = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    if status is None:
+        return None if shared else 0
+    return shared if status == pynvml.NVML_P2P_STATUS_OK else 0
+
+
+def _active_links(gpu: nvml.Device) -> list[int]:
+    active = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _told(pynvml.nvmlDeviceGetNvLinkState, gpu, link)
+        active += [link] if state else []
+    return active
+
+
+def _told(call: Callable[..., Any], *arguments: object) -> Any:
+    """What NVML says, or None: a link that cannot be read, even of a lost GPU, takes no inventory with it."""
+    try:
+        return call(*arguments)
+    except nvml.NvmlError:
+        return None
