@@ -8,7 +8,9 @@ STUDY ?=
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+# uv, with what is configured for pip; only uv itself comes by pip.
+UV := $(BIN)/python -I coordinator/wattdock/launch/uv.py
+UV_VERSION = $(shell sed -n 's/^  "\(uv>=[^"]*\)".*/\1/p' pyproject.toml)
 SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
 SETUP_DOCS := $(VENV)/.wattdock-setup-docs
@@ -16,12 +18,11 @@ PROTO := wattdock_proto/v1/runner.proto
 # The oldest generator that an image needs: its code loads on protobuf 4.25 and on everything newer.
 PROTO_VENV := build/proto-venv
 
-# Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python; WHEELS=locked fetches those in the lock.
+# Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python.
 DOCKER ?= docker
 VARIANT ?= cuda
 BASE ?=
 PIP_CONF ?=
-WHEELS ?=
 
 .PHONY: help setup install run study schema environments test lint format proto docs images compose-run compose-up compose-down bench clean
 
@@ -39,29 +40,27 @@ LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".venv.lock",
 GPU_VISIBLE := $(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null
 
 $(SETUP): pyproject.toml
-	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=195; else what=. megabytes=135; fi; \
+	@if $(GPU_VISIBLE); then what='.[zeus]' megabytes=215; else what=. megabytes=155; fi; \
 	  $(LOCKED) install WHAT="$$what" MEGABYTES=$$megabytes STAMPS='$@'
 
 $(SETUP_DEV): pyproject.toml
-	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=235 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[dev]' MEGABYTES=255 STAMPS='$(SETUP) $@'
 
 $(SETUP_DOCS): pyproject.toml
-	@$(LOCKED) install WHAT='.[docs]' MEGABYTES=110 STAMPS='$(SETUP) $@'
+	@$(LOCKED) install WHAT='.[docs]' MEGABYTES=130 STAMPS='$(SETUP) $@'
 
 # Zeus leaves its own development folders where they could shadow anyone's.
 STRAYS := $(foreach name,tests docs examples,$(VENV)/lib/python*/site-packages/$(name))
 
-# By all cores, where pip takes one; a file that is no Python of this version is nobody's to import.
-COMPILE = { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
-
 install: # Only under the lock; WHAT, MEGABYTES and STAMPS are given.
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattdock needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=…" >&2; exit 3; }
-	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 3; }
 	@test $(lastword $(STAMPS)) -nt pyproject.toml || \
 	  { echo "setting up $(VENV) (about $(MEGABYTES) MB to download)" && \
-	    $(PIP) install --quiet --no-compile --editable '$(WHAT)' && rm -rf $(STRAYS) && $(COMPILE) && touch $(STAMPS); }
+	    $(BIN)/python -m pip install -qq --disable-pip-version-check '$(UV_VERSION)' && \
+	    $(UV) pip install --quiet --python $(BIN)/python --editable '$(WHAT)' && rm -rf $(STRAYS) && touch $(STAMPS); }
 
 # A file says which backend it is for, unless BACKEND was given by hand.
 BACKEND_FLAG = $(if $(or $(if $(FILE),,default),$(filter command,$(origin BACKEND))),--backend '$(BACKEND)')
@@ -122,7 +121,7 @@ compose-down: ## End that, and whatever else compose runs for you
 
 wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds without a network
 	@$(BIN)/python docker/fetch_wheels.py \
-	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$* $(if $(filter locked,$(WHEELS)),$*)
+	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$*
 
 bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
 	@export WATTDOCK_REVISION="$$(git describe --always --dirty 2>/dev/null)"; \

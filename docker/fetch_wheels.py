@@ -1,51 +1,35 @@
 """Fetch all wheels that an image needs, so that it can be built without a network: for the Python that runs this.
 
-python docker/fetch_wheels.py REQUIREMENTS VARIANT FOLDER [IMAGE]
+python docker/fetch_wheels.py REQUIREMENTS VARIANT FOLDER
 
-With IMAGE, the very wheels that `docker/images.lock` holds for it, by their hashes, and no others.
+REQUIREMENTS is a requirements file, or a pyproject.toml. uv chooses the versions; pip downloads, which uv does not.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import cast
 
-import tomllib
-
 from wattdock.errors import WattdockError
-from wattdock.launch.environment import Variant, choose_packages
-from wattdock.launch.images.wheels import fetch_locked
-from wattdock.launch.pip import Pip, describe_sizes, download_bytes
+from wattdock.launch.environment import Uv, Variant
 
 
 def main() -> int:
     """Fetch; return the exit status."""
-    requirements, variant, folder, *image = sys.argv[1:]
-    return fetch(Path(requirements), cast("Variant", variant), Path(folder), *image)
-
-
-def fetch(requirements: Path, variant: Variant, folder: Path, image: str | None = None) -> int:
-    """Fetch; return the exit status."""
+    requirements, variant, folder = Path(sys.argv[1]), cast("Variant", sys.argv[2]), Path(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
-    lock_fd = os.open(folder, os.O_RDONLY)
-    if requirements.suffix == ".toml":
-        lines = tomllib.loads(requirements.read_text(encoding="utf-8"))["project"]["dependencies"]
-        requirements = folder / "requirements.txt"
-        requirements.write_text("\n".join(lines), encoding="utf-8")
-    pip = Pip(Path(sys.executable), folder / "pip.log", say, lock_fd)
+    uv = Uv(folder, say, os.open(folder, os.O_RDONLY))
     try:
-        if image is not None:
-            fetch_locked(pip, image, folder)
-            return 0
-        packages, options = choose_packages(pip, requirements, variant)
-        say(describe_sizes(download_bytes(packages)))
-        pip.download(packages, folder, *options)
+        pins, options = uv.resolve(requirements, Path(sys.executable), variant)
     except WattdockError as error:
-        sys.stderr.write(f"wattdock: {error}\n")
+        say(f"wattdock: {error}")
         return error.exit_code
-    return 0
+    options = ("--extra-index-url", options[1]) if options else ()
+    only = ("--quiet", "--progress-bar", "off", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
+    return subprocess.call([sys.executable, "-I", "-m", "pip", "download", *only, "-r", str(pins), *options])
 
 
 def say(line: str) -> None:

@@ -97,7 +97,7 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     third_party = used - {"wattdock", "wattdock_proto"}
     needed = declared("pyproject.toml", "dependencies") | declared("pyproject.toml", "optional-dependencies", "zeus")
     undeclared = {names.get(one, one) for one in third_party} - needed
-    # pydantic brings its own core; pip is run, not imported.
+    # pydantic brings its own core; pip and uv are run, not imported.
     assert undeclared - {"pydantic_core"} == set()
 
 

@@ -1,4 +1,4 @@
-"""A package index on loopback with hand-made wheels, for a real pip."""
+"""A package index on loopback with hand-made wheels, for a real uv."""
 
 from __future__ import annotations
 

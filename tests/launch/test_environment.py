@@ -1,4 +1,4 @@
-"""Virtual environments of runners: made once, whole or not at all, by a real pip."""
+"""Virtual environments of runners: made once, whole or not at all, by a real uv."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from launch.local_index import LocalIndex, make_wheel
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch import environment
 from wattdock.launch.environment import (
-    check_disk,
     ensure_environment,
     environment_in_use,
     fitting_stamps,
@@ -54,7 +53,7 @@ with environment_in_use(Path(sys.argv[1]), variant="cpu", progress=print) as pyt
 
 @contextlib.contextmanager
 def only_index(patch: pytest.MonkeyPatch, *more: tuple[str, bytes]) -> Iterator[LocalIndex]:
-    """Serve a few wheels, and let pip know of nothing else."""
+    """Serve a few wheels, and let pip, whose configuration uv gets, know of nothing else."""
     wheels = [make_wheel("leaf", "1.0"), make_wheel("leaf", "2.0"), make_wheel("stem", "1.5", ("leaf",))]
     with LocalIndex(*wheels, *more) as serving:
         for name, value in {
@@ -62,7 +61,7 @@ def only_index(patch: pytest.MonkeyPatch, *more: tuple[str, bytes]) -> Iterator[
             "PIP_INDEX_URL": serving.url,
             "PIP_EXTRA_INDEX_URL": "",
             "PIP_FIND_LINKS": "",
-            "PIP_NO_CACHE_DIR": "1",
+            "UV_NO_CACHE": "1",
             "PIP_RETRIES": "0",
         }.items():
             patch.setenv(name, value)
@@ -135,15 +134,11 @@ def version_in(python: Path, module: str) -> str:
 
 
 def test_first_use_makes_it_and_every_later_use_finds_it(made: Made) -> None:
-    """Sizes are said before anything is fetched for good, and the second use is silent."""
+    """The steps are told, and the second use is silent."""
     assert made.python == made.runner_dir / ".venv" / "bin" / "python"
     assert (version_in(made.python, "branch"), version_in(made.python, "leaf")) == ("3.0", "2.0")
-    sizes = next(line for line in made.lines if "packages, " in line)
-    assert sizes.startswith("3 packages, 0.0 MB to fetch, less what pip has cached (largest: ")
-    assert made.lines.index(sizes) < made.lines.index("installing 3 packages")
-    assert made.index.url not in "\n".join(made.lines)
-    pins = (made.venv / "wattdock" / "pins.txt").read_text()
-    assert pins.count("--hash=sha256:") == 3
+    assert any(line.startswith("Installed 3 packages in ") for line in made.lines)
+    assert (made.venv / "wattdock" / "pins.txt").read_text() == "branch==3.0\nleaf==2.0\ntorch==7.0+cpu\n"
     asked = len(made.index.asked)
     again: list[str] = []
     assert ensure_environment(made.runner_dir, variant="cpu", progress=again.append) == made.python
@@ -153,7 +148,7 @@ def test_first_use_makes_it_and_every_later_use_finds_it(made: Made) -> None:
 def test_a_dependency_can_be_left_out(made: Made) -> None:
     """Packages often ask for what they can do without, and what exists for other machines only."""
     pins = (made.venv / "wattdock" / "pins.txt").read_text()
-    assert "branch==3.0 " in pins
+    assert "branch==3.0\n" in pins
     assert "thorn" not in pins
     with pytest.raises(subprocess.CalledProcessError):
         version_in(made.python, "thorn")
@@ -197,11 +192,11 @@ def processes_of(runner_dir: Path) -> list[bytes]:
 def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(
     index: LocalIndex, runner_dir: Path, until: Until
 ) -> None:
-    """Its pip ends with it, though the index never answered; the next one builds anew."""
+    """Its uv ends with it, though the index never answered; the next one builds anew."""
     index.gate.clear()
     process = subprocess.Popen([sys.executable, "-c", MAKE, str(runner_dir)], stdout=subprocess.DEVNULL)
     until(lambda: index.asked)
-    assert any(b"pip" in command for command in processes_of(runner_dir))
+    assert any(b"uv" in command for command in processes_of(runner_dir))
     process.send_signal(signal.SIGKILL)
     process.wait()
     until(lambda: not processes_of(runner_dir))
@@ -341,25 +336,24 @@ def test_cuda_torch_is_never_installed_for_a_cpu(
 
 
 def test_an_unknown_package_is_one_line_with_the_log(index: LocalIndex, runner_dir: Path) -> None:
-    """The message says what pip said last and where the rest is."""
+    """The message says what is missing, where uv looked, and where the rest is."""
     (runner_dir / "requirements-cpu.txt").write_text("absent==9\n")
-    with pytest.raises(
-        LaunchError, match=r"No matching distribution found for absent==9 \(all of it: .*pip.log\)$"
-    ) as caught:
+    said = rf"absent was not found .* Searched: {index.url}; see `pip config list` \(all of it: .*uv.log\)$"
+    with pytest.raises(LaunchError, match=said) as caught:
         ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
     assert "\n" not in str(caught.value)
-    assert "absent==9" in (runner_dir / ".venv" / "wattdock" / "pip.log").read_text()
+    assert "absent==9" in (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
 
 
 def test_an_index_that_does_not_answer_is_named_as_the_cause(
     index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pip's own last line would blame the package."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple/")
-    monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(LaunchError, match="the package index did not answer") as caught:
+    """With its address, and without the password in it."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple/")
+    said = r"Failed to fetch: http://127.0.0.1:9/simple/stem/.*: the package index does not answer: see index-url"
+    with pytest.raises(LaunchError, match=said.replace(": the", "; the")) as caught:
         ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
-    assert "127.0.0.1" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir: Path) -> None:
@@ -368,14 +362,6 @@ def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir
     with pytest.raises(PreflightError, match=r"requirements-cuda.txt: No such file.*runner_python"):
         ensure_environment(runner_dir, variant="cuda", progress=lambda _: None)
     assert not (runner_dir / ".venv.lock").exists()
-
-
-def test_too_little_disk_names_both_figures(tmp_path: Path) -> None:
-    """A download that cannot fit, with what it unpacks to, is not begun; CUDA's is larger and unpacks to less."""
-    with pytest.raises(PreflightError, match=r"needs about 6000000\.0 GB and .* GB are free"):
-        check_disk(tmp_path, 10**15, "cpu")
-    with pytest.raises(PreflightError, match=r"needs about 3000000\.0 GB and .* GB are free"):
-        check_disk(tmp_path, 10**15, "cuda")
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattdock.errors import PreflightError
-from wattdock.launch.interpreter import check_python
+from wattdock.launch.environment import check_python
 
 
 def program(path: Path, text: str) -> Path:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_containers
-from wattdock.launch.environment import environment_in_use
+from wattdock.launch.environment import check_python, environment_in_use
 from wattdock.launch.images import find_locked
-from wattdock.launch.interpreter import check_python
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder

@@ -1,7 +1,7 @@
-"""Make a runner's virtual environment on first use, and find it made ever after.
+"""The Python that runs a backend: one that the user named, or the backend's own environment, made on first use by uv.
 
 An environment is whole when its stamp says so; the stamp is written last. One lock guards it: whoever makes it holds it
-alone, whoever runs it shares it with others who do. What goes in is `pip`'s matter, which variant the caller's.
+alone, whoever runs it shares it with others who do.
 """
 
 from __future__ import annotations
@@ -9,27 +9,48 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 import time
+from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.launch.interpreter import check_python
-from wattdock.launch.pip import Pip, describe_sizes, download_bytes, is_cpu_build, megabytes, run_logged
+from wattdock.launch.process import KEEPER
+from wattdock.launch.uv import failure, uv_command, uv_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
-
-    from wattdock.launch.pip import Package
 
     Progress = Callable[[str], None]
 
 Variant = Literal["cpu", "cuda"]
 
+MIN_PYTHON = (3, 10)
+CHECK_TIMEOUT_S = 60
+# Anything may end with code 0; only a Python that got to the end says this.
+FITS = "wattdock: fits"
+CHECK = f"""
+import sys
+if sys.version_info < {MIN_PYTHON}:
+    sys.exit("is Python " + sys.version.split()[0] + ", {".".join(map(str, MIN_PYTHON))} or later is needed")
+try:
+    import grpc, google.protobuf
+except ImportError as error:
+    sys.exit("cannot import what every runner needs: " + str(error))
+print("{FITS}")
+"""
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+TORCH, CUDA_PACKAGE = re.compile(r"^torch==(\S+)", re.MULTILINE), re.compile(r"^(nvidia|cuda)-", re.MULTILINE)
+# A comment in a requirements file, since no requirement can say it: packages to do without, though others ask for them.
+WITHOUT = "# wattdock: without "
+# What of uv's output is worth a line for people.
+STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
 OTHER: dict[Variant, Variant] = {"cpu": "cuda", "cuda": "cpu"}
 # Why a backend has no requirements for what this run is on, and what to do.
 ONE_KIND_ONLY: dict[Variant, str] = {
@@ -37,17 +58,52 @@ ONE_KIND_ONLY: dict[Variant, str] = {
     "cuda": "runs on CPUs only, and this run is on a GPU: use --accelerator cpu, another backend",
 }
 OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
-# Bytes unpacked per byte fetched. Seen with torch 2.13.0+cpu and transformers: 257 MB became 1.2 GB; CUDA builds are
-# mostly machine code that packs to about half.
-UNPACKED_PER_DOWNLOAD: dict[Variant, int] = {"cpu": 5, "cuda": 2}
+
+
+def check_python(python: str | Path) -> Path:
+    """Return the absolute path of a named interpreter that can run a runner.
+
+    The interpreter is tried with the caller's PYTHONPATH, which such a runner gets too. Whether the backend's own
+    packages are there, the runner itself says.
+
+    Raises:
+        PreflightError: It is not there, cannot be executed, is older than 3.10, or lacks grpcio or protobuf.
+    """
+    found = shutil.which(python)
+    if found is None:
+        state = "cannot be executed" if Path(python).exists() else "is not there"
+        raise PreflightError(f"runner_python: {python} {state}; name a Python interpreter by path, or leave it out")
+    path = Path(found).absolute()
+    if path == Path(sys.executable):
+        # The coordinator's own: of a later Python, and with both packages.
+        return path
+    try:
+        run = subprocess.run(
+            [path, "-c", CHECK],
+            # With -c, Python would import from the working folder too.
+            cwd=os.sep,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PreflightError(f"runner_python: {path} does not run: {error}") from error
+    if run.returncode != 0:
+        reason = (run.stderr.strip().splitlines() or [f"ended with code {run.returncode}"])[-1]
+        raise PreflightError(f"runner_python: {path} {reason}")
+    if FITS not in run.stdout:
+        raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
+    return path
 
 
 @contextmanager
-def interpreter(runner_dir: Path, *, named: Path | None = None, variant: Variant, progress: Progress) -> Iterator[Path]:
+def interpreter(runner_dir: Path, *, named: Path | None, variant: Variant, progress: Progress) -> Iterator[Path]:
     """Yield the interpreter that runs a backend: the one that the user named, else that of the backend's environment.
 
     Raises:
-        PreflightError, LaunchError: As `environment_in_use`.
+        PreflightError, LaunchError: As `check_python` and `environment_in_use`.
     """
     if named:
         yield check_python(named)
@@ -90,7 +146,7 @@ def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Progress
         progress: Receives one plain line per step.
 
     Raises:
-        PreflightError: No such requirements file, folder not writable, or too little disk space.
+        PreflightError: No such requirements file, or folder not writable.
         LaunchError: The packages could not be resolved, fetched or installed.
     """
     venv = runner_dir / ".venv"
@@ -100,7 +156,7 @@ def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Progress
         stamps = fitting_stamps(runner_dir, variant)
         if not is_whole(venv, stamps):
             try:
-                make(venv, requirements_file(runner_dir, variant), variant=variant, progress=progress, lock_fd=lock_fd)
+                _make(venv, requirements_file(runner_dir, variant), variant=variant, progress=progress, lock_fd=lock_fd)
                 stamp_file(venv).write_text(stamps[0], encoding="utf-8")
             except OSError as error:
                 raise PreflightError(
@@ -156,19 +212,19 @@ def is_whole(venv: Path, stamps: Collection[str]) -> bool:
 @contextmanager
 def held_lock(runner_dir: Path, operation: int, progress: Progress) -> Iterator[int]:
     """Hold this folder's lock, LOCK_EX to make its environment or LOCK_SH to run it; waits, and says so, if it must."""
-    lock_fd = open_lock(runner_dir, operation)
+    lock_fd = _open_lock(runner_dir, operation)
     try:
         try:
             fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(f"{holder(lock_fd)} {runner_dir / '.venv'}: waiting for it, {OWN_INTERPRETER}")
+            progress(f"{_holder(lock_fd)} {runner_dir / '.venv'}: waiting for it, {OWN_INTERPRETER}")
             fcntl.flock(lock_fd, operation)
         yield lock_fd
     finally:
         os.close(lock_fd)
 
 
-def open_lock(runner_dir: Path, operation: int) -> int:
+def _open_lock(runner_dir: Path, operation: int) -> int:
     """Open the lock's file, made where it is not there; to run an environment, another user's need only be readable."""
     path, to_make = runner_dir / ".venv.lock", operation == fcntl.LOCK_EX
     try:
@@ -179,7 +235,7 @@ def open_lock(runner_dir: Path, operation: int) -> int:
         raise PreflightError(f"cannot {what}: {error.strerror}; {way}, {OWN_INTERPRETER}") from error
 
 
-def holder(lock_fd: int) -> str:
+def _holder(lock_fd: int) -> str:
     """Say what another process that holds the lock is doing."""
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -190,7 +246,7 @@ def holder(lock_fd: int) -> str:
     return "another command is measuring with"
 
 
-def make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress, lock_fd: int) -> None:
+def _make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress, lock_fd: int) -> None:
     """Make an environment from nothing; whatever stood there before is removed first."""
     began_s = time.monotonic()
     progress(f"making {venv} ({variant}, Python {sys.version_info.major}.{sys.version_info.minor}), once")
@@ -198,44 +254,100 @@ def make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress
         # First, or what is left of an interrupted removal would pass for whole.
         stamp_file(venv).unlink(missing_ok=True)
         shutil.rmtree(venv)
-    log_path = venv / "wattdock" / "pip.log"
-    log_path.parent.mkdir(parents=True)
-    run_logged(
-        [sys.executable, "-I", "-m", "venv", str(venv)], log_path=log_path, lock_fd=lock_fd, on_line=lambda _: None
-    )
-    pip = Pip(python_of(venv), log_path, progress, lock_fd)
-    pip.upgrade_itself()
-    packages, options = choose_packages(pip, requirements, variant)
-    sizes = download_bytes(packages)
-    progress(describe_sizes(sizes))
-    check_disk(venv, sum(size or 0 for size in sizes.values()), variant)
-    pip.install(packages, *options)
+    uv = Uv(venv / "wattdock", progress, lock_fd)
+    uv.notes.mkdir(parents=True)
+    uv.run("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(venv))
+    pins, options = uv.resolve(requirements, python_of(venv), variant)
+    uv.run("pip", "install", "--python", str(python_of(venv)), "--no-deps", "-r", str(pins), *options)
     progress(f"{venv} is ready after {time.monotonic() - began_s:.0f} s")
 
 
-def choose_packages(pip: Pip, requirements: Path, variant: Variant) -> tuple[tuple[Package, ...], tuple[str, ...]]:
-    """Return what to install and the options to find it by; for a CPU, from PyTorch's own index if need be."""
-    packages = pip.resolve(requirements)
-    if variant == "cuda" or is_cpu_build(packages):
-        return packages, ()
-    pip.progress("the configured index has torch for CUDA only; asking PyTorch's own for the CPU build")
-    options = ("--extra-index-url", PYTORCH_CPU_INDEX)
-    packages = pip.resolve(requirements, *options)
-    if not is_cpu_build(packages):
-        raise LaunchError(f"no CPU build of torch is to be had for {requirements}; {OWN_INTERPRETER}")
-    return packages, options
+@dataclass(frozen=True)
+class Uv:
+    """Runs uv for one environment, and shows its steps.
 
-
-def check_disk(venv: Path, to_fetch_bytes: int, variant: Variant) -> None:
-    """Refuse to begin what the disk cannot hold: what is fetched, and what it unpacks to.
-
-    Raises:
-        PreflightError: Holds what is needed and what is free.
+    Attributes:
+        notes: Folder for all that uv says (`uv.log`) and what it chose (`pins.txt`).
+        progress: Receives one plain line per step.
+        lock_fd: Held open until nothing of uv is left, also when this process was killed.
     """
-    needed_bytes = to_fetch_bytes * (1 + UNPACKED_PER_DOWNLOAD[variant])
-    free_bytes = shutil.disk_usage(venv).free
-    if free_bytes < needed_bytes:
-        raise PreflightError(
-            f"{venv} needs about {megabytes(needed_bytes)} and {megabytes(free_bytes)} are free; "
-            f"make room, {OWN_INTERPRETER}"
-        )
+
+    notes: Path
+    progress: Progress
+    lock_fd: int
+
+    def resolve(self, requirements: Path, python: Path, variant: Variant) -> tuple[Path, tuple[str, ...]]:
+        """Return a file of exact versions for a requirements file, and the options to find them by.
+
+        For a CPU, torch comes from PyTorch's own index where the configured ones have no build for CPUs.
+
+        Raises:
+            LaunchError: No set of versions fits, no index answers, or there is no CPU build of torch.
+        """
+        pins = self._resolve(requirements, python)
+        if variant == "cuda" or _is_for_cpu(pins):
+            return pins, ()
+        self.progress("the configured index has torch for CUDA only; asking PyTorch's own for the CPU build")
+        options = ("--index", PYTORCH_CPU_INDEX)
+        pins = self._resolve(requirements, python, *options)
+        if not _is_for_cpu(pins):
+            raise LaunchError(f"no CPU build of torch is to be had for {requirements}; {OWN_INTERPRETER}")
+        return pins, options
+
+    def _resolve(self, requirements: Path, python: Path, *options: str) -> Path:
+        excludes, pins = self.notes / "excludes.txt", self.notes / "pins.txt"
+        lines = (line.partition(WITHOUT) for line in requirements.read_text(encoding="utf-8").splitlines())
+        left_out = [name for before, _, names in lines if not before for name in names.split()]
+        excludes.write_text("\n".join(left_out), encoding="utf-8")
+        # Versions that an earlier call chose would be preferred.
+        pins.unlink(missing_ok=True)
+        words = ("--quiet", "--no-header", "--no-annotate", "--python", str(python), "--output-file", str(pins))
+        self.run("pip", "compile", str(requirements), "--excludes", str(excludes), *words, *options)
+        return pins
+
+    def run(self, *words: str) -> None:
+        """Run uv to its end, its output into the log and its steps to `progress`.
+
+        uv runs below a keeper, so that neither it nor anything it started outlives this process or this call; its
+        temporary files go with it.
+
+        Raises:
+            LaunchError: It failed; holds what it said last and the log's path.
+        """
+        environ, temporary = uv_variables(os.environ), self.notes / "tmp"
+        temporary.mkdir(exist_ok=True)
+        recent: deque[str] = deque(maxlen=200)
+        log_path = self.notes / "uv.log"
+        with (
+            log_path.open("a", encoding="utf-8") as log,
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), "0", str(temporary), *uv_command(*words)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=environ | {"TMPDIR": str(temporary)},
+                # A terminal's Ctrl-C is the caller's to handle.
+                start_new_session=True,
+                pass_fds=(self.lock_fd,),
+            ) as keeper,
+        ):
+            assert keeper.stdout is not None
+            assert keeper.stderr is not None
+            for line in keeper.stderr:
+                log.write(line)
+                recent.append(line)
+                if STEPS.match(line):
+                    self.progress(line.strip())
+            ending = keeper.stdout.read().rpartition("\n")[0].rpartition("\n")[2]
+        if ending != "ended exited with code 0":
+            how = "" if ending.startswith("ended exited") else f"{ending}; "
+            raise LaunchError(f"{failure(recent, environ)} ({how}all of it: {log_path})")
+
+
+def _is_for_cpu(pins: Path) -> bool:
+    """Whether these versions run torch without CUDA: no torch, a `+cpu` build, or one that asks for no CUDA package."""
+    text = pins.read_text(encoding="utf-8")
+    torch = TORCH.search(text)
+    return torch is None or torch[1].endswith("+cpu") or not CUDA_PACKAGE.search(text)

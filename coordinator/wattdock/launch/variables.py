@@ -40,8 +40,10 @@ HIDDEN = "set"
 # The coordinator fetches models; a runner finds them on disk.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-# These belong to the coordinator's interpreter.
-PYTHON_NAMES = frozenset({"PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"})
+# These belong to the coordinator's interpreter. Without kept byte code every runner would compile its packages anew.
+PYTHON_NAMES = frozenset(
+    {"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
+)
 
 
 def runner_variables(spec: LaunchSpec, environ: Mapping[str, str], *, keep_pythonpath: bool) -> dict[str, str]:

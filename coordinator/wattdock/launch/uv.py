@@ -1,0 +1,120 @@
+"""Run uv with what this user configured for pip: indexes, wheel folders, certificates, timeouts, proxies.
+
+uv reads no pip configuration. Where uv has settings of its own (`UV_…` variables), those win. The standard library
+only: `python -I uv.py pip install …` is also how the Makefile fills an environment that holds nothing but uv.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# pip's options, uv's variables, and what stands between several values.
+# Source: https://docs.astral.sh/uv/reference/environment/ and `pip install --help`.
+VARIABLES = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "constraint": ("UV_CONSTRAINT", " "),
+    "timeout": ("UV_HTTP_TIMEOUT", " "),
+    "retries": ("UV_HTTP_RETRIES", " "),
+    "cert": ("SSL_CERT_FILE", " "),
+    "client-cert": ("SSL_CLIENT_CERT", " "),
+    "proxy": ("ALL_PROXY", " "),
+}
+ALIASES = {"default-timeout": "timeout", "pypi-url": "index-url"}
+# Strongest last. Source: pip documentation, "Configuration", precedence.
+SECTIONS = ("global", "install", ":env:")
+# pip takes the best version of all indexes; uv would take the first index that has any. Python itself is never fetched.
+ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
+CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+DEFAULT_INDEX = "https://pypi.org/simple"
+
+
+def uv_command(*words: str) -> list[str]:
+    """Return the command line of a call of uv."""
+    return [sys.executable, "-I", "-m", "uv", *words]
+
+
+def uv_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return uv's whole environment: `environ`, and what pip's configuration says where `environ` has nothing."""
+    command = [sys.executable, "-I", "-m", "pip", "config", "list"]
+    # An environment without pip has nothing to carry over.
+    listed = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False).stdout
+    translated = ALWAYS | from_pip(listed)
+    own = {name: value for name, value in environ.items() if value and name.startswith("UV_")}
+    return dict(environ) | translated | own
+
+
+def from_pip(listed: str) -> dict[str, str]:
+    """Return uv's variables for pip's configuration as `pip config list` prints it."""
+    settings: dict[str, str] = {}
+    lines = [line.partition("=") for line in listed.splitlines()]
+    for section in SECTIONS:
+        for key, _, value in lines:
+            if key.startswith(f"{section}.") and (text := str(ast.literal_eval(value))).strip():
+                option = key.removeprefix(f"{section}.")
+                settings[ALIASES.get(option, option)] = text
+    found = {}
+    for option, (variable, separator) in VARIABLES.items():
+        values = settings.get(option, "").split()
+        if option == "find-links":
+            values = [value for value in values if _is_there(value)]
+        if values:
+            found[variable] = separator.join(values)
+    return found
+
+
+def _is_there(place: str) -> bool:
+    """Whether a place for wheels exists, as far as that can be told here: uv fails where pip only warns."""
+    return "://" in place or Path(place).expanduser().exists()
+
+
+def places_searched(environ: Mapping[str, str]) -> str:
+    """Return where uv looks for packages, without credentials."""
+    indexes = [environ.get("UV_DEFAULT_INDEX") or DEFAULT_INDEX, *environ.get("UV_INDEX", "").split()]
+    folders = [place for place in environ.get("UV_FIND_LINKS", "").split(",") if place]
+    return without_credentials(", ".join([*indexes, *folders]))
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with user names and passwords taken out of its addresses."""
+    return CREDENTIALS.sub("", text)
+
+
+def failure(lines: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return in one line what uv said last of an error, where it looked, and what to do."""
+    said = [line.strip() for line in lines if line.strip()]
+    starts = [number for number, line in enumerate(said) if line.startswith("error:")]
+    error = said[starts[-1] :] if starts else []
+    error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in error]
+    # The first causes say what was wanted, the last one what was in the way.
+    words = [*error[:2], *error[2:][-1:]] or said[-1:] or ["uv said nothing"]
+    text = without_credentials(": ".join(words))
+    if "No space left" in text:
+        return f"{text}; make room"
+    if "No solution found" in text:
+        return f"{text} Searched: {places_searched(environ)}; see `pip config list`"
+    if any("Failed to fetch" in line or "error sending request" in line for line in error):
+        return f"{text}; the package index does not answer: see index-url and proxy in `pip config list`"
+    return text
+
+
+def main() -> None:
+    """Become uv."""
+    environ = uv_variables(os.environ)
+    command = uv_command(*sys.argv[1:])
+    os.execve(command[0], command, environ)
+
+
+if __name__ == "__main__":
+    main()
