@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.cross_check import counter_step_j
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.checks.audit import _meters_checks
+from wattdock.checks.audit_gpus import meters_agree
+from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
 from wattdock.metering.excerpt import excerpt
 from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
@@ -55,27 +56,31 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
     assert round(one.bound_j) in (120, 180, 240)
 
 
+def agreement(energy: Any) -> Outcome | None:
+    nothing: Any = None
+    return meters_agree(Subject(nothing, nothing, nothing, energy, nothing))
+
+
 def test_without_a_second_meter_there_is_no_check() -> None:
     """Absent, not passed."""
     energy = energy_with()
     assert energy.cross_check is None
-    assert _meters_checks(energy) == []
+    assert agreement(energy) is None
 
 
 @pytest.mark.parametrize(("zeus_j", "status"), [(6600, "pass"), (6700, "pass"), (7000, "fail"), (6200, "fail")])
 def test_meters_that_differ_by_more_than_their_steps_do_not_agree(zeus_j: float, status: str) -> None:
     """The audit's figure is the difference and the bound."""
-    (check,) = _meters_checks(energy_with(window(9.5, 20.5, {"GPU-a": zeus_j})))
-    assert (check.name, check.status) == ("meters agree", status)
-    assert "counter steps allow" in check.figure
+    outcome = agreement(energy_with(window(9.5, 20.5, {"GPU-a": zeus_j})))
+    assert outcome is not None
+    assert (outcome.status, "counter steps allow" in outcome.figure) == (status, True)
 
 
 def test_a_window_that_failed_is_unknown_and_never_passes() -> None:
     """Its reason is the figure."""
     energy = energy_with(window(9.5, 20.5, {}, reason="ZeusMonitor: GPU is lost"))
     assert energy.total_j is not None
-    (check,) = _meters_checks(energy)
-    assert (check.status, check.figure) == ("unknown", "ZeusMonitor: GPU is lost")
+    assert agreement(energy) == ("unknown", "ZeusMonitor: GPU is lost", None, None)
 
 
 def test_a_reading_is_off_by_one_step_and_by_two_next_to_a_change() -> None:

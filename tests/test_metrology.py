@@ -10,16 +10,13 @@ import pytest
 from audit_world import gpu_info
 from fake_nvml import FakeGpu, Segment, constant, square
 
-from wattdock.checks.doctor.pulses import Pulse, meter_card
-from wattdock.metering.card import MIN_PULSES
-from wattdock.metering.cards import store_card, with_cards
+from wattdock.metering.calibration import MIN_PULSES, MeterCard, Pulse, with_cards
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.nvml import NvmlMeter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.metering.card import MeterCard
     from wattdock.metering.timeline import Timeline
 
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
@@ -44,7 +41,7 @@ def card_of(library: Path, gpu: FakeGpu) -> MeterCard:
     [timeline] = watched(library, gpu).gpus.values()
     starts_s = PERIOD_S * np.arange(2, PULSES + 2)
     pulses = [Pulse("square", _ns(at_s), _ns(at_s + DUTY * PERIOD_S)) for at_s in starts_s]
-    return meter_card(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
+    return MeterCard.from_pulses(timeline, pulses, gpu_info(0, gpu), measured_utc="2026-01-01T00:00:00+00:00")
 
 
 def _ns(at_s: float) -> int:
@@ -104,7 +101,7 @@ def test_a_timeline_cites_the_card_that_it_has_its_lag_from_and_no_other(
     """A result that names a card says that its lag was measured."""
     gpu = loaded(0.012, profile=(square(low_w, 600, PERIOD_S, DUTY),))
     card = card_of(library, gpu).model_copy(update={"pulses": MIN_PULSES})
-    store_card(card, home=tmp_path)
+    card.store(tmp_path)
     told: list[str] = []
     here = [gpu_info(0, gpu)]
     [seen] = with_cards(watched(library, gpu), here, home=tmp_path, progress=told.append).gpus.values()
@@ -119,7 +116,7 @@ def test_a_timeline_cites_the_card_that_it_has_its_lag_from_and_no_other(
     [
         ({"gpu_name": "NVIDIA A100"}, "made on NVIDIA A100, driver 580, and this is NVIDIA H200, driver 580"),
         ({"driver_version": "470.1"}, "driver 470.1, and this is NVIDIA H200, driver 580"),
-        ({"pulses": 30}, "it is of 30 pulses, not 100"),
+        ({"pulses": 30}, "it has 30 pulses, fewer than 100"),
         ({"additivity": -0.2}, "additivity is -20.00%, not within 0.5%"),
         ({"additivity": None}, "additivity is unknown"),
         ({"smoothing_periods": 9.0}, "smoothing is 9.00 periods, not below 1"),
@@ -132,7 +129,7 @@ def test_a_card_that_does_not_fit_is_told_and_the_lag_assumed(
     """On the console, and among the events that the result holds."""
     gpu = loaded(0.012)
     sound = card_of(library, gpu).model_copy(update={"pulses": MIN_PULSES})
-    store_card(sound.model_copy(update=change), home=tmp_path)
+    sound.model_copy(update=change).store(tmp_path)
     told: list[str] = []
     [seen] = with_cards(watched(library, gpu), [gpu_info(0, gpu)], home=tmp_path, progress=told.append).gpus.values()
     assert (seen.card, seen.lag) == (None, None)

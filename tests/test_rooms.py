@@ -26,7 +26,7 @@ WIDER_DOORS = {
     "inputs": 38,
     "launch": 13,
     "launch.images": 23,
-    "metering": 27,
+    "metering": 26,
     "publish": 13,
     "records": 19,
     "reports": 32,

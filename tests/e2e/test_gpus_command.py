@@ -81,16 +81,16 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
     assert sound.returncode == 0, sound.stdout
     answer = json.loads(sound.stdout)
     assert answer["sound"] is True
-    names = {one["name"] for one in answer["findings"]}
-    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "Python", "clock source"} <= names
+    names = {one["name"] for one in answer["checks"]}
+    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "clock source"} <= names
     done = wattdock("doctor", "--gpus", "1,7", env=env)
     assert done.returncode == 3
     for line in (
-        "fail GPU 1 in use: process 1 (root, ",
-        "warn GPU 1 persistence: off",
-        "warn GPU 1 power limit: 500 W, the board's own is 700 W",
-        "warn GPU 1 clocks: held down by a setting",
-        "fail GPU 7: there is none",
+        "fail    GPU 1 in use: process 1 (root, ",
+        "warn    GPU 1 persistence: off",
+        "warn    GPU 1 power limit: 500 W, the board's default is 700 W",
+        "warn    GPU 1 clocks: held down by a setting",
+        "fail    GPU 7: there is none",
         "→ as root: nvidia-smi -i 1 -pm 1",
         "a measurement here would not be sound: GPU 7, GPU 1 in use",
     ):
@@ -102,14 +102,14 @@ def test_a_busy_gpu_that_would_not_be_chosen_spoils_nothing(wattdock: Command) -
     busy = FakeGpu(uuid=ONE, processes=(FakeProcess(1),))
     done = wattdock("doctor", env=on_gpus(wattdock, busy, FakeGpu(uuid=TWO)))
     assert done.returncode == 0, done.stdout
-    assert "ok   GPUs chosen: 1, as free" in done.stdout
-    assert "warn GPU 0 in use: process 1 (root, " in done.stdout
+    assert "pass    GPUs chosen: 1, as free" in done.stdout
+    assert "warn    GPU 0 in use: process 1 (root, " in done.stdout
     done = wattdock("doctor", env=on_gpus(wattdock, busy))
     assert done.returncode == 3
-    assert "fail GPUs chosen: 1 GPU needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
-    assert "fail GPU 0 in use" in done.stdout
+    assert "fail    GPUs chosen: 1 GPU needed, free GPUs here: none (GPU 0: process 1 (root, " in done.stdout
+    assert "fail    GPU 0 in use" in done.stdout
     done = wattdock("doctor", env=on_gpus(wattdock, FakeGpu(uuid=ONE)) | {"CUDA_VISIBLE_DEVICES": ""})
-    assert "fail GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in done.stdout
+    assert "fail    GPUs chosen: none: CUDA_VISIBLE_DEVICES=" in done.stdout
 
 
 def test_the_doctor_asks_the_backend_in_its_own_environment(wattdock: Command) -> None:
@@ -117,13 +117,13 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(wattdock: Command) -
     env = on_gpus(wattdock, FakeGpu(uuid=ONE), FakeGpu(uuid=TWO))
     asked = ("--backend", "fake", "--gpus", "0", "--runner-python", sys.executable, "--json")
     answer = json.loads(wattdock("doctor", *asked, env=env).stdout)
-    found = {one["name"]: one for one in answer["findings"]}
-    assert found["fake"]["status"] == "ok"
-    assert found["runner's clock"]["value"].startswith("the host's")
+    found = {one["name"]: one for one in answer["checks"]}
+    assert found["fake"]["status"] == "pass"
+    assert found["runner's clock"]["figure"].startswith("the host's")
     # The test's interpreter has no torch, which is what a runner on a GPU would need.
     assert found["CUDA in the runner"]["status"] == "fail"
-    assert "torch" in found["CUDA in the runner"]["value"]
-    assert found["all-reduce"]["value"].startswith("not timed: the runner had GPU 0 alone")
+    assert "torch" in found["CUDA in the runner"]["figure"]
+    assert found["all-reduce"]["figure"].startswith("not timed: the runner had GPU 0 alone")
     assert wattdock.left_after(10) == []
 
 
@@ -131,4 +131,4 @@ def test_a_machine_without_gpu_fails_the_doctor_with_the_reason(wattdock: Comman
     """Speed could be measured, energy not."""
     done = wattdock("doctor")
     assert done.returncode == 3
-    assert "fail driver: no NVIDIA driver: libnvidia-ml.so.1 was not found" in done.stdout
+    assert "fail    driver: no NVIDIA driver: libnvidia-ml.so.1 was not found" in done.stdout

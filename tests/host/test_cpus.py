@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.checks.doctor.machine import load_finding
+from wattdock.checks.doctor_machine import cpu_load
 from wattdock.host.processes import PROC, CpuTimes, cpu_times, process_times, times_around
 
 if TYPE_CHECKING:
@@ -88,20 +88,20 @@ def test_where_the_runner_is_not_to_be_seen_nobody_knows_whose_work_it_was(spinn
 @pytest.mark.parametrize("spinning", [SPIN], indirect=True)
 def test_the_doctor_names_who_loads_the_cpus(spinning: list[int]) -> None:
     """The process, its command, and how much it takes; a machine without /proc is told as one."""
-    finding = load_finding(PROC)
-    assert finding.status == "warn"
+    check = cpu_load(PROC)
+    assert check.status == "warn"
     # Where other machines take more than these processes get, that is what it says.
-    assert "of one CPU" in finding.value or "for other machines" in finding.value
-    assert load_finding(PROC / "nowhere").value == "not told"
+    assert "of one CPU" in check.figure or "for other virtual machines" in check.figure
+    assert cpu_load(PROC / "nowhere").figure == "unknown"
 
 
 @pytest.mark.parametrize(
     ("later", "said"),
     [
         ("104 0 0 196 0 0 0 0 0 0", "4% busy"),
-        ("120 0 0 100 0 0 0 80 0 0", "100% busy, 80% for other machines on this one's host"),
-        ("180 0 0 100 0 0 0 20 0 0", "100% busy, most of all with process 7 (worker), 70% of one CPU"),
-        ("100 0 0 100 0 0 0 0 0 0", "not told"),
+        ("120 0 0 100 0 0 0 80 0 0", "100% busy, 80% for other virtual machines on the same host"),
+        ("180 0 0 100 0 0 0 20 0 0", "100% busy, mostly with process 7 (worker), 70% of one CPU"),
+        ("100 0 0 100 0 0 0 0 0 0", "unknown"),
     ],
 )
 def test_load_is_told_by_who_makes_most_of_it(
@@ -118,6 +118,6 @@ def test_load_is_told_by_who_makes_most_of_it(
     write("100 0 0 100 0 0 0 0 0 0", 0)
     per_s = os.sysconf("SC_CLK_TCK")
     monkeypatch.setattr("time.sleep", lambda _: write(later, round(0.7 * per_s)))
-    finding = load_finding(tmp_path, watched_s=1.0)
-    assert finding.value == said
-    assert finding.status == ("warn" if "100%" in said else "ok")
+    check = cpu_load(tmp_path, watched_s=1.0)
+    assert check.figure == said
+    assert check.status == ("warn" if "100%" in said else "pass")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from wattdock.checks.preflight import Host
+from wattdock.checks.preflight import _Host
 from wattdock.errors import ConfigError
 from wattdock.host import GpuInventory
 from wattdock.launch.images.inputs import inputs_sha256
@@ -58,7 +58,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_all_experiments_of_a_run_start_what_one_lock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is written while the first of them is checked does not count."""
     monkeypatch.setenv(SETTING, str(written(tmp_path)))
-    host = Host(inventory=GpuInventory(()), holders={})
+    host = _Host(inventory=GpuInventory(()), holders={})
     before = lock_sha256(lock_path())
     assert host.lock.images["x"].platform == "linux/amd64"
     written(tmp_path, platform="linux/arm64")

@@ -99,13 +99,22 @@ class Performance(Stored):
 
 
 class Check(Stored):
-    """One audit check: its outcome, the figure behind it, the limit and where that comes from. Unknown never passes."""
+    """A finding of the audit, of doctor or of preflight; unknown never passes.
+
+    Attributes:
+        status: "fail": nothing sound can be, or was, measured; "warn": a reader must know it.
+        figure: What was seen.
+        threshold: The limit that it was held against.
+        source: Where the figure, or the limit, comes from.
+        remedy: What to do about it.
+    """
 
     name: str
     status: Literal["pass", "info", "warn", "fail", "unknown"]
     figure: str
     threshold: str | None = None
     source: str | None = None
+    remedy: str | None = None
 
 
 class Audit(Stored):

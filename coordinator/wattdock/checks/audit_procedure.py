@@ -1,17 +1,15 @@
-"""Audit checks on how the figure was come by: warm-up, drift, idle, repeats, caches, arrivals. Pure."""
+"""Audit checks on the procedure: warm-up, drift, idle, repeats, caches, arrivals. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Check, by_restart
+from wattdock.analysis import by_restart
+from wattdock.checks.check import Outcome, Subject, check, verdict
 from wattdock.config import IdleSpec, WarmUpSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from wattdock.analysis import EnergyResult, ExperimentResult, Performance, Procedure, Statistics
-    from wattdock.config import ExperimentConfig
 
 MIN_RESTARTS = 3
 # Half of the 95 % interval's width over the mean; differences that are published are seldom smaller than twice this.
@@ -20,9 +18,8 @@ MAX_CI95_RELATIVE = 0.02
 MAX_DRIFT = 0.01
 # An open loop's drift is known as well as its arrivals let it be: within two standard errors, if these are not more.
 DEVIATIONS, MAX_BLUR = 2.0, 0.05
-# The name of a check that says more than that a figure may not be published: its latencies are of a queue.
+# Reports quote this check: it says that latencies are of a queue that grows.
 KEPT_UP = "arrivals kept up with"
-ENOUGH = "arrivals enough"
 # A difference that two figures told apart by the interval above may have; passes of one restart scatter as well.
 MAX_STEP = 0.02
 # What may be published, whatever a study sets: the defaults.
@@ -30,245 +27,219 @@ WARM_UP_LIMITS, IDLE_LIMITS = WarmUpSpec(), IdleSpec()
 MIN_IDLE_S = 30.0
 IDLE_STATES = ("empty", "loaded_before", "loaded_after")
 MIN_ARRIVALS = 500
-# Quarters of fewer are medians of a handful.
+# Quarters of fewer arrivals are medians of a handful.
 MIN_TELLING_ARRIVALS = 30
 # An engine this far behind at the end served that much less than was offered: its latencies grow with the pass.
 MAX_SCHEDULE_LAG_SHARE = 0.05
 MAX_BACKLOG_SLOPE = 0.02
+UNKNOWN_ARRIVALS = "the intended arrivals of some pass are not known"
 
 
-def procedure_checks(
-    result: ExperimentResult, energy: EnergyResult, procedure: Procedure, config: ExperimentConfig
-) -> list[Check]:
-    """Return every check on the procedure; one that cannot be made is unknown.
-
-    Args:
-        config: As the study has it: settings looser than those for publication fail.
-    """
-    # All engines have this setting under one name; one that calls it otherwise has its cached tokens fail.
-    cache_declared = config.section.engine_args().get("enable_prefix_caching") is True
-    used = result.environment.gpu_uuids if result.environment else []
-    return [
-        _warm_up(procedure, config.warmup),
-        _drift(procedure),
-        _between_passes(energy),
-        _idle(energy, used, config.idle),
-        _restarts(energy),
-        _interval(result.statistics),
-        _outliers(result.statistics),
-        _cached(result.performance, declared=cache_declared),
-        _prompts(energy, result.performance),
-        _definitions(energy),
-        *arrivals_checks(result.performance),
-    ]
-
-
-def _warm_up(procedure: Procedure, limits: WarmUpSpec) -> Check:
-    seen = procedure.warm_up
-    quick = [one for one in seen if one.converged is None]
-    bad = [f"restart {one.restart + 1}: {'; '.join(one.drifting)}" for one in seen if one.converged is False]
-    bad += _looser("warmup", limits, WARM_UP_LIMITS)
-    longest = max((one.duration_s for one in seen), default=0.0)
-    figure = f"the {quick[0].profile} profile does not look" if quick else "; ".join(bad) or f"up to {longest:.0f} s"
-    return Check(
-        name="warm-up converged",
-        status="unknown" if not seen else "fail" if quick or bad else "pass",
-        figure=figure if seen else "no restart",
-        threshold=f"{WARM_UP_LIMITS.slope_per_min:.1%} and {WARM_UP_LIMITS.temperature_c:g} °C over the last "
-        f"{WARM_UP_LIMITS.window_s:g} s, after {WARM_UP_LIMITS.min_s:g} s at least, before cap_s",
-        source="tokens/s, joules per token and temperatures of the warm-up's last window",
-    )
+@check(
+    "warm-up converged",
+    threshold=f"{WARM_UP_LIMITS.slope_per_min:.1%} and {WARM_UP_LIMITS.temperature_c:g} °C over the last "
+    f"{WARM_UP_LIMITS.window_s:g} s, after {WARM_UP_LIMITS.min_s:g} s at least, before cap_s",
+    source="tokens/s, joules per token and temperatures of the warm-up's last window",
+    remedy="set warmup.profile=steady, and a larger warmup.cap_s where it does not converge",
+)
+def warm_up_converged(subject: Subject) -> Outcome:
+    """Whether each restart's warm-up ended in a steady state, by limits not looser than the default."""
+    if not (seen := subject.procedure.warm_up):
+        return Outcome("unknown", "no restart")
+    if quick := next((warm_up for warm_up in seen if warm_up.converged is None), None):
+        return Outcome("fail", f"the {quick.profile} profile does not look")
+    bad = [f"restart {seen.restart + 1}: {'; '.join(seen.drifting)}" for seen in seen if seen.converged is False]
+    bad += _looser("warmup", subject.config.warmup, WARM_UP_LIMITS)
+    longest = max(warm_up.duration_s for warm_up in seen)
+    return Outcome(verdict(failed=bool(bad)), "; ".join(bad) or f"up to {longest:.0f} s")
 
 
 def _looser(section: str, given: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
-    """Return which settings let pass more than is published: a study's file must not set its own bar."""
-    most = ("slope_per_min", "temperature_c", "settled")
-    least = ("window_s", "min_s")
-    values = given.model_dump()
-    wanted = limits.model_dump()
-    loose = [name for name in most if name in values and values[name] > wanted[name]]
-    loose += [name for name in least if name in values and values[name] < wanted[name]]
+    """Return which settings are looser than those for publication: a study's file must not set its own bar."""
+    values, wanted = given.model_dump(), limits.model_dump()
+    maxima, minima = ("slope_per_min", "temperature_c", "settled"), ("window_s", "min_s")
+    loose = [name for name in maxima if name in values and values[name] > wanted[name]]
+    loose += [name for name in minima if name in values and values[name] < wanted[name]]
     return [f"{section}.{name} {values[name]:g} is looser than {wanted[name]:g}" for name in loose]
 
 
-def _between_passes(energy: EnergyResult) -> Check:
-    """Whether the last pass of a restart costs what its first does: no interval holds what all restarts have."""
-    restarts = [(group[0], group[-1]) for group in by_restart(energy.passes) if len(group) > 1]
+@check(
+    "drift within passes",
+    threshold=f"halves differ by at most {MAX_DRIFT:.0%}; two standard errors more in an open loop",
+    source="second half of each pass against its first, less a request's mean lifetime at either end where requests "
+    "overlap; in an open loop, power at equal work",
+)
+def drift_within_passes(subject: Subject) -> Outcome:
+    """Whether the second half of each pass costs what the first does."""
+    if not (drifts := subject.procedure.drift):
+        return Outcome("unknown", "no pass")
+    unknown = [drift for drift in drifts if drift.relative is None]
+    known = [(abs(drift.relative), drift.standard_error or 0.0) for drift in drifts if drift.relative is not None]
+    blurred = [error for _, error in known if DEVIATIONS * error > MAX_BLUR]
+    worst, error = max(known, key=lambda drift: drift[0] - DEVIATIONS * drift[1], default=(0.0, 0.0))
+    if worst <= MAX_DRIFT + DEVIATIONS * error:
+        if unknown:
+            return Outcome("unknown", unknown[0].reason or "unknown")
+        if blurred:
+            return Outcome("unknown", f"not known within {DEVIATIONS * max(blurred):.1%}")
+    failed = worst > MAX_DRIFT + DEVIATIONS * error
+    return Outcome(verdict(failed=failed), f"{worst:.2%}" + (f" ± {DEVIATIONS * error:.2%}" if error else ""))
+
+
+@check(
+    "drift between passes",
+    threshold=f"at most {MAX_STEP:.0%} from the first pass of a restart to its last, on average over restarts",
+    source="energy.passes",
+)
+def drift_between_passes(subject: Subject) -> Outcome:
+    """Whether the last pass of a restart costs what its first does: a trend that all restarts share has no interval."""
+    restarts = [(group[0], group[-1]) for group in by_restart(subject.energy.passes) if len(group) > 1]
+    if not restarts:
+        return Outcome("info", "one pass per restart")
     ratios = [
         last.energy_per_output_token_j / first.energy_per_output_token_j - 1
         for first, last in restarts
         if first.energy_per_output_token_j and last.energy_per_output_token_j
     ]
-    known = len(ratios) == len(restarts)
     mean = sum(ratios) / len(ratios) if ratios else 0.0
-    told = f"{mean:+.2%} on average" if ratios else "joules per token unknown" if restarts else "one pass per restart"
-    return Check(
-        name="no drift between passes",
-        status="unknown" if not known else "info" if not restarts else "pass" if abs(mean) <= MAX_STEP else "fail",
-        figure=told,
-        threshold=f"at most {MAX_STEP:.0%} from the first pass of a restart to its last, on average over restarts",
-        source="energy.passes",
-    )
+    known = len(ratios) == len(restarts)
+    status = verdict(failed=known and abs(mean) > MAX_STEP, known=known)
+    return Outcome(status, f"{mean:+.2%} on average" if ratios else "joules per token unknown")
 
 
-def _drift(procedure: Procedure) -> Check:
-    drifts = procedure.drift
-    unknown = [one for one in drifts if one.relative is None]
-    known = [(abs(one.relative), one.standard_error or 0.0) for one in drifts if one.relative is not None]
-    blurred = [error for _, error in known if DEVIATIONS * error > MAX_BLUR]
-    worst, error = max(known, key=lambda one: one[0] - DEVIATIONS * one[1], default=(0.0, 0.0))
-    failed = worst > MAX_DRIFT + DEVIATIONS * error
-    status = "fail" if failed else "unknown" if unknown or blurred or not drifts else "pass"
-    told = f"{worst:.2%}" + (f" ± {DEVIATIONS * error:.2%}" if error else "")
-    if status == "unknown":
-        told = f"not known within {DEVIATIONS * max(blurred):.1%}" if blurred else "no pass"
-        told = (unknown[0].reason or "unknown") if unknown else told
-    return Check(
-        name="no drift within passes",
-        status=status,
-        figure=told,
-        threshold=f"halves differ by at most {MAX_DRIFT:.0%}; in an open loop not by more that could be told",
-        source="second half of each pass against its first, less a lifetime at either end where requests overlap; in "
-        "an open loop power at equal work",
-    )
-
-
-def idle_missing(energy: EnergyResult, used: Sequence[str], states: Sequence[str] = IDLE_STATES) -> list[str]:
-    """Return which idle spans are missing: each GPU's, in each restart with passes."""
-    taken = {(one.restart, one.gpu_uuid, one.state) for one in energy.idle_baselines or ()}
+def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[str]:
+    """Return which idle spans are missing: of each GPU used, in each restart with passes."""
+    energy = subject.energy
+    taken = {(idle.restart, idle.gpu_uuid, idle.state) for idle in energy.idle_baselines or ()}
     return [
-        f"restart {restart + 1}: no {', '.join(without)} of {uuid}"
-        for restart in sorted({one.restart for one in energy.passes})
-        for uuid in used
-        if (without := [state for state in states if (restart, uuid, state) not in taken])
+        f"restart {restart + 1}: no {', '.join(missing)} of {uuid}"
+        for restart in sorted({measured.restart for measured in energy.passes})
+        for uuid in subject.environment.gpu_uuids
+        if (missing := [state for state in states if (restart, uuid, state) not in taken])
     ]
 
 
-def _idle(energy: EnergyResult, used_uuids: Sequence[str], limits: IdleSpec) -> Check:
-    used = [one for one in energy.idle_baselines or () if one.used]
-    restless = [f"{one.gpu_uuid} {one.state}: {one.unsettled}" for one in used if one.unsettled]
-    restless += _looser("idle", limits, IDLE_LIMITS)
-    short = min((one.duration_s for one in used), default=0.0)
-    watts = [one.mean_power_w for one in used if one.mean_power_w is not None]
-    missing = idle_missing(energy, used_uuids)
-    # A runner that was cut off leaves one side out, though another went on with its restart.
+@check(
+    "idle baselines",
+    threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, at rest within "
+    f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
+    source="energy counter",
+    remedy="set idle.duration_s=30",
+)
+def idle_baselines(subject: Subject) -> Outcome:
+    """Whether idle power is known before and around each restart's passes, of GPUs at rest."""
+    energy = subject.energy
+    used = [idle for idle in energy.idle_baselines or () if idle.used]
+    restless = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
+    restless += _looser("idle", subject.config.idle, IDLE_LIMITS)
+    shortest = min((idle.duration_s for idle in used), default=0.0)
+    watts = [idle.mean_power_w for idle in used if idle.mean_power_w is not None]
+    missing = idle_missing(subject)
+    # A runner that was cut off lacks the span after its passes, though another runner continued its restart.
     if energy.total_j is not None and energy.net_j is None and not missing:
         missing = [energy.net_reason or "above idle unknown"]
-    cold = sorted({one.gpu_uuid for one in used if one.temperature_c is None and not one.unsettled})
-    figure = (
-        f"{min(watts):.1f} to {max(watts):.1f} W over {short:.0f} s" if watts else "none taken; set idle.duration_s"
-    )
-    said = [*restless, *missing] if watts else []
-    told = [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
+    cold = sorted({idle.gpu_uuid for idle in used if idle.temperature_c is None and not idle.unsettled})
+    figures = [f"{min(watts):.1f} to {max(watts):.1f} W over {shortest:.0f} s"] if watts else ["none taken"]
+    figures = [*restless, *missing] or figures if watts else figures
+    figures += [f"without a temperature, which {', '.join(cold)} does not have"] if cold else []
     complete = bool(used) and not missing and len(watts) == len(used)
-    failed = restless or short < MIN_IDLE_S
-    return Check(
-        name="idle baselines",
-        status="unknown" if not complete else "fail" if failed else "pass",
-        figure="; ".join([*(said or [figure]), *told]),
-        threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, at rest within "
-        f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
-        source="energy counter",
-    )
+    failed = complete and (bool(restless) or shortest < MIN_IDLE_S)
+    return Outcome(verdict(failed=failed, known=complete), "; ".join(figures))
 
 
-def _restarts(energy: EnergyResult) -> Check:
-    restarts = len({one.restart for one in energy.passes})
-    return Check(
-        name="repeats enough",
-        status="pass" if restarts >= MIN_RESTARTS else "fail",
-        figure=f"{restarts} of {MIN_RESTARTS} restarts",
-        threshold=f"{MIN_RESTARTS} fresh runners",
-        source="an interval from two restarts has one degree of freedom and says nothing",
-    )
+@check(
+    "repeats enough",
+    threshold=f"{MIN_RESTARTS} fresh runners",
+    source="an interval from two restarts has one degree of freedom and says nothing",
+    remedy=f"set repeats.restarts={MIN_RESTARTS}",
+)
+def repeats_enough(subject: Subject) -> Outcome:
+    """Whether there are enough restarts for an interval."""
+    restarts = len({measured.restart for measured in subject.energy.passes})
+    return Outcome(verdict(failed=restarts < MIN_RESTARTS), f"{restarts} of {MIN_RESTARTS} restarts")
 
 
-def _interval(statistics: Statistics | None) -> Check:
-    half = statistics.ci95_relative if statistics else None
-    status = "unknown" if half is None else "pass" if half <= MAX_CI95_RELATIVE else "fail"
-    return Check(
-        name="interval narrow enough",
-        status=status,
-        figure=(statistics.reason or "no mean" if statistics else "no pass")
-        if half is None
-        else f"± {half:.2%} (95 %)",
-        threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}",
-        source="restart means, Student's t",
-    )
+@check("interval narrow enough", threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}", source="restart means, Student's t")
+def interval_narrow_enough(subject: Subject) -> Outcome:
+    """Whether the 95 % interval of the mean is narrow enough to compare by."""
+    statistics = subject.result.statistics
+    if statistics is None or (half := statistics.ci95_relative) is None:
+        return Outcome("unknown", statistics.reason or "no mean" if statistics else "no pass")
+    return Outcome(verdict(failed=half > MAX_CI95_RELATIVE), f"± {half:.2%} (95 %)")
 
 
-def _outliers(statistics: Statistics | None) -> Check:
-    found = statistics.outliers if statistics else []
-    return Check(
-        name="outliers",
-        status="warn" if found else "info",
-        figure="; ".join(found) or "none",
-        threshold="modified z-score 3.5; shown, never dropped",
-    )
+@check("outliers", threshold="modified z-score 3.5; shown, never dropped")
+def outliers(subject: Subject) -> Outcome:
+    """Which passes stand apart."""
+    found = subject.result.statistics.outliers if subject.result.statistics else []
+    return Outcome("warn" if found else "info", "; ".join(found) or "none")
 
 
-def _cached(performance: Performance | None, *, declared: bool) -> Check:
-    cached = performance.cached_prompt_tokens if performance else None
-    expected = "a prefix cache that was switched on" if declared else "none"
-    return Check(
-        name="cached prompt tokens declared",
-        status="unknown" if cached is None else "pass" if not cached else "info" if declared else "fail",
-        figure="the engine does not tell" if cached is None else f"{cached:,} prompt tokens from a cache",
-        threshold=expected,
-        source="the engine's count per request; a warm cache once hid a fifth of a figure",
-    )
+@check(
+    "cached prompt tokens declared",
+    source="the engine's count per request; a warm cache once hid a fifth of a figure",
+)
+def cached_prompt_tokens(subject: Subject) -> Outcome:
+    """Whether no prompt was served from a cache that the configuration does not switch on."""
+    # All engines have this setting under one name; one that calls it otherwise has its cached tokens fail.
+    declared = subject.config.section.engine_args().get("enable_prefix_caching") is True
+    threshold = "a prefix cache that was switched on" if declared else "none"
+    speed = subject.result.performance
+    if speed is None or (cached := speed.cached_prompt_tokens) is None:
+        return Outcome("unknown", "the engine does not tell", threshold)
+    figure = f"{cached:,} prompt tokens from a cache"
+    return Outcome("pass" if not cached else "info" if declared else "fail", figure, threshold)
 
 
-def _prompts(energy: EnergyResult, performance: Performance | None) -> Check:
-    """A prompt seen before is harmless where the engine says that no cache served it."""
-    repeated = sum(one.prompt_repeats for one in energy.passes)
-    reused = sum(one.prompts_reused for one in energy.passes)
-    uncached = performance is not None and performance.cached_prompt_tokens == 0
-    return Check(
-        name="prompts fresh",
-        status="pass" if not repeated and not reused else "warn" if uncached else "fail",
-        figure=f"{repeated} repeats within passes, {reused} passes with prompts of earlier ones",
-        threshold="none, or none of them served from a cache",
-    )
+@check("prompts fresh", threshold="none, or none of them served from a cache")
+def prompts_fresh(subject: Subject) -> Outcome:
+    """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
+    repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
+    reused = sum(measured.prompts_reused for measured in subject.energy.passes)
+    speed = subject.result.performance
+    uncached = speed is not None and speed.cached_prompt_tokens == 0
+    figure = f"{repeated} repeats within passes, {reused} passes with prompts of earlier ones"
+    return Outcome("pass" if not repeated and not reused else "warn" if uncached else "fail", figure)
 
 
-def _definitions(energy: EnergyResult) -> Check:
-    spread = energy.windows.relative_spread if energy.windows else None
-    return Check(
-        name="window definitions",
-        status="info",
-        figure="not comparable" if spread is None else f"differ by {spread:.2%}",
-        source="energy.windows; the headline uses drained",
-    )
+@check("window definitions", source="energy.windows; the headline uses drained")
+def window_definitions(subject: Subject) -> Outcome:
+    """By how much J/token depends on the definition of the measured window."""
+    spread = subject.energy.windows.relative_spread if subject.energy.windows else None
+    return Outcome("info", "not comparable" if spread is None else f"differ by {spread:.2%}")
 
 
-def arrivals_checks(performance: Performance | None) -> list[Check]:
-    """Return whether an open loop was long enough and kept up with; nothing for a closed one."""
-    if performance is None or performance.offered_rate_per_s is None:
-        return []
-    if (share := performance.schedule_lag_share) is None:
-        untold = "when each request was to arrive is not known of every pass"
-        return [Check(name=name, status="unknown", figure=untold) for name in (KEPT_UP, ENOUGH)]
-    slope, arrivals = performance.backlog_slope, performance.arrivals_min or 0
+@check(
+    KEPT_UP,
+    threshold=f"at most {MAX_SCHEDULE_LAG_SHARE:.0%} behind, growing by at most {MAX_BACKLOG_SLOPE:g} s/s",
+    source="submission and last token of each request against its intended arrival",
+)
+def arrivals_kept_up_with(subject: Subject) -> Outcome | None:
+    """Whether the engine served an open loop's arrivals as fast as they came."""
+    speed = subject.result.performance
+    if speed is None or speed.offered_rate_per_s is None:
+        return None
+    if (share := speed.schedule_lag_share) is None:
+        return Outcome("unknown", UNKNOWN_ARRIVALS)
+    slope, arrivals = speed.backlog_slope, speed.arrivals_min or 0
     growing = f", delay grows by {slope:.3f} s/s" if slope is not None else ""
-    left_out = f"; {performance.arrivals_left_out}" if performance.arrivals_left_out else ""
-    rates = f"{performance.offered_rate_per_s:g} requests/s offered, {performance.requests_per_s:.3g} achieved"
-    kept_up = share <= MAX_SCHEDULE_LAG_SHARE and slope is not None and slope <= MAX_BACKLOG_SLOPE
-    # Of a few arrivals one long prompt near the end makes both; that most were never served, nothing but saturation.
-    told = bool(left_out) or arrivals >= MIN_TELLING_ARRIVALS
-    return [
-        Check(
-            name=KEPT_UP,
-            status="pass" if kept_up and not left_out else "fail" if told else "unknown",
-            figure=f"{rates}, {share:.1%} of the pass behind at its end{growing}{left_out}",
-            threshold=f"at most {MAX_SCHEDULE_LAG_SHARE:.0%} behind, growing by at most {MAX_BACKLOG_SLOPE:g} s/s",
-            source="submission and last token of each request against its intended arrival",
-        ),
-        Check(
-            name=ENOUGH,
-            status="pass" if arrivals >= MIN_ARRIVALS else "fail",
-            figure=f"{arrivals} in the shortest pass",
-            threshold=f"{MIN_ARRIVALS}",
-            source="99th percentiles of fewer rest on a handful of requests",
-        ),
-    ]
+    left_out = f"; {speed.arrivals_left_out}" if speed.arrivals_left_out else ""
+    rates = f"{speed.offered_rate_per_s:g} requests/s offered, {speed.requests_per_s:.3g} achieved"
+    figure = f"{rates}, {share:.1%} of the pass behind at its end{growing}{left_out}"
+    on_time = share <= MAX_SCHEDULE_LAG_SHARE and slope is not None and slope <= MAX_BACKLOG_SLOPE
+    if on_time and not left_out:
+        return Outcome("pass", figure)
+    # One long prompt near the end delays a few arrivals as much; most of them never served is saturation.
+    return Outcome(verdict(failed=bool(left_out) or arrivals >= MIN_TELLING_ARRIVALS, known=False), figure)
+
+
+@check("arrivals enough", threshold=f"{MIN_ARRIVALS}", source="99th percentiles of fewer rest on a handful of requests")
+def arrivals_enough(subject: Subject) -> Outcome | None:
+    """Whether an open loop's passes hold enough requests for a tail."""
+    speed = subject.result.performance
+    if speed is None or speed.offered_rate_per_s is None:
+        return None
+    if speed.schedule_lag_share is None:
+        return Outcome("unknown", UNKNOWN_ARRIVALS)
+    arrivals = speed.arrivals_min or 0
+    return Outcome(verdict(failed=arrivals < MIN_ARRIVALS), f"{arrivals} in the shortest pass")

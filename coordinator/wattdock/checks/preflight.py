@@ -1,4 +1,4 @@
-"""Every check that needs no runner, before anything is made, downloaded or started."""
+"""Decide how experiments are run, and refuse what cannot run, before anything is made, downloaded or started."""
 
 from __future__ import annotations
 
@@ -27,47 +27,38 @@ if TYPE_CHECKING:
     from wattdock.launch.images import ReadLock
     from wattdock.metering import Meter, MeterChoice
 
-# A runner that has just ended may be on its GPU for a moment still.
+# A runner that has just ended may still be on its GPU for a moment.
 TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 
 
 @dataclass(frozen=True)
-class Host:
-    """This machine as it was before anything was started: its GPUs, and who holds a lease on what."""
+class _Host:
+    """This machine before anything is started: its GPUs, and who holds a lease on what."""
 
     inventory: GpuInventory
     holders: Mapping[str, leases.Holder]
 
     @cached_property
     def lock(self) -> ReadLock:
-        """The lock of images as it was when the first experiment asked for it: all of a run start what it says.
+        """The lock of images, read once, so that all experiments of a study start what it said then.
 
         Raises:
-            ConfigError: It is not there, or does not hold what a lock holds.
+            ConfigError: The lock is missing or malformed.
         """
         return read_lock(lock_path())
 
 
-def survey() -> Host:
-    """Look at this machine once, for all experiments.
-
-    Raises:
-        PreflightError: The driver cannot be talked to, or there is no folder for leases.
-    """
-    return Host(inventory(), leases.holders())
-
-
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """An experiment that this machine can run, and what was decided about how.
+    """How this machine runs an experiment.
 
     Attributes:
         inventory: Every GPU of the host, and the driver's versions.
-        gpus: The GPUs it is to run on; empty for the CPU.
-        launch: How runners are started.
+        gpus: The GPUs it runs on; empty for the CPU.
+        launch: How its runners are started, and why so.
         meter: Which meter, and why.
         variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
-        memory: Whether the model fits, as far as that is known; None on the CPU.
+        memory: Whether the model fits, in words; None on the CPU.
     """
 
     config: ExperimentConfig
@@ -80,7 +71,7 @@ class ExecutionPlan:
     memory: str | None = None
 
     def on(self, found: GpuInventory) -> ExecutionPlan:
-        """Return it with the GPUs in their present state; as it was where one is gone, which its runner will find."""
+        """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""
         now = {gpu.uuid: gpu for gpu in found.gpus}
         if any(gpu.uuid not in now for gpu in self.inventory.gpus):
             return self
@@ -88,21 +79,21 @@ class ExecutionPlan:
 
     @property
     def decisions(self) -> str:
-        """Which launcher and meter, why, what would change the launcher, and what a locked runner gets besides."""
+        """Which launcher and meter, why, and what would change that; for a locked image, the variables it gets."""
         launcher = f"launcher: {self.launch.name} ({self.launch.reason}; change with {self.launch.change})"
         passing = " ".join(f"{name}={value}" for name, value in self.variables.items())
         # A pinned image is half of what decides how an engine runs.
-        told = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""
-        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason}){told}"
+        reaching = f"; variables that reach the runner: {passing}" if passing and self.launch.pin else ""
+        return f"{launcher}; meter: {self.meter.name} ({self.meter.reason}){reaching}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes its GPUs a bad group."""
+        """Why its GPUs are a bad group."""
         return self.inventory.warnings(self.gpus)
 
     @property
     def lease_names(self) -> tuple[str, ...]:
-        """What it needs for itself."""
+        """What it leases: its GPUs, or the CPU."""
         return tuple(gpu.uuid for gpu in self.gpus) or (leases.CPU,)
 
     @property
@@ -119,12 +110,34 @@ class ExecutionPlan:
         return self.meter.new_meter()
 
 
-def preflight(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
-    """Check everything that needs no runner.
+def preflight(
+    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
+) -> list[ExecutionPlan | WattdockError]:
+    """Check every experiment; experiments that load the same model the same way are checked once.
+
+    Returns:
+        For each experiment its plan, or why it cannot run here.
 
     Raises:
-        ConfigError: What was written names something that does not exist.
-        PreflightError: This machine cannot do it.
+        PreflightError: The driver cannot be talked to, or there is no folder for leases.
+    """
+    host = _Host(inventory(), leases.holders())
+    checked: dict[tuple[str, str], ExecutionPlan | WattdockError] = {}
+    for config in experiments:
+        if (key := _shared_key(config)) not in checked:
+            try:
+                checked[key] = _plan(config, host, output_dir=output_dir, home=home)
+            except WattdockError as error:
+                checked[key] = error
+    return [_for_workload(config, checked[_shared_key(config)], host) for config in experiments]
+
+
+def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
+    """Check everything that needs no runner, and decide how the experiment is run.
+
+    Raises:
+        ConfigError: The configuration names something that does not exist.
+        PreflightError: This machine cannot run it.
     """
     find_runner(config.backend)
     check_model(config.model)
@@ -157,29 +170,15 @@ def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | 
     return memory_fit(config, figures, gpus=config.gpus_asked, memory_bytes=memory_bytes, demand=demand)
 
 
-def preflight_each(
-    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
-) -> list[ExecutionPlan | WattdockError]:
-    """Check every experiment; what several of them share is checked once.
-
-    Returns:
-        For each experiment what was decided, or why it cannot run here.
-
-    Raises:
-        PreflightError: As `survey` does.
-    """
-    host = survey()
-    seen: dict[tuple[str, str], ExecutionPlan | WattdockError] = {}
-    for one in experiments:
-        if (key := _checked_key(one)) not in seen:
-            seen[key] = _checked(one, host, output_dir=output_dir, home=home)
-    return [_for_its_workload(one, seen[_checked_key(one)], host) for one in experiments]
+def _shared_key(config: ExperimentConfig) -> tuple[str, str]:
+    """Return a key that is equal for experiments that pass or fail preflight together."""
+    return config.load_key, config.prompts.model_dump_json()
 
 
-def _for_its_workload(
-    config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: Host
+def _for_workload(
+    config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: _Host
 ) -> ExecutionPlan | WattdockError:
-    """What was checked of several experiments, with what only one of them asks of memory."""
+    """Return the plan of one experiment of several that were checked together, with the memory its workload needs."""
     if not isinstance(checked, ExecutionPlan):
         return checked
     try:
@@ -189,25 +188,13 @@ def _for_its_workload(
     return replace(checked, config=config, memory=memory)
 
 
-def _checked_key(config: ExperimentConfig) -> tuple[str, str]:
-    """Return what is equal for experiments that pass or fail preflight together."""
-    return config.load_key, config.prompts.model_dump_json()
-
-
-def _checked(config: ExperimentConfig, host: Host, *, output_dir: Path, home: Path) -> ExecutionPlan | WattdockError:
-    try:
-        return preflight(config, host, output_dir=output_dir, home=home)
-    except WattdockError as error:
-        return error
-
-
-def require_still_free(experiments: Sequence[ExecutionPlan]) -> None:
-    """See, once the leases are held, that nobody came between the first look and now.
+def require_still_free(plans: Sequence[ExecutionPlan]) -> None:
+    """Check, once the leases are held, that nobody has taken a GPU since preflight.
 
     Raises:
-        PreflightError: One of the GPUs chosen is in use; names by whom.
+        PreflightError: A planned GPU is in use; names by whom.
     """
-    chosen = {gpu.uuid for one in experiments for gpu in one.gpus}
+    chosen = {gpu.uuid for plan in plans for gpu in plan.gpus}
     deadline_s = time.monotonic() + TEARDOWN_S
     while chosen:
         found = inventory()

@@ -67,13 +67,13 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
-    from wattdock.checks import ExecutionPlan, preflight_each
+    from wattdock.checks import ExecutionPlan, preflight
     from wattdock.execution import earlier_costs
     from wattdock.host import folders
     from wattdock.reports import print_plan
 
     study = study_of(file, settings)
-    checked = preflight_each(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
+    checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
     if as_json:
         print_json([one.model_dump(mode="json") for one in study.experiments])
     else:

@@ -34,20 +34,20 @@ def doctor(
     quiet: Quiet = False,
 ) -> None:
     """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
-    from wattdock.checks import examine, meter_cards
+    from wattdock.checks import calibrate_meters, examine
     from wattdock.execution import progress_for
     from wattdock.host import folders
-    from wattdock.reports import show_card, show_findings
+    from wattdock.reports import print_checks, show_card
 
     config = study_of(file, settings).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
     if meter:
-        for card in meter_cards(config, home=home, pulses=pulses, say=progress.say):
+        for card in calibrate_meters(config, home=home, pulses=pulses, say=progress.say):
             show_card(card, as_json=as_json)
         return
     with_engine = file is not None or settings["backend"] is not None
-    findings = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say)
-    if not show_findings(findings, as_json=as_json):
+    checks = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say)
+    if not print_checks(checks, as_json=as_json):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 

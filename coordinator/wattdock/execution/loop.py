@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.analysis import Fallback, StudyFacts
-from wattdock.checks import ExecutionPlan, preflight_each, require_still_free
+from wattdock.checks import ExecutionPlan, preflight, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.attempt import Attempt
 from wattdock.execution.breaker import Breaker
@@ -98,7 +98,7 @@ class Run:
         # They would be found on the GPUs.
         self._reaped = _reaped()
         self.ready: list[ExecutionPlan] = []
-        for one in preflight_each(study.experiments, output_dir=output_dir, home=home):
+        for one in preflight(study.experiments, output_dir=output_dir, home=home):
             if not isinstance(one, ExecutionPlan):
                 raise one
             self.ready.append(one)

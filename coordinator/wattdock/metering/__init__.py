@@ -1,12 +1,10 @@
 """metering."""
 
-from wattdock.metering.card import MeterCard, StepLag
-from wattdock.metering.cards import load_cards, store_card, with_cards
+from wattdock.metering.calibration import MeterCard, Pulse, load_cards, with_cards
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import COUNTER_LAG, MAX_GAP_S, MJ_PER_J, POWER_LAG, EnergyCurve, SpanEnergy, span_energy
 from wattdock.metering.excerpt import excerpt
 from wattdock.metering.findings import period_s
-from wattdock.metering.instants import tick_instants
 from wattdock.metering.nvml import NvmlMeter
 from wattdock.metering.protocol import Meter
 from wattdock.metering.timeline import GpuProcess, GpuTimeline, LagModel, Series, Span, Ticks, Timeline, Window
@@ -24,10 +22,10 @@ __all__ = [
     "MeterCard",
     "MeterChoice",
     "NvmlMeter",
+    "Pulse",
     "Series",
     "Span",
     "SpanEnergy",
-    "StepLag",
     "Ticks",
     "Timeline",
     "Window",
@@ -36,7 +34,5 @@ __all__ = [
     "load_cards",
     "period_s",
     "span_energy",
-    "store_card",
-    "tick_instants",
     "with_cards",
 ]

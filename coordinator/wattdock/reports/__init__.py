@@ -2,8 +2,8 @@
 
 from wattdock.reports.agreement import agreement, answers
 from wattdock.reports.cards import show_card
+from wattdock.reports.checks import print_checks
 from wattdock.reports.comparison_table import print_comparison, print_comparison_json
-from wattdock.reports.doctor import show_findings
 from wattdock.reports.estimate import print_answer, print_estimate_comparison, print_known
 from wattdock.reports.figures import draw
 from wattdock.reports.html.page import write_page
@@ -36,6 +36,7 @@ __all__ = [
     "judge",
     "points",
     "print_answer",
+    "print_checks",
     "print_comparison",
     "print_comparison_json",
     "print_estimate_comparison",
@@ -51,7 +52,6 @@ __all__ = [
     "print_windows",
     "settings",
     "show_card",
-    "show_findings",
     "show_gpus",
     "where_apart",
     "write_page",

@@ -9,7 +9,8 @@ import pytest
 
 from wattdock.analysis.energy_schema import GpuProcessSeen
 from wattdock.analysis.procedure_schema import GpuEvidence, Procedure
-from wattdock.checks.audit_sharing import sharing_checks
+from wattdock.checks import audit_record
+from wattdock.checks.check import CHECKS, Subject
 
 
 def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
@@ -25,15 +26,17 @@ def outcome(
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Any]:
-    shown = {one.gpu_uuid: 4 for one in processes if one.own}
+    shown = {process.gpu_uuid: 4 for process in processes if process.own}
     gpus = {uuid: GpuEvidence(process_lists=4, runner_lists=shown.get(uuid, 0)) for uuid in ("GPU-a", "GPU-b")}
-    procedure = Procedure(warm_up=[], drift=[], gpus=gpus)
-    passes = [SimpleNamespace(cpu_others_share=one) for one in cpu_others]
+    passes = [SimpleNamespace(cpu_others_share=share) for share in cpu_others]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
     )
-    return {check.name: check for check in sharing_checks(environment, energy, procedure)}
+    nothing: Any = None
+    subject = Subject(nothing, nothing, environment, energy, Procedure(warm_up=[], drift=[], gpus=gpus))
+    made = [make(subject) for make in CHECKS[audit_record.__name__][-4:]]
+    return {check.name: check for check in made if check}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
-from wattdock.checks import preflight
+from wattdock.checks.preflight import require_still_free
 from wattdock.errors import PreflightError
 from wattdock.host import inventory
 
@@ -23,8 +23,8 @@ def test_who_came_between_the_first_look_and_the_lease_is_named(
 ) -> None:
     """On the GPUs chosen; what runs on others is theirs to run."""
     library = fake_nvml.build(tmp_path)
-    monkeypatch.setattr(preflight, "TEARDOWN_S", 0.0)
-    monkeypatch.setattr(preflight, "TEARDOWN_POLL_S", 0.0)
+    monkeypatch.setattr("wattdock.checks.preflight.TEARDOWN_S", 0.0)
+    monkeypatch.setattr("wattdock.checks.preflight.TEARDOWN_POLL_S", 0.0)
     free, busy = (
         FakeGpu(uuid=fake_nvml.uuid_of(1)),
         FakeGpu(uuid=fake_nvml.uuid_of(2), processes=(FakeProcess(os.getpid()),)),
@@ -33,6 +33,6 @@ def test_who_came_between_the_first_look_and_the_lease_is_named(
         first, second = inventory().gpus
         on_first: Any = SimpleNamespace(gpus=(first,))
         on_both: Any = SimpleNamespace(gpus=(first, second))
-        preflight.require_still_free([on_first])
+        require_still_free([on_first])
         with pytest.raises(PreflightError, match=rf"GPU 1: process {os.getpid()} "):
-            preflight.require_still_free([on_first, on_both])
+            require_still_free([on_first, on_both])

@@ -1,4 +1,4 @@
-"""What the doctor makes of GPUs, over the stand-in for the driver's library."""
+"""What doctor says of GPUs, over the stand-in for the driver's library."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
-from wattdock.checks.doctor.gpus import counter_findings, driver_finding, gpu_findings, link_findings
+from wattdock.checks.doctor import bandwidth_check, link_gb_s
+from wattdock.checks.doctor_gpus import counter_check, driver_check, gpu_checks, group_checks
 from wattdock.host import inventory
+from wattdock.host.gpu import Link
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.checks.doctor.finding import Finding
+    from wattdock.analysis.result_schema import Check
     from wattdock.host import GpuInventory
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
@@ -30,19 +32,19 @@ def seen(library: Path, *gpus: FakeGpu, init_error: int = 0) -> GpuInventory:
         return inventory()
 
 
-def bad(findings: list[Finding]) -> dict[str, str]:
-    """Status by name of what is not ok; each of them says what to do."""
-    wrong: dict[str, str] = {one.name: one.status for one in findings if one.status != "ok"}
-    assert all(one.advice for one in findings if one.name in wrong)
+def bad(checks: list[Check]) -> dict[str, str]:
+    """Status by name of the checks that do not pass; each says what to do."""
+    wrong: dict[str, str] = {check.name: check.status for check in checks if check.status != "pass"}
+    assert all(check.remedy for check in checks if check.name in wrong)
     return wrong
 
 
-def test_a_gpu_as_it_should_be_has_only_ok_lines(library: Path) -> None:
+def test_a_gpu_as_it_should_be_has_only_checks_that_pass(library: Path) -> None:
     """An idle H200 at its own limit."""
     found = seen(library, FakeGpu())
-    assert driver_finding(found).status == "ok"
-    assert driver_finding(found).value == "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU"
-    assert bad(list(gpu_findings(found.gpus[0], found))) == {}
+    assert driver_check(found).status == "pass"
+    assert driver_check(found).figure == "580.159.03, NVML 13.580.159.03, CUDA up to 13.0, 1 GPU"
+    assert bad(list(gpu_checks(found.gpus[0], found))) == {}
 
 
 @pytest.mark.parametrize(
@@ -64,14 +66,14 @@ def test_a_gpu_as_it_should_be_has_only_ok_lines(library: Path) -> None:
 def test_what_spoils_or_colours_a_measurement_is_found(library: Path, gpu: FakeGpu, wrong: dict[str, str]) -> None:
     """Each by its own line, and nothing else."""
     found = seen(library, gpu)
-    assert bad(list(gpu_findings(found.gpus[0], found))) == wrong
+    assert bad(list(gpu_checks(found.gpus[0], found))) == wrong
 
 
 def test_no_driver_means_no_energy(library: Path) -> None:
     """The reason is the driver's own."""
-    finding = driver_finding(seen(library, init_error=9))
-    assert finding.status == "fail"
-    assert "no NVIDIA driver is loaded" in finding.value
+    check = driver_check(seen(library, init_error=9))
+    assert check.status == "fail"
+    assert "no NVIDIA driver is loaded" in check.figure
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,8 @@ def test_no_driver_means_no_energy(library: Path) -> None:
     [
         ((FakeGpu(uuid=ONE, nvlink_peers=(1,) * 18), FakeGpu(uuid=TWO, nvlink_peers=(0,) * 18, numa_node=1)), {}),
         ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO)), {}),
-        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, numa_node=1)), {"GPU 0-1 link": "warn", "peer access": "warn"}),
-        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, name="NVIDIA L4")), {"models": "warn"}),
+        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, numa_node=1)), {"GPU group": "warn", "peer access": "warn"}),
+        ((FakeGpu(uuid=ONE), FakeGpu(uuid=TWO, name="NVIDIA L4")), {"GPU group": "warn"}),
         (
             tuple(FakeGpu(uuid=uuid, name="NVIDIA GeForce RTX 5090", compute_major=12) for uuid in (ONE, TWO)),
             {"tensor parallelism": "warn"},
@@ -91,13 +93,13 @@ def test_no_driver_means_no_energy(library: Path) -> None:
 def test_links_that_make_a_bad_group_are_found(library: Path, gpus: tuple[FakeGpu, ...], wrong: dict[str, str]) -> None:
     """Slow ways, missing peer access, mixed models, and what is known not to work."""
     found = seen(library, *gpus)
-    assert bad(list(link_findings(found.gpus, found))) == wrong
+    assert bad(list(group_checks(found.gpus, found))) == wrong
 
 
 @pytest.mark.parametrize(
     ("period_s", "busy", "source", "status"),
     [
-        (0.1, 0.1, "counter", "ok"),
+        (0.1, 0.1, "counter", "pass"),
         (2.0, 0.1, "counter", "warn"),
         (0.1, 0.7, "counter", "warn"),
         (None, 0.1, "counter", "fail"),
@@ -117,6 +119,37 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
         period_s=period_s,
         busy_fraction=busy,
     )
-    [finding] = counter_findings(found.gpus, Timeline("nvml", 0, 1, {ONE: gpu}))
-    assert (finding.name, finding.status) == ("GPU 0 energy counter", status)
-    assert ("one read takes 4.5 ms (longest 9.0)" in finding.value) == (status != "fail")
+    check = counter_check(found.gpus[0], Timeline("nvml", 0, 1, {ONE: gpu}))
+    assert (check.name, check.status) == ("GPU 0 energy counter", status)
+    assert ("one read takes 4.5 ms (longest 9.0)" in check.figure) == (status != "fail")
+
+
+NV18 = Link(a="a", b="b", nvlinks=18, path="SYS", peer_access=True)
+SYS = Link(a="a", b="c", nvlinks=0, path="SYS", peer_access=True)
+
+
+@pytest.mark.parametrize(
+    ("links", "version", "pcie", "expected"),
+    [
+        ([NV18], "4.0", (5, 16), 450),
+        ([NV18], None, (5, 16), None),
+        ([SYS], None, (5, 16), 63),
+        ([NV18, SYS], "4.0", (4, 16), 31.5),
+        ([SYS], None, (None, None), None),
+        ([], "4.0", (5, 16), None),
+    ],
+)
+def test_a_group_is_as_fast_as_its_slowest_link(
+    links: list[Link], version: str | None, pcie: tuple[int | None, int | None], expected: float | None
+) -> None:
+    """18 links of NVLink 4 carry 450 GB/s one way, 16 lanes of PCIe 5 carry 63."""
+    assert link_gb_s(links, version, pcie) == (None if expected is None else pytest.approx(expected, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "status"),
+    [("361 GB/s", 450.0, "pass"), ("31 GB/s", 450.0, "warn"), ("31 GB/s", None, "pass")],
+)
+def test_a_bandwidth_far_below_the_links_own_is_a_warning(value: str, expected: float | None, status: str) -> None:
+    """Peer access was off, or NVLink was down."""
+    assert bandwidth_check(value, expected).status == status

@@ -1,4 +1,4 @@
-"""What the doctor makes of folders, CPUs and engines."""
+"""What doctor says of folders, CPUs and container engines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.checks.doctor.containers import container_findings, runtime_finding
-from wattdock.checks.doctor.machine import governor_finding, machine_findings
+from wattdock.checks.doctor_machine import container_checks, governor, machine_checks, runtime_check
 from wattdock.host.leases import Wanted, held
 
 if TYPE_CHECKING:
@@ -16,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("governors", "status"), [(["performance"] * 2, "ok"), (["performance", "powersave"], "warn"), ([], "ok")]
+    ("governors", "status"), [(["performance"] * 2, "pass"), (["performance", "powersave"], "warn"), ([], "pass")]
 )
 def test_a_governor_that_slows_the_host_is_found(tmp_path: Path, governors: list[str], status: str) -> None:
     """On any one of the CPUs; a virtual machine does not tell."""
-    for number, governor in enumerate(governors):
+    for number, name in enumerate(governors):
         folder = tmp_path / f"cpu/cpu{number}/cpufreq"
         folder.mkdir(parents=True)
-        (folder / "scaling_governor").write_text(governor + "\n")
-    assert governor_finding(tmp_path).status == status
+        (folder / "scaling_governor").write_text(name + "\n")
+    assert governor(tmp_path).status == status
 
 
 def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,16 +32,15 @@ def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WATTDOCK_HOME", str(tmp_path / "home"))
     (tmp_path / "file").touch()
     with held(Wanted(("GPU-a",), "gpus", "theirs"), lambda line: None):
-        found = {one.name: one for one in machine_findings(tmp_path / "file" / "results", os.environ)}
+        found = {check.name: check for check in machine_checks(tmp_path / "file" / "results", os.environ)}
     assert found["leases"].status == "warn"
-    assert "GPU-a by " in found["leases"].value
+    assert "GPU-a by " in found["leases"].figure
     assert found["results folder"].status == "fail"
-    assert "choose another folder with --output-dir" in found["results folder"].advice
-    assert found["models and caches"].status in ("ok", "warn")
+    assert "choose another folder with --output-dir" in str(found["results folder"].remedy)
+    assert found["models and caches"].status in ("pass", "warn")
     assert {
         "sockets",
         "shared memory",
-        "Python",
         "CPU load",
         "CPU governor",
         "clock source",
@@ -54,19 +52,19 @@ def test_a_lease_folder_of_one_user_only_is_a_warning(tmp_path: Path, monkeypatc
     """Others could not see what is measured."""
     (tmp_path / "mine").mkdir(mode=0o755)
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "mine"))
-    found = {one.name: one for one in machine_findings(tmp_path, os.environ)}
+    found = {check.name: check for check in machine_checks(tmp_path, os.environ)}
     assert found["leases"].status == "warn"
-    assert f"chmod 1777 {tmp_path / 'mine'}" in found["leases"].advice
+    assert f"chmod 1777 {tmp_path / 'mine'}" in str(found["leases"].remedy)
 
 
 def test_containers_that_cannot_be_had_are_a_warning_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend runs as a process then."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    [finding] = container_findings("pytorch", gpus=True)
-    assert (finding.status, finding.value) == ("warn", "no Docker engine answers at unix:///nowhere/docker.sock")
+    [check] = container_checks("pytorch", gpus=True)
+    assert (check.status, check.figure) == ("warn", "no Docker engine answers at unix:///nowhere/docker.sock")
 
 
-@pytest.mark.parametrize(("runtimes", "status"), [(("nvidia", "runc"), "ok"), (("runc",), "warn")])
+@pytest.mark.parametrize(("runtimes", "status"), [(("nvidia", "runc"), "pass"), (("runc",), "warn")])
 def test_an_engine_without_nvidia_s_runtime_cannot_show_gpus(runtimes: tuple[str, ...], status: str) -> None:
     """With the command that mends it."""
-    assert runtime_finding(runtimes).status == status
+    assert runtime_check(runtimes).status == status

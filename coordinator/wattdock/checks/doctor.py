@@ -1,0 +1,189 @@
+"""Look at everything that a measurement rests on; the one place that knows all of doctor's checks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.checks.check import failed, passed, refused, warned
+from wattdock.checks.doctor_gpus import counter_check, driver_check, gpu_checks, group_checks
+from wattdock.checks.doctor_machine import container_checks, machine_checks
+from wattdock.checks.preflight import preflight
+from wattdock.errors import PreflightError, WattdockError
+from wattdock.host import choose_gpus, inventory, leases
+from wattdock.launch import LaunchSpec
+from wattdock.metering import NvmlMeter
+from wattdock.runner import RunnerClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from wattdock.analysis import Check
+    from wattdock.checks.preflight import ExecutionPlan
+    from wattdock.config import ExperimentConfig
+    from wattdock.host import Gpu, GpuInventory, Link
+
+RECORDED_S = 2.0
+DIAGNOSE_S = 300.0
+# What a runner calls the figure that links are judged by; its value begins with GB/s.
+BUS_BANDWIDTH = "all-reduce"
+# Of what the links carry in one direction; large all-reduces reach 70 to 90 % where nothing is wrong.
+LEAST_SHARE = 0.5
+# Source: NVIDIA's data sheets, GB/s of one link in one direction.
+NVLINK_GB_S = {"1.0": 20.0, "2.0": 25.0, "2.2": 25.0, "3.0": 25.0, "3.1": 25.0, "4.0": 25.0, "5.0": 50.0}
+# Source: PCI-SIG, GB/s of one lane in one direction after encoding.
+PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+def examine(
+    config: ExperimentConfig, *, output_dir: Path, home: Path, with_engine: bool, say: Callable[[str], None]
+) -> Iterable[Check]:
+    """Yield every check, as soon as its outcome is known.
+
+    Args:
+        config: Which backend, which GPUs, how to start it.
+        with_engine: Start the backend's runner and ask it too.
+    """
+    has_gpus = False
+    try:
+        found = inventory()
+    except PreflightError as error:
+        yield refused("driver", error, "see that nvidia-smi works on this host")
+    else:
+        has_gpus = bool(found.gpus)
+        yield driver_check(found)
+        yield from _gpus(config, found)
+    yield from machine_checks(output_dir, os.environ)
+    yield from container_checks(config.backend, gpus=has_gpus)
+    if with_engine:
+        try:
+            [plan] = preflight([config], output_dir=output_dir, home=home)
+            if isinstance(plan, WattdockError):
+                raise plan
+            yield from _engine(plan, say)
+        except WattdockError as error:
+            yield refused(config.backend, error)
+
+
+def named_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
+    """Return the GPUs that a configuration names; all where it names none."""
+    if not isinstance(config.gpus, list):
+        return found.gpus
+    return [gpu for gpu in found.gpus if gpu.index in config.gpus or gpu.uuid in config.gpus]
+
+
+def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Check]:
+    for lost in found.unreadable:
+        yield failed("GPU lost", lost, "reset it or restart the machine; dmesg names the Xid")
+    gpus = named_gpus(config, found)
+    for wanted in config.gpus if isinstance(config.gpus, list) else ():
+        if not any(wanted in (gpu.index, gpu.uuid) for gpu in found.gpus):
+            yield failed(f"GPU {wanted}", "there is none", "wattdock gpus lists those that are here")
+    chosen: Sequence[Gpu] = gpus
+    if gpus and not isinstance(config.gpus, list) and config.accelerator != "cpu":
+        choice, chosen = _chosen(config, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        yield choice
+    for gpu in gpus:
+        yield from _softened(gpu_checks(gpu, found), used=gpu in chosen)
+    yield from group_checks(gpus, found)
+    if gpus:
+        meter = NvmlMeter()
+        meter.start()
+        time.sleep(RECORDED_S)
+        timeline = meter.stop()
+        for gpu in gpus:
+            yield from _softened([counter_check(gpu, timeline)], used=gpu in chosen)
+
+
+def _chosen(config: ExperimentConfig, found: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
+    """Which GPUs a measurement here would choose; all of them count where it would choose none."""
+    try:
+        chosen = choose_gpus(config, found, visible=visible)
+    except PreflightError as error:
+        return refused("GPUs chosen", error), found.gpus
+    if not chosen:
+        remedy = "unset CUDA_VISIBLE_DEVICES, or name in it what is here"
+        return failed("GPUs chosen", f"none: CUDA_VISIBLE_DEVICES={visible}", remedy), found.gpus
+    return passed("GPUs chosen", f"{', '.join(str(gpu.index) for gpu in chosen)}, as free; others with --gpus"), chosen
+
+
+def _softened(checks: Iterable[Check], *, used: bool) -> Iterable[Check]:
+    """Failures of a GPU that a measurement here would not choose become warnings."""
+    soften = {"status": "warn"}
+    return (check.model_copy(update=soften) if check.status == "fail" and not used else check for check in checks)
+
+
+def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
+    """What the backend's runner says, started as for a measurement and holding its leases.
+
+    Raises:
+        WattdockError: The leases cannot be had, or the runner cannot be started or asked.
+    """
+    config = plan.config
+    wanted = leases.Wanted(plan.lease_names, config.exclusive, "doctor", config.wait_s)
+    with ExitStack() as stack:
+        lease_fds = stack.enter_context(leases.held(wanted, say))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        launcher = stack.enter_context(plan.launcher(say))
+        spec = LaunchSpec(
+            backend=config.backend,
+            runner_dir=plan.runner_dir,
+            log_path=folder / "runner.log",
+            gpu_indices=tuple(gpu.index for gpu in plan.gpus),
+            gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
+            labels={"experiment": "doctor"},
+            lease_fds=lease_fds,
+        )
+        client = stack.enter_context(RunnerClient(stack.enter_context(launcher.launch(spec))))
+        described = client.wait_ready(config.timeouts.launch_s)
+        yield passed(config.backend, f"{described.framework} {described.framework_version}")
+        trip_ns = client.check_clock().round_trip_ns
+        yield passed("runner's clock", f"the host's, to within {trip_ns / 1e6:.2f} ms")
+        for found in client.diagnose(DIAGNOSE_S):
+            if found.name == BUS_BANDWIDTH and found.status == "ok":
+                yield bandwidth_check(found.value, _expected_gb_s(plan))
+            elif found.status == "ok":
+                yield passed(found.name, found.value)
+            else:
+                yield (failed if found.status == "fail" else warned)(found.name, found.value, found.advice)
+    if len(plan.gpus) == 1 < len(plan.inventory.gpus):
+        yield passed(BUS_BANDWIDTH, f"not timed: the runner had GPU {plan.gpus[0].index} alone; --gpus names several")
+
+
+def _expected_gb_s(plan: ExecutionPlan) -> float | None:
+    first, links = plan.gpus[0], plan.inventory.links_among({gpu.uuid for gpu in plan.gpus})
+    return link_gb_s(links, first.nvlink_version, (first.pcie_generation_max, first.pcie_width_max))
+
+
+def link_gb_s(links: Sequence[Link], nvlink_version: str | None, pcie: tuple[int | None, int | None]) -> float | None:
+    """Return what the slowest of some links carries in one direction, GB/s; None where that is not known."""
+    if not links:
+        return None
+    slowest = min(links, key=lambda link: link.rank)
+    if slowest.nvlinks:
+        per_link = NVLINK_GB_S.get(nvlink_version or "")
+        return None if per_link is None else slowest.nvlinks * per_link
+    generation, width = pcie
+    lane = PCIE_LANE_GB_S.get(generation or 0)
+    return None if lane is None or width is None else lane * width
+
+
+def bandwidth_check(value: str, expected_gb_s: float | None) -> Check:
+    """Return what a timed all-reduce says of the links.
+
+    Args:
+        value: Begins with the bus bandwidth in GB/s.
+        expected_gb_s: What the slowest link carries in one direction.
+    """
+    if expected_gb_s is None:
+        return passed(BUS_BANDWIDTH, f"{value}; what the links carry is not known")
+    share = float(value.split()[0]) / expected_gb_s
+    seen = f"{value}, {share:.0%} of the {expected_gb_s:.0f} GB/s that the slowest link carries one way"
+    if share < LEAST_SHARE:
+        remedy = "look at NCCL_DEBUG=INFO for the path it took; peer access or NVLink may be off"
+        return warned(BUS_BANDWIDTH, seen, remedy)
+    return passed(BUS_BANDWIDTH, seen)

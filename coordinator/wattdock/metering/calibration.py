@@ -1,0 +1,301 @@
+"""Calibrate an energy counter: what load pulses show of it, and the card of it that later results cite.
+
+A card comes from a timeline and the instants at which the load really began and ended. Must not know: engines,
+hardware, who makes the load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from math import hypot, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import ValidationError
+
+from wattdock.clock import NS_PER_S
+from wattdock.errors import StoreError
+from wattdock.files import write_whole
+from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, EnergyCurve
+from wattdock.metering.instants import tick_instants
+from wattdock.metering.timeline import LagModel, MeterEvent
+from wattdock.text import json_text
+from wattdock.values import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from wattdock.host import Gpu
+    from wattdock.metering.timeline import GpuTimeline, Ticks, Timeline
+
+# Fewer pulses do not fill a period's phases. A counter that does not add up, or that still moves a period after a
+# step, has no single lag.
+MIN_PULSES, MAX_ADDITIVITY, MAX_SMOOTHING_PERIODS = 100, 0.005, 1.0
+# Where the counter's course is taken from, before and after a step, in seconds from it.
+BEFORE_S, AFTER_S = (-0.45, -0.02), (0.12, 0.55)
+MIN_STEP_W = 50.0
+# Right after the step against later, as a share of the step.
+OVERSHOOT_SHARE = 0.05
+# Closer to a level than this share of the step is on it.
+LEVEL_SHARE = 0.1
+MIN_STEPS = 10
+
+
+class StepLag(Stored):
+    """How far the counter trails one kind of load step.
+
+    Attributes:
+        overshoot: Power right after the step exceeded what followed, which makes the step look early: this kind is left
+            out of the card's lag.
+    """
+
+    kind: str
+    steps: int
+    mean_s: float
+    standard_deviation_s: float
+    overshoot: bool
+
+
+class MeterCard(Stored):
+    """One GPU's energy counter, from load pulses made by another process at random phases.
+
+    Attributes:
+        period_s, period_std_s: Between changes of the counter.
+        read_median_s, read_p99_s: Length of one call.
+        lag_s, lag_std_s: Mean over the kinds of steps without overshoot, and its standard uncertainty.
+        smoothing_periods: Mean number of periods, after the one that holds a step, that still lie between the two
+            levels: 0 for a counter that shows a step at once.
+        additivity: Sum of the pulses' and gaps' energies, one by one, ÷ the counter's own difference over all − 1.
+    """
+
+    gpu_uuid: str
+    gpu_name: str
+    driver_version: str | None
+    measured_utc: str
+    pulses: int
+    period_s: float
+    period_std_s: float
+    read_median_s: float
+    read_p99_s: float
+    lag_s: float | None
+    lag_std_s: float | None
+    steps: list[StepLag]
+    smoothing_periods: float | None
+    additivity: float | None
+
+    @classmethod
+    def from_pulses(cls, gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, measured_utc: str) -> MeterCard:
+        """Return what load pulses show of the counter of the GPU `info`, whose timeline is `gpu`."""
+        ticks = gpu.ticks
+        intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
+        reads_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
+        steps = _step_lags(gpu, pulses)
+        lag = _combined([step for step in steps if not step.overshoot and step.steps >= MIN_STEPS])
+        return cls(
+            gpu_uuid=gpu.uuid,
+            gpu_name=info.name,
+            driver_version=info.driver_version,
+            measured_utc=measured_utc,
+            pulses=len(pulses),
+            period_s=float(np.median(intervals_s)),
+            period_std_s=float(np.std(intervals_s)),
+            read_median_s=float(np.median(reads_s)),
+            read_p99_s=float(np.quantile(reads_s, 0.99)),
+            lag_s=lag.mean_s if lag else None,
+            lag_std_s=lag.std_s if lag else None,
+            steps=steps,
+            smoothing_periods=_smoothing(ticks, pulses),
+            additivity=_additivity(gpu, pulses),
+        )
+
+    def store(self, home: Path) -> Path:
+        """Keep the card under `home`, WATTDOCK_HOME, in place of an older one of this GPU; return its file.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        file = _file(self.gpu_uuid, home)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, f"{json_text(self, indent=2)}\n".encode())
+        except OSError as error:
+            raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
+        return file
+
+    @property
+    def doubt(self) -> str | None:
+        """Why results do not take their lag from this card; None where they do."""
+        if self.lag_s is None or self.lag_std_s is None:
+            return "it has no lag"
+        if self.pulses < MIN_PULSES:
+            return f"it has {self.pulses} pulses, fewer than {MIN_PULSES}"
+        if self.additivity is None or abs(self.additivity) > MAX_ADDITIVITY:
+            told = "unknown" if self.additivity is None else f"{self.additivity:+.2%}"
+            return f"its additivity is {told}, not within {MAX_ADDITIVITY:.1%}"
+        if self.smoothing_periods is None or self.smoothing_periods >= MAX_SMOOTHING_PERIODS:
+            told = "unknown" if self.smoothing_periods is None else f"{self.smoothing_periods:.2f} periods"
+            return f"its smoothing is {told}, not below {MAX_SMOOTHING_PERIODS:g}"
+        return None
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """One stretch of load: when it began on an idle GPU, and when the device had drained; ns."""
+
+    kind: str
+    on_ns: int
+    off_ns: int
+
+
+def apparent_lag_s(ticks: Ticks, step_ns: int) -> float | None:
+    """Return where the counter's courses before and after a step meet, in s after it; None without a clear step."""
+    at_s, _, _ = tick_instants(ticks, step_ns)
+    energy_j = (ticks.energy_mj - ticks.energy_mj[0]) / MJ_PER_J
+    lines = []
+    for low_s, high_s in (BEFORE_S, AFTER_S):
+        inside = (at_s > low_s) & (at_s < high_s)
+        if np.count_nonzero(inside) < 3:
+            return None
+        lines.append(np.polyfit(at_s[inside], energy_j[inside], 1))
+    (slope_a, level_a), (slope_b, level_b) = lines
+    return None if abs(slope_a - slope_b) < MIN_STEP_W else float((level_a - level_b) / (slope_b - slope_a))
+
+
+def _step_lags(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> list[StepLag]:
+    instants: dict[str, list[int]] = {}
+    for pulse in pulses:
+        instants.setdefault(f"{pulse.kind} on", []).append(pulse.on_ns)
+        instants.setdefault(f"{pulse.kind} off", []).append(pulse.off_ns)
+    found = []
+    for kind, steps_ns in instants.items():
+        lags_s = [lag_s for at_ns in steps_ns if (lag_s := apparent_lag_s(gpu.ticks, at_ns)) is not None]
+        if len(lags_s) > 1:
+            overshoot = _overshoots(gpu.ticks, steps_ns)
+            mean_s, std_s = float(np.mean(lags_s)), float(np.std(lags_s, ddof=1))
+            found.append(
+                StepLag(kind=kind, steps=len(lags_s), mean_s=mean_s, standard_deviation_s=std_s, overshoot=overshoot)
+            )
+    return found
+
+
+def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
+    """Whether power right after a kind of step exceeds what follows, on average over the steps.
+
+    "Right after" is the first interval between counter changes that begins after the step.
+    """
+    at_ns, energy_j = ticks.after_start_ns, ticks.energy_mj / MJ_PER_J
+    shares = []
+    for step_ns in steps_ns:
+        first = int(np.searchsorted(at_ns, step_ns))
+        if not 4 <= first < len(at_ns) - 4:
+            continue
+        before_w, early_w, late_w = (
+            (energy_j[end] - energy_j[start]) / (at_ns[end] - at_ns[start]) * NS_PER_S
+            for start, end in ((first - 4, first - 1), (first, first + 1), (first + 2, first + 4))
+        )
+        if abs(late_w - before_w) >= MIN_STEP_W:
+            shares.append((early_w - late_w) / (late_w - before_w))
+    return bool(shares) and float(np.mean(shares)) > OVERSHOOT_SHARE
+
+
+def _combined(steps: Sequence[StepLag]) -> LagModel | None:
+    """Mean over kinds of steps; its uncertainty from the spread between kinds and within them.
+
+    The spread between kinds is that of the assumed lag where there is one kind only.
+    """
+    if not steps:
+        return None
+    means_s = [one.mean_s for one in steps]
+    within_s = sqrt(sum(one.standard_deviation_s**2 / one.steps for one in steps)) / len(steps)
+    between_s = float(np.std(means_s, ddof=1)) if len(means_s) > 1 else COUNTER_LAG.std_s
+    return LagModel(mean_s=float(np.mean(means_s)), std_s=hypot(within_s, between_s))
+
+
+def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:
+    """Mean number of periods after the one with the step whose power is at neither level."""
+    at_ns, power_w = (
+        ticks.after_start_ns,
+        np.diff(ticks.energy_mj) / np.diff(ticks.after_start_ns) * NS_PER_S / MJ_PER_J,
+    )
+    counts = []
+    for step_ns in (one for pulse in pulses for one in (pulse.on_ns, pulse.off_ns)):
+        own = int(np.searchsorted(at_ns, step_ns)) - 1
+        if own < 3 or own + 5 > len(power_w):
+            continue
+        before_w, after_w = float(np.median(power_w[own - 3 : own])), float(np.median(power_w[own + 2 : own + 5]))
+        if abs(after_w - before_w) < MIN_STEP_W:
+            continue
+        off_level = np.abs(power_w[own + 1 : own + 4] - after_w) > LEVEL_SHARE * abs(after_w - before_w)
+        counts.append(int(np.count_nonzero(off_level)))
+    return float(np.mean(counts)) if counts else None
+
+
+def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
+    """Sum of the energies of all pulses and gaps ÷ the counter's difference from the first pulse to the last − 1."""
+    if len(pulses) < 2:
+        return None
+    edges_ns = [edge for pulse in pulses for edge in (pulse.on_ns, pulse.off_ns)]
+    curve = EnergyCurve(gpu)
+    parts = [curve.between(a, b).energy_j for a, b in itertools.pairwise(edges_ns)]
+    first, last = np.searchsorted(gpu.ticks.after_end_ns, [edges_ns[0], edges_ns[-1]]) - 1
+    whole_j = float(gpu.ticks.energy_mj[last] - gpu.ticks.energy_mj[first]) / MJ_PER_J
+    known = [part for part in parts if part is not None]
+    return sum(known) / whole_j - 1 if len(known) == len(parts) and whole_j else None
+
+
+def load_cards(uuids: Sequence[str], *, home: Path, progress: Callable[[str], None]) -> dict[str, MeterCard]:
+    """Return the cards of these GPUs by UUID; an unreadable card is reported to `progress` and left out."""
+    cards = {}
+    for uuid in uuids:
+        if not (file := _file(uuid, home)).exists():
+            continue
+        try:
+            cards[uuid] = MeterCard.model_validate_json(file.read_bytes())
+        except (OSError, ValidationError) as error:
+            progress(f"{file} cannot be read ({type(error).__name__}); make a new one with wattdock doctor --meter")
+    return cards
+
+
+def with_cards(timeline: Timeline, gpus: Sequence[Gpu], *, home: Path, progress: Callable[[str], None]) -> Timeline:
+    """Return `timeline` with each GPU's lag from its card, where it has one, in place of the assumed lag.
+
+    A card that does not fit its GPU is reported to `progress` and added to the GPU's events.
+
+    Args:
+        gpus: The GPUs of this host now.
+    """
+    cards = load_cards(list(timeline.gpus), home=home, progress=progress)
+    infos = {gpu.uuid: gpu for gpu in gpus}
+    seen = {}
+    for uuid, gpu in timeline.gpus.items():
+        card = cards.get(uuid)
+        if card and (why := card.doubt or _of_another(card, infos.get(uuid))):
+            message = f"card of {card.measured_utc} not used, the lag is assumed: {why}; see wattdock doctor --meter"
+            progress(f"{uuid}: {message}")
+            event = MeterEvent(timeline.start_ns, "card_unused", message)
+            seen[uuid] = dataclasses.replace(gpu, events=(*gpu.events, event))
+        else:
+            seen[uuid] = _with_card(gpu, card)
+    return dataclasses.replace(timeline, gpus=seen)
+
+
+def _of_another(card: MeterCard, gpu: Gpu | None) -> str | None:
+    """Why a card does not describe this GPU under this driver; None where it does."""
+    if gpu is None or gpu.driver_version is None:
+        return "GPU model or driver is unknown"
+    made, here = f"{card.gpu_name}, driver {card.driver_version}", f"{gpu.name}, driver {gpu.driver_version}"
+    return None if made == here else f"it was made on {made}, and this is {here}"
+
+
+def _with_card(gpu: GpuTimeline, card: MeterCard | None) -> GpuTimeline:
+    """Return the timeline that takes its lag from a card, where that has one."""
+    if card is None or card.lag_s is None or card.lag_std_s is None:
+        return gpu
+    return dataclasses.replace(gpu, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
+
+
+def _file(uuid: str, home: Path) -> Path:
+    return home / "meter-cards" / f"{uuid}.json"
