@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_who_came_between_the_first_look_and_the_lease_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_came_between_the_first_look_and_the_lease_is_named(tmp_path: Path) -> None:
     """On the GPUs chosen; what runs on others is theirs to run."""
     library = fake_nvml.build(tmp_path)
-    monkeypatch.setattr("wattdock.checks.preflight.TEARDOWN_S", 0.0)
-    monkeypatch.setattr("wattdock.checks.preflight.TEARDOWN_POLL_S", 0.0)
     free, busy = (
         FakeGpu(uuid=fake_nvml.uuid_of(1)),
         FakeGpu(uuid=fake_nvml.uuid_of(2), processes=(FakeProcess(os.getpid()),)),
@@ -35,4 +31,4 @@ def test_who_came_between_the_first_look_and_the_lease_is_named(
         on_both: Any = SimpleNamespace(gpus=(first, second))
         require_still_free([on_first])
         with pytest.raises(PreflightError, match=rf"GPU 1: process {os.getpid()} "):
-            require_still_free([on_first, on_both])
+            require_still_free([on_first, on_both], patience_s=0)

@@ -188,14 +188,17 @@ def _for_workload(
     return replace(checked, config=config, memory=memory)
 
 
-def require_still_free(plans: Sequence[ExecutionPlan]) -> None:
+def require_still_free(plans: Sequence[ExecutionPlan], *, patience_s: float = TEARDOWN_S) -> None:
     """Check, once the leases are held, that nobody has taken a GPU since preflight.
+
+    Args:
+        patience_s: How long to wait for a GPU to become free again.
 
     Raises:
         PreflightError: A planned GPU is in use; names by whom.
     """
     chosen = {gpu.uuid for plan in plans for gpu in plan.gpus}
-    deadline_s = time.monotonic() + TEARDOWN_S
+    deadline_s = time.monotonic() + patience_s
     while chosen:
         found = inventory()
         occupied = [
