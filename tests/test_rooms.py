@@ -27,7 +27,6 @@ WIDER_DOORS = {
     "launch": 13,
     "launch.images": 23,
     "metering": 26,
-    "publish": 13,
     "records": 19,
     "reports": 32,
     "store": 24,

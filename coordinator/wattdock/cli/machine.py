@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wattdock.cli.options import NOTHING, RESULTS, Json, OutputDir, Quiet
-from wattdock.cli.settings import File, Settings, study_of, takes_settings
+from wattdock.cli.options import NOTHING, RESULTS, File, Json, OutputDir, Quiet, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode, WattdockError
 
 

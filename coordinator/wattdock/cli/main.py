@@ -1,4 +1,4 @@
-"""The `wattdock` command: its commands, and their exit codes; each command's arguments stand in `commands/`."""
+"""The `wattdock` command: its commands, and their exit codes; each group of commands has a file beside this one."""
 
 import errno
 import os
@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from wattdock.cli.bundle import app as bundle_app
-from wattdock.cli.compare import compare
-from wattdock.cli.ending import end_unheard, fail, ignore_interrupts, reader_is_gone
+from wattdock.cli.bundles import app as bundle_app
+from wattdock.cli.bundles import reproduce
 from wattdock.cli.estimate import estimate
+from wattdock.cli.exits import end_unheard, fail, ignore_interrupts, reader_is_gone
 from wattdock.cli.experiments import plan, run
 from wattdock.cli.images import app as images_app
 from wattdock.cli.machine import doctor, gpus, reap
-from wattdock.cli.plot import plot
-from wattdock.cli.report import report
-from wattdock.cli.reproduce import reproduce
+from wattdock.cli.reports import compare, plot, report, scaling
 from wattdock.cli.results import app as results_app
-from wattdock.cli.scaling import scaling
-from wattdock.cli.show import show
+from wattdock.cli.results import show
 from wattdock.errors import ExitCode, WattdockError
 
 if TYPE_CHECKING:

@@ -1,24 +1,23 @@
-"""publish."""
+"""Results handed to others: one file with everything behind a figure, checked byte by byte, and measured again.
 
-from wattdock.publish.create import Wishes, create
-from wattdock.publish.print_bundle import print_bundle, print_created, print_verified
-from wattdock.publish.print_reproduction import print_comparisons
-from wattdock.publish.reproduce import Local, Reproduction, prepare
-from wattdock.publish.reproduction import Comparison
-from wattdock.publish.verify import opened, opener, verify
+In: stored results, the lock file of images, meter cards; or somebody's bundle.
+Out: a tar file whose bytes follow from its content; a `Bundle` whose files are those it was made with; a
+`Reproduction`, which says of each experiment whether it came out the same within a margin.
+Must not know: the command line; how runners are started or metered. Nothing in a bundle is executed.
+"""
+
+from wattdock.publish.bundle import Bundle, open_bundle
+from wattdock.publish.create import BundleOptions, CreatedBundle, create_bundle, results_table
+from wattdock.publish.reproduce import LocalChoices, Reproduction, prepare_reproduction
 
 __all__ = [
-    "Comparison",
-    "Local",
+    "Bundle",
+    "BundleOptions",
+    "CreatedBundle",
+    "LocalChoices",
     "Reproduction",
-    "Wishes",
-    "create",
-    "opened",
-    "opener",
-    "prepare",
-    "print_bundle",
-    "print_comparisons",
-    "print_created",
-    "print_verified",
-    "verify",
+    "create_bundle",
+    "open_bundle",
+    "prepare_reproduction",
+    "results_table",
 ]

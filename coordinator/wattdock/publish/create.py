@@ -1,223 +1,380 @@
-"""Make a bundle: stage its files, describe them, hash them, and give the whole its name at once."""
+"""Make a bundle: gather the files of results, describe them, hash them, and write one tar file.
+
+Results are bundled as they are stored, byte for byte. Logs stay out unless they are asked for, and a file that holds
+what looks like a key or a password is refused. Names of users, folders and hosts are not replaced; where this machine's
+stand is told.
+"""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import json
 import os
+import platform
+import re
 import tempfile
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wattdock import __version__
+import yaml
+
+from wattdock.analysis import BOUNDARY_STATEMENT
+from wattdock.config import NOT_IDENTITY
 from wattdock.errors import ConfigError, StoreError
-from wattdock.host import Machine
-from wattdock.launch.images import lock_path, lock_sha256
-from wattdock.publish.archive import write_tar
-from wattdock.publish.identity import own_names
-from wattdock.publish.manifest import (
+from wattdock.execution import JOURNAL, STUDIES
+from wattdock.inputs import BUNDLED, SYNTHETIC
+from wattdock.launch.images import lock_path
+from wattdock.publish.bundle import (
+    CARDS,
     CITATION,
     LOCK,
     MANIFEST,
+    PROMPTS,
     README,
     RESULTS,
-    SAFE_PART,
     STUDY,
     SUMS,
-    BundleManifest,
-    Code,
-    Replaced,
-    bundled,
-    sums_text,
+    Content,
+    Manifest,
+    is_safe,
+    pack,
+    sums_of,
 )
-from wattdock.publish.redaction import Private
-from wattdock.publish.sources import gather
-from wattdock.publish.staging import copy_lock, redactor_for, stage
-from wattdock.publish.study_file import study_document, study_text
-from wattdock.publish.texts import citation, readme
-from wattdock.publish.verify import opener
-from wattdock.store import chosen_rows, load_result
+from wattdock.reports import points, write_table
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.publish.redaction import Redactor
-    from wattdock.publish.sources import Sources
+    from wattdock.store import Row
 
-TAR = ".tar"
+TAR, LOG_SUFFIX = ".tar", ".log"
+TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
+SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
+# Shorter values are no secrets, and stand in every text.
+SECRET_CHARACTERS = 6
+# What services give out as keys, credentials in an address, and settings that are called a secret.
+SECRET_SHAPES = re.compile(
+    r"""\b(?:hf_[A-Za-z0-9]{20,} |sk-[A-Za-z0-9_-]{20,} |gh[pousr]_[A-Za-z0-9]{30,} |github_pat_[A-Za-z0-9_]{30,}
+        |glpat-[A-Za-z0-9_-]{16,} |AKIA[0-9A-Z]{16}\b |nvapi-[A-Za-z0-9_-]{20,} |xox[abprs]-[A-Za-z0-9-]{10,}
+        |eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})
+    |-----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----
+    |://[^/\s:@]+:[^/\s@]+@
+    |(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}
+    |(?i:\b[a-z_]*(?:password|passwd|secret|api_?key|access_token|auth_token|hf_token)\b\\*["']?\s*[=:]\s*\\*["']?)
+     (?!null\b|None\b)[^\s"',;}]{6,}
+    """,
+    re.VERBOSE,
+)
+NAMELESS = "the authors of this measurement"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class BundleOptions:
     """What a person asks of a bundle.
 
     Attributes:
         title: For people; the bundle's name unless given.
-        authors: As in "Family, Given", or one name each.
-        keep_names: Leave users, home folders and hosts as they are; secrets go all the same.
-        more_names: Further words to replace.
-        with_prompts: Take files of prompts in.
-        lock: The lock file of images; None takes the one in use, docker/images.lock of this checkout.
+        authors: "Family, Given", or one name each.
+        logs: Take the runners' logs in.
+        prompts: Take files of prompts in.
+        lock: The lock file of images; None takes the one in use.
     """
 
     title: str | None = None
     authors: tuple[str, ...] = ()
-    keep_names: bool = False
-    more_names: tuple[str, ...] = ()
-    with_prompts: bool = True
+    logs: bool = False
+    prompts: bool = True
     lock: Path | None = None
 
 
 @dataclass(frozen=True)
-class Created:
+class CreatedBundle:
     """A new bundle.
 
     Attributes:
         digest: SHA-256 of its SHA256SUMS: what to print in a paper to pin all of it.
+        named: Files in which this user's name or home folder, or this machine's name, stands.
     """
 
     path: Path
-    manifest: BundleManifest
+    manifest: Manifest
     digest: str
+    named: tuple[str, ...]
 
 
-def create(named: Sequence[str], out: Path | None, wishes: Wishes, *, output_dir: Path, home: Path) -> Created:
-    """Bundle the results that `named` means.
+@dataclass
+class _Gathered:
+    """Files by their name in the bundle, and what the manifest says of them."""
+
+    files: dict[str, Content] = field(default_factory=dict)
+    studies: list[str] = field(default_factory=list)
+    prompts: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
+def create_bundle(rows: Sequence[Row], out: Path | None, options: BundleOptions, *, home: Path) -> CreatedBundle:
+    """Bundle stored results.
 
     Args:
-        named: As `report` takes them: result folders, folders of them, studies, bundles.
-        out: A name that ends in .tar makes a tar file, any other a folder; None makes NAME.tar in the current folder.
-        output_dir: Where a study that is named by its id lies.
-        home: WATTDOCK_HOME.
+        out: A new file that ends in .tar; None makes wattdock-NAME.tar in the current folder.
+        home: WATTDOCK_HOME, for meter cards.
 
     Raises:
-        ConfigError: The name cannot be one, or something private cannot be replaced.
-        StoreError: A result cannot be read, or the bundle cannot be written; nothing is left of it.
+        ConfigError: A name cannot be one in a bundle, or a file holds a secret.
+        StoreError: A file cannot be read, or the bundle cannot be written; nothing is left of it.
     """
-    with ExitStack() as unpacked:
-        rows = chosen_rows(named, output_dir, opener(unpacked))
-        sources = gather(rows, home=home, with_prompts=wishes.with_prompts)
-        words = {Private("user", word) for word in wishes.more_names}
-        redactor = redactor_for(sources, own_names() | words, keep_names=wishes.keep_names)
-        # A study's name, and so its folder's, may hold one.
-        sources = sources.renamed(redactor.text)
-        out = out or Path(f"wattdock-{_natural_name(sources)}{TAR}")
-        if not SAFE_PART.fullmatch(name := out.name.removesuffix(TAR)):
-            raise ConfigError(f"{name!r} cannot be a bundle's name; use letters, digits, . _ - only")
-        with _room_beside(out) as folder:
-            stage(sources, folder, redactor)
-            _stage_lock(wishes.lock, sources, folder)
-            manifest = _describe(folder, name, sources, redactor, wishes)
-            digests = hashes(folder)
-            _write(folder / SUMS, sums_text(digests))
-            _place(folder, [*digests, SUMS], out)
-    return Created(out, manifest, hashlib.sha256(sums_text(digests).encode()).hexdigest())
+    rows = sorted(rows, key=lambda row: row.folder.resolve().name)
+    try:
+        gathered = _gather(rows, options, home)
+        out = out or Path(f"wattdock-{(gathered.studies or [rows[0].folder.resolve().name])[0]}{TAR}")
+        if out.suffix != TAR or not is_safe(out.stem):
+            raise ConfigError(f"{out.name!r} cannot be a bundle's name; use letters, digits, . _ - and end it in {TAR}")
+        if unsafe := [name for name in gathered.files if not is_safe(name)]:
+            raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle; use letters, digits, . _ - only")
+        texts = {name: _text(content) for name, content in gathered.files.items() if Path(name).suffix in TEXT_SUFFIXES}
+        _refuse_secrets(gathered.files, texts)
+        manifest = _describe(rows, out.stem, gathered, options)
+        sums = sums_of(gathered.files).encode()
+        _write(gathered.files | {SUMS: sums}, out)
+    except OSError as error:
+        raise StoreError(f"{error.filename or out}: {error.strerror or error}; see its owner and free space") from error
+    own = _own_names()
+    named = tuple(name for name, text in texts.items() if any(word in text for word in own))
+    return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), named)
 
 
-def hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below `folder`, by name."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): _sha256(path) for path in files}
+def results_table(rows: Sequence[Row]) -> str:
+    """Return results as a Markdown table for people."""
+    with tempfile.TemporaryDirectory() as room:
+        file = Path(room, "table.md")
+        write_table(points(rows), file)
+        return file.read_text(encoding="utf-8")
 
 
-def _natural_name(sources: Sources) -> str:
-    names = sources.studies or sorted(sources.results)
-    return names[0] if len(names) == 1 else f"{names[-1]}-and-{len(names) - 1}-more"
+def _gather(rows: Sequence[Row], options: BundleOptions, home: Path) -> _Gathered:
+    """Find results' files, their studies' journals, the cards of their meters, their prompts, and the lock of images."""
+    gathered = _Gathered()
+    for row in rows:
+        folder = row.folder.resolve()
+        place = f"{RESULTS}/{folder.name}"
+        if any(name.startswith(f"{place}/") for name in gathered.files):
+            raise ConfigError(f"two results are called {folder.name}; bundle them apart")
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(folder)
+            hidden = any(part.startswith(".") for part in inside.parts)
+            if path.is_file() and not hidden and (options.logs or path.suffix != LOG_SUFFIX):
+                gathered.files[f"{place}/{inside}"] = path
+        study = row.result.study.study_id if row.result.study else None
+        if study and study not in gathered.studies and (file := folder.parent / STUDIES / study / JOURNAL).is_file():
+            gathered.studies.append(study)
+            gathered.files[f"{RESULTS}/{STUDIES}/{study}/{JOURNAL}"] = file
+        _gather_cards(row.result, gathered, home)
+        _gather_prompts(row.result, gathered, wanted=options.prompts)
+    _gather_lock(options.lock, rows, gathered)
+    gathered.missing = [*dict.fromkeys(gathered.missing)]
+    return gathered
 
 
-def _stage_lock(given: Path | None, sources: Sources, folder: Path) -> None:
-    """Copy the lock of images, and note where results were measured under another, which nothing here can bring."""
+def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> None:
+    meters = result.energy.meter if result.energy else {}
+    for uuid, card in ((uuid, meter.card) for uuid, meter in meters.items() if meter.card):
+        file = home / "meter-cards" / f"{uuid}.json"
+        if file.is_file() and card in file.read_text(encoding="utf-8", errors="replace"):
+            gathered.files[f"{CARDS}/{uuid}.json"] = file
+        else:
+            gathered.missing.append(f"the card of {uuid}'s energy counter of {card} is not on this machine")
+
+
+def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool) -> None:
+    seen = result.environment
+    if seen is None or seen.dataset in (None, BUNDLED, SYNTHETIC) or not seen.dataset_sha256:
+        return
+    digest, path = seen.dataset_sha256, Path(seen.dataset).expanduser()
+    if why := _why_not(path, digest) if wanted else "was left out":
+        gathered.missing.append(f"the file of prompts with SHA-256 {digest} {why}; nothing can be run again without it")
+        return
+    gathered.prompts[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
+    gathered.files[gathered.prompts[digest]] = path
+
+
+def _why_not(path: Path, digest: str) -> str | None:
+    """Return why a file with this SHA-256 cannot be had; None where it can."""
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if found == digest else "has changed"
+
+
+def _gather_lock(given: Path | None, rows: Sequence[Row], gathered: _Gathered) -> None:
     path = given or lock_path()
     if given and not path.is_file():
         raise ConfigError(f"--lock {given}: is not there")
-    found = None
     if path.is_file():
-        copy_lock(path, folder / LOCK)
-        found = lock_sha256(folder / LOCK)
-    else:
-        sources.missing.append("no lock file of images was there")
-    inside = [one.environment.container for one in sources.results.values() if one.environment]
-    for wanted in sorted({one.lock_sha256 for one in inside if one and one.lock_sha256} - {found}):
-        sources.missing.append(f"the lock of images that results were measured under (SHA-256 {wanted}): see --lock")
+        gathered.files[LOCK] = path.read_bytes()
+    containers = [row.result.environment.container for row in rows if row.result.environment]
+    wanted = {container.lock_sha256 for container in containers if container and container.lock_sha256}
+    for digest in sorted(wanted - {_lock_digest(gathered)}):
+        gathered.missing.append(f"the lock of images with SHA-256 {digest}, under which results were measured: --lock")
 
 
-def _describe(folder: Path, name: str, sources: Sources, redactor: Redactor, wishes: Wishes) -> BundleManifest:
-    """Write what describes the files, from the results as they stand in the bundle."""
-    results = {one: load_result(folder / RESULTS / one) for one in sources.results}
-    title = wishes.title or name
-    manifest = _manifest(name, title, sources, results, redactor, keep_names=wishes.keep_names)
-    _write(folder / STUDY, study_text(study_document(name, results, sources.prompt_files)))
-    _write(folder / README, readme(manifest, title, has_lock=(folder / LOCK).is_file()))
-    _write(folder / CITATION, citation(manifest, title, wishes.authors))
-    _write(folder / MANIFEST, json_text(manifest, indent=2, ascii_only=False) + "\n")
+def _lock_digest(gathered: _Gathered) -> str | None:
+    lock = gathered.files.get(LOCK)
+    return hashlib.sha256(lock).hexdigest() if isinstance(lock, bytes) else None
+
+
+def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
+    values = {value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)}
+    secrets = [value for value in values if len(value) >= SECRET_CHARACTERS]
+    for name, text in texts.items():
+        if SECRET_SHAPES.search(text) or any(secret in text or json.dumps(secret)[1:-1] in text for secret in secrets):
+            where = files[name] if isinstance(files[name], Path) else name
+            raise ConfigError(f"{where} holds what looks like a key or password; results are never changed: leave it out")
+
+
+def _own_names() -> list[str]:
+    """Return this user's name and home folder and this machine's name, where they are not everybody's."""
+    names = {getpass.getuser(), str(Path.home()), platform.node()}
+    return [name for name in names if len(name) > 2 and name not in ("root", "/root", "localhost")]  # noqa: PLR2004
+
+
+def _text(content: Content) -> str:
+    raw = content if isinstance(content, bytes) else content.read_bytes()
+    return raw.decode("utf-8", errors="replace")
+
+
+def _describe(rows: Sequence[Row], name: str, gathered: _Gathered, options: BundleOptions) -> Manifest:
+    """Add study.yaml, the manifest, README.md and CITATION.cff to the files."""
+    positions: dict[str, int] = {}
+    experiments: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        settings = _settings(row.result, gathered.prompts, _lock_digest(gathered))
+        identity = json.dumps({key: settings[key] for key in settings if key not in NOT_IDENTITY}, sort_keys=True)
+        experiments.setdefault(identity, settings)
+        positions[row.folder.resolve().name] = [*experiments].index(identity)
+    title = options.title or name
+    manifest = Manifest(
+        name=name,
+        title=title,
+        results=positions,
+        studies=gathered.studies,
+        prompts=gathered.prompts,
+        missing=gathered.missing,
+    )
+    study = {"name": name, "experiments": list(experiments.values())}
+    gathered.files |= {
+        STUDY: yaml.safe_dump(study, sort_keys=False).encode(),
+        MANIFEST: (json_text(manifest, indent=2, ascii_only=False) + "\n").encode(),
+        README: _readme(manifest, rows).encode(),
+        CITATION: _citation(title, options.authors, _code(rows)).encode(),
+    }
     return manifest
 
 
-def _manifest(
-    name: str,
-    title: str,
-    sources: Sources,
-    results: dict[str, ExperimentResult],
-    redactor: Redactor,
-    *,
-    keep_names: bool,
-) -> BundleManifest:
-    missing = [redactor.text(line) for line in sources.missing]
-    kinds = redactor.kinds
-    here = Machine.here()
-    return BundleManifest(
-        name=name,
-        title=title,
-        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        code=Code(version=__version__, commit=here.wattdock_commit, dirty=here.wattdock_dirty),
-        results=[bundled(folder, one) for folder, one in results.items()],
-        studies=sources.studies,
-        prompt_files=sources.prompt_files,
-        missing=missing,
-        names_kept=keep_names,
-        replaced=[Replaced(kind=kinds[one], stand_in=one, times=redactor.times[one]) for one in kinds],
-    )
+def _settings(result: ExperimentResult, prompts: dict[str, str], lock: str | None) -> dict[str, Any]:
+    """Return a result's settings with what "auto" meant when it ran: model commit, image, GPUs, launcher, accelerator.
+
+    An interpreter's path is left out, and GPUs by index or UUID become their number.
+    """
+    settings: dict[str, Any] = {key: value for key, value in result.config.items() if key != "runner_python"}
+    if isinstance(settings.get("gpus"), list):
+        settings["gpus"] = {"count": len(settings["gpus"])}
+    seen = result.environment
+    if seen is None:
+        return settings
+    if seen.model.kind == "hub" and seen.model.revision:
+        settings["model"] = settings["model"] | {"revision": seen.model.revision}
+    if place := prompts.get(seen.dataset_sha256 or ""):
+        given = settings["workload"]["prompts"] | {"source": place}
+        settings["workload"] = settings["workload"] | {"prompts": given}
+    settings |= {"accelerator": "cuda" if seen.gpu_count else "cpu", "launcher": seen.launcher}
+    if not seen.gpu_count:
+        settings["gpus"] = "auto"
+    if inside := seen.container:
+        locked = inside.locked and inside.lock_sha256 == lock
+        image = None if locked else inside.locked_digest or seen.image_digest or inside.image
+        settings["container"] = settings.get("container", {}) | {"image": image, "locked": locked}
+    return settings
 
 
-@contextmanager
-def _room_beside(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `out`, which goes in any case."""
-    if not out.absolute().parent.is_dir():
+def _code(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    """Return version and commit of every wattdock that measured; "" where no commit is known."""
+    seen = [row.result.environment for row in rows if row.result.environment]
+    return sorted({(one.wattdock_version, one.wattdock_commit or "") for one in seen})
+
+
+def _readme(manifest: Manifest, rows: Sequence[Row]) -> str:
+    code = " and ".join(f"wattdock {version}{commit and f' at commit {commit}'}" for version, commit in _code(rows))
+    return f"""# {manifest.title}
+
+Energy of LLM inference, measured with {code or "wattdock"}.
+
+{results_table(rows)}
+Boundary of energy: {BOUNDARY_STATEMENT}
+
+## Check it, and run it again
+
+```
+wattdock bundle verify {manifest.name}.tar
+wattdock reproduce {manifest.name}.tar    # on a machine with the same GPUs
+```
+
+Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes without wattdock.
+
+## What is in it
+
+- `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them
+- `{RESULTS}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
+- `{PROMPTS}/`, `{CARDS}/`, `{LOCK}`: files of prompts, what is known of each energy counter, images by digest, where there are any
+- `{MANIFEST}`, `{CITATION}`: what programs read
+
+{"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""
+
+
+def _citation(title: str, authors: Sequence[str], code: Sequence[tuple[str, str]]) -> str:
+    """Return CITATION.cff.
+
+    Source: Citation File Format 1.2.0.
+    """
+    software = [
+        {"type": "software", "title": "wattdock", "authors": [{"name": "The wattdock authors"}], "version": version}
+        | ({"commit": commit} if commit else {})
+        for version, commit in code
+    ]
+    document = {
+        "cff-version": "1.2.0",
+        "message": "If you use these measurements, please cite them.",
+        "title": title,
+        "type": "dataset",
+        "authors": [_author(name) for name in authors or (NAMELESS,)],
+    } | ({"references": software} if software else {})
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _author(name: str) -> dict[str, str]:
+    family, comma, given = (part.strip() for part in name.partition(","))
+    return {"family-names": family, "given-names": given} if comma else {"name": name}
+
+
+def _write(files: dict[str, Content], out: Path) -> None:
+    """Give the bundle its name once it is whole; nothing is overwritten."""
+    parent = out.absolute().parent
+    if not parent.is_dir():
         raise StoreError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
     if out.exists():
         raise StoreError(f"{out} is there already; bundles are never overwritten: choose another name with --output")
-    parent = out.absolute().parent
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=parent, ignore_cleanup_errors=True) as room:
-            folder = Path(room, "bundle")
-            folder.mkdir()
-            yield folder
+            partial = Path(room, out.name)
+            with partial.open("wb") as file:
+                pack(files, file, top=out.stem)
+                file.flush()
+                os.fsync(file.fileno())
+            # Unlike a rename, a link does not replace what has come there meanwhile.
+            out.hardlink_to(partial)
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error
-
-
-def _place(folder: Path, names: Sequence[str], out: Path) -> None:
-    """Give the bundle its final name; nobody sees half of it."""
-    if out.suffix != TAR:
-        folder.rename(out)
-        return
-    partial = folder.parent / out.name
-    with partial.open("wb") as file:
-        write_tar(folder, sorted(names), file, top=out.name.removesuffix(TAR), at_s=int(datetime.now(UTC).timestamp()))
-        file.flush()
-        os.fsync(file.fileno())
-    # Unlike a rename, a link does not replace what has come there meanwhile.
-    out.hardlink_to(partial)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Measure a bundle's experiments again on this machine, and compare.
+"""Measure a bundle's study again on this machine, and say whether it came out the same.
 
 A bundle is somebody else's: of its settings, no interpreter, no local folder and no model's own code is used unless
 this machine's user says so.
@@ -9,34 +9,28 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from wattdock.config import ExperimentConfig, Study, without_duplicates
+from wattdock.analysis import ENERGY, SPEED, equivalence, restart_values
+from wattdock.config import ExperimentConfig, Study, read_yaml
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import Run
 from wattdock.host import inventory
-from wattdock.inputs import check_folder, sampled_revision
-from wattdock.launch.images import SETTING, lock_sha256
-from wattdock.publish.manifest import LOCK, RESULTS, label_of
-from wattdock.publish.reproduction import Comparison, compared, settings_here, token_comparison
-from wattdock.publish.study_file import pinned_settings
-from wattdock.reports import answers
-from wattdock.store import REQUESTS, load_result
+from wattdock.inputs import BUNDLED, SYNTHETIC, check_folder, sampled_revision
+from wattdock.launch.images import SETTING
+from wattdock.publish.bundle import LOCK, STUDY
+from wattdock.reports import agreement, compare
+from wattdock.store import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import ExperimentResult
-    from wattdock.checks import ExecutionPlan
-    from wattdock.execution import Progress, Stored
-    from wattdock.publish.manifest import BundledResult
-    from wattdock.publish.reproduction import Ids, Place
-    from wattdock.publish.verify import Verified
+    from wattdock.analysis import ExperimentResult, Verdict
+    from wattdock.publish.bundle import Bundle
+    from wattdock.reports import Comparison
 
 INSTEAD = (
     "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
@@ -44,7 +38,7 @@ INSTEAD = (
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalChoices:
     """What only this machine's user can say.
 
     Attributes:
@@ -59,203 +53,210 @@ class Local:
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """An experiment of the bundle, and what it is here."""
-
-    bundled: BundledResult
-    before: ExperimentResult
-    config: ExperimentConfig
-
-
-@dataclass
-class Reproduction:
-    """The experiments of an opened bundle, checked, and measured by `measure`.
+class ReproducedExperiment:
+    """Whether one of a bundle's experiments came out the same.
 
     Attributes:
-        skipped: A line for each result of the bundle that is not measured again.
+        folder, reproduced: Result folders, in the bundle and here; None for an experiment that was not measured.
+        quantity: Joules per output token where the bundle has them, else output tokens per second.
+        relative: Ratio of the geometric means over restarts, here ÷ bundle, − 1.
+        interval90: 90 % interval of `relative`.
+        reason: Why it is undecided, where it is.
+        tokens: How far both generated the same token ids, in words.
     """
 
-    folder: Path
-    pairs: tuple[_Pair, ...]
+    label: str
+    folder: str
+    reproduced: str | None
+    quantity: str
+    verdict: Verdict
+    relative: float | None = None
+    interval90: tuple[float | None, float | None] | None = None
+    reason: str | None = None
+    tokens: str | None = None
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A bundle's experiments, checked and ready to be measured by `run`.
+
+    Attributes:
+        bundled: The bundle's whole results, under the settings that they are measured with here.
+        skipped: A line for each result that is not measured again.
+    """
+
+    bundled: tuple[Row, ...]
     run: Run
     skipped: tuple[str, ...]
 
-    def measure(self, progress: Progress) -> None:
-        """Measure; raises what `Run.measure` raises."""
-        for line in self.skipped:
-            progress.say(line)
-        self.run.measure(progress)
+    def comparison(self) -> Comparison:
+        """Return how everything measured so far differs from the bundle, and in what else it does."""
+        return compare(self.bundled, [Row(stored.folder, stored.result) for stored in self.run.stored])
 
-    def comparisons(self, *, margin: float) -> list[Comparison]:
-        """Return each experiment beside what was measured of it so far."""
-        measured = {one.result.experiment_id: one for one in self.run.stored}
-        return [self._comparison(pair, measured.get(pair.config.experiment_id), margin) for pair in self.pairs]
+    def verdicts(self, *, margin: float) -> list[ReproducedExperiment]:
+        """Return of each experiment whether it came out the same.
 
-    def _comparison(self, pair: _Pair, now: Stored | None, margin: float) -> Comparison:
-        label, folder = pair.bundled.label, pair.bundled.folder
-        if now is None:
-            reason = "it was not measured; go on with --resume"
-            return Comparison(
-                label=label, folder=folder, reproduced=None, verdict="undecided", reason=reason, margin=margin
-            )
-        tokens = token_comparison(
-            pair.before, now.result, _output_ids(self.folder / RESULTS / folder), _output_ids(now.folder)
-        )
-        folders = (folder, str(now.folder))
-        return compared(label, pair.before, now.result, folders=folders, tokens=tokens, margin=margin)
+        Args:
+            margin: 0.05 for 5 %: the ratio must lie between 1 ÷ 1.05 and 1.05.
+        """
+        measured = {stored.result.experiment_id: Row(stored.folder, stored.result) for stored in self.run.stored}
+        return [_verdict(row, measured.get(row.result.experiment_id), margin) for row in self.bundled]
 
 
-def prepare(
-    folder: Path, verified: Verified, local: Local, *, output_dir: Path, home: Path, resume: bool
+def prepare_reproduction(
+    bundle: Bundle, local: LocalChoices, *, output_dir: Path, home: Path, resume: bool
 ) -> Reproduction:
     """Return what can be measured again, everything checked that needs no runner.
 
     Args:
-        folder: The files of a bundle that was verified.
         home: WATTDOCK_HOME; files of prompts are kept below it.
         resume: Go on with a reproduction that was begun.
 
     Raises:
         ConfigError: Something in the bundle needs the user's word first.
         PreflightError: This machine has not its GPUs, images or model; nothing was started.
-        StoreError: The bundle's results cannot be read, or none of them is whole.
+        StoreError: The bundle's results or study cannot be read, or no result is whole.
     """
-    pairs: list[tuple[BundledResult, ExperimentResult]] = []
-    skipped: list[str] = []
-    for one in verified.manifest.results:
-        before = load_result(folder / RESULTS / one.folder)
-        if before.status != "ok" or before.environment is None:
-            skipped.append(f"{one.label} is not measured again: it is {before.status} in the bundle")
-        else:
-            pairs.append((one, before))
-    if not pairs:
-        raise StoreError(f"{verified.manifest.name} holds no experiment that was measured whole; nothing to reproduce")
-    _require_gpus([before for _, before in pairs])
-    prompt_files = {
-        digest: str(_kept(folder / name, home / "prompts" / f"{digest}.jsonl"))
-        for digest, name in verified.manifest.prompt_files.items()
-    }
-    lock = _kept_lock(folder / LOCK, home)
-    ready = tuple(_Pair(one, before, _config(before, local, prompt_files, lock)) for one, before in pairs)
-    experiments, _ = without_duplicates([one.config for one in ready])
-    study = Study(name=f"reproduce {verified.manifest.name}", experiments=experiments)
-    with _lock_in_use(lock if any(one.config.container.locked for one in ready) else None):
-        run = Run(study, output_dir=output_dir, home=home, resume=resume)
-    _require_same_gpus(ready, run.ready)
-    return Reproduction(folder, ready, run, tuple(skipped))
+    rows = bundle.results()
+    whole = [row for row in rows if row.result.status == "ok" and row.result.environment]
+    if not whole:
+        raise StoreError(f"{bundle.manifest.name} holds no experiment that was measured whole; nothing to reproduce")
+    skipped = tuple(
+        f"{_label(row.result)} is not measured again: it is {row.result.status} in the bundle"
+        for row in rows
+        if row not in whole
+    )
+    _require_gpus([row.result for row in whole])
+    written = _experiments(bundle)
+    bundled, configs = [], {}
+    for row in whole:
+        config = _config_here(written[bundle.manifest.results[row.folder.name]], row.result, bundle, local, home)
+        configs[config.experiment_id] = config
+        # Paired with what is measured here by these settings, which say what "auto" was.
+        here = {"experiment_id": config.experiment_id, "config": config.model_dump(mode="json")}
+        bundled.append(replace(row, result=row.result.model_copy(update=here)))
+    if any(config.container.locked for config in configs.values()):
+        os.environ[SETTING] = str(bundle.folder / LOCK)
+    study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
+    return Reproduction(tuple(bundled), Run(study, output_dir=output_dir, home=home, resume=resume), skipped)
 
 
-def _require_gpus(results: Sequence[ExperimentResult]) -> None:
+def _verdict(row: Row, now: Row | None, margin: float) -> ReproducedExperiment:
+    before = restart_values(row.result)
+    quantity = ENERGY if before.get(ENERGY) else SPEED
+    undecided = ReproducedExperiment(_label(row.result), row.folder.name, None, quantity, "undecided")
+    if now is None:
+        return replace(undecided, reason="it was not measured; go on with --resume")
+    undecided = replace(undecided, reproduced=str(now.folder), tokens=_tokens(row.folder, now.folder))
+    if now.result.status != "ok":
+        message = now.result.error.message if now.result.error else "no error is stored"
+        return replace(undecided, reason=f"{now.result.status} here: {message}")
+    old, new = before.get(quantity, []), restart_values(now.result).get(quantity, [])
+    if not old or not new:
+        return replace(undecided, reason=f"{quantity} was not measured {'here' if old else 'in the bundle'}")
+    if min(*old, *new) <= 0:
+        return replace(undecided, reason=f"{quantity} of a restart is 0 or less, so there is no ratio")
+    found = equivalence(old, new, margin=margin)
+    interval = (found.low, found.high)
+    return replace(
+        undecided, verdict=found.verdict, relative=found.relative, interval90=interval, reason=found.reason
+    )
+
+
+def _tokens(before: Path, now: Path) -> str:
+    try:
+        found = agreement(before, now)
+    except (ConfigError, StoreError) as error:
+        return f"token ids were not compared: {error}"
+    return f"{found.identical} of {found.requests} requests gave equal token ids"
+
+
+def _label(result: ExperimentResult) -> str:
+    return str(result.config.get("name") or f"{result.config['backend']} batch {result.config['workload']['batch_size']}")
+
+
+def _require_gpus(results: list[ExperimentResult]) -> None:
     """See first of all that the GPUs are here: nothing else matters without them."""
     wanted: Counter[str] = Counter()
     for result in results:
         wanted |= Counter(result.environment.gpu_names if result.environment else ())
-    if not wanted:
-        return
     found = inventory()
     here = Counter(gpu.name for gpu in found.gpus)
     if wanted - here:
-        seen = _counted(here) or f"no GPU ({found.reason})"
-        raise PreflightError(f"the bundle was measured on {_counted(wanted)}; this machine has {seen}; {INSTEAD}")
+        seen = _counts(here) or f"no GPU ({found.reason})"
+        raise PreflightError(f"the bundle was measured on {_counts(wanted)}; this machine has {seen}; {INSTEAD}")
 
 
-def _require_same_gpus(pairs: Sequence[_Pair], ready: Sequence[ExecutionPlan]) -> None:
-    """See that the GPUs that were chosen are of the model wanted, on a machine with several."""
-    chosen = {one.config.experiment_id: [gpu.name for gpu in one.gpus] for one in ready}
-    for pair in pairs:
-        names = pair.before.environment.gpu_names if pair.before.environment else []
-        here = chosen[pair.config.experiment_id]
-        if names and not set(here) <= set(names):
-            wanted, got = _counted(Counter(names)), _counted(Counter(here))
-            raise PreflightError(f"{pair.bundled.label} was measured on {wanted}; here it would be on {got}; {INSTEAD}")
-
-
-def _counted(names: Counter[str]) -> str:
+def _counts(names: Counter[str]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in sorted(names.items()))
 
 
-def _config(
-    before: ExperimentResult, local: Local, prompt_files: dict[str, str], lock: Path | None
+def _experiments(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return what study.yaml holds of each experiment, one for each position that the manifest names."""
+    study = read_yaml(bundle.folder / STUDY)[0]
+    experiments = study.get("experiments") if isinstance(study, dict) else None
+    count = 1 + max(bundle.manifest.results.values())
+    if not isinstance(experiments, list) or len(experiments) != count or not all(map(_is_whole, experiments)):
+        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments; wattdock did not write it so")
+    return experiments
+
+
+def _is_whole(settings: object) -> bool:
+    parts = [settings.get("model"), settings.get("workload")] if isinstance(settings, dict) else [None]
+    return all(isinstance(part, dict) for part in parts)
+
+
+def _config_here(
+    written: dict[str, Any], before: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
 ) -> ExperimentConfig:
-    known = None if lock is None else lock_sha256(lock)
-    settings = settings_here(pinned_settings(before, prompt_files), before, lock_sha256=known)
-    settings["model"] = _model(settings["model"], before, local)
-    _require_prompts(settings, before, prompt_files)
-    if local.runner_python:
-        settings |= {"runner_python": str(local.runner_python)}
+    """Return an experiment of study.yaml as it is measured here."""
+    prompts = dict(written["workload"].get("prompts") or {})
+    if prompts.get("source") not in (None, BUNDLED, SYNTHETIC):
+        prompts["source"] = str(_kept_prompts(str(prompts["source"]), before, bundle, home))
+    here = {
+        "runner_python": str(local.runner_python) if local.runner_python else None,
+        "model": _model(written["model"], before, local),
+        "workload": written["workload"] | {"prompts": prompts},
+    }
     try:
-        return ExperimentConfig.model_validate(settings)
+        return ExperimentConfig.model_validate(written | here)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise ConfigError(
-            f"{label_of(before.config)}: {where}: {problem['msg']}: this wattdock does not know that setting; "
-            f"the bundle was made with {before.environment.wattdock_version if before.environment else 'another'}"
-        ) from error
+        version = before.environment.wattdock_version if before.environment else "another version"
+        said = f"{_label(before)}: {where}: {problem['msg']}: this wattdock does not know that setting"
+        raise ConfigError(f"{said}; the bundle was measured with {version}") from error
 
 
-def _model(model: dict[str, Any], before: ExperimentResult, local: Local) -> dict[str, Any]:
-    label = label_of(before.config)
+def _model(model: dict[str, Any], before: ExperimentResult, local: LocalChoices) -> dict[str, Any]:
+    label = _label(before)
     if model.get("trust_remote_code") and not local.trust_remote_code:
         raise ConfigError(f"{label} runs the model's own code; read it, then allow it with --trust-remote-code")
-    if model.get("path") is None:
+    if model.get("path") is None or before.environment is None:
         return model
-    name = before.environment.model.name if before.environment else "?"
+    seen = before.environment.model
     if local.model_folder is None:
-        raise PreflightError(f"{label} used a local folder of weights, {name!r}: say where it is with --model-folder")
+        raise PreflightError(
+            f"{label} used a local folder of weights, {seen.name!r}: say where it is with --model-folder"
+        )
     folder = local.model_folder.expanduser().absolute()
     check_folder(folder)
-    revision = before.environment.model.revision if before.environment else None
-    if revision and (found := sampled_revision(folder)) != revision:
-        raise PreflightError(f"--model-folder {folder}: is {found}, the bundle's {name!r} is {revision}; find that one")
+    if seen.revision and (found := sampled_revision(folder)) != seen.revision:
+        raise PreflightError(
+            f"--model-folder {folder}: is {found}, the bundle's {seen.name!r} is {seen.revision}; find that one"
+        )
     return model | {"path": str(folder)}
 
 
-def _require_prompts(settings: dict[str, Any], before: ExperimentResult, prompt_files: dict[str, str]) -> None:
-    source = settings["workload"]["prompts"].get("source")
-    if source in (None, "bundled", "synthetic") or source in prompt_files.values():
-        return
-    digest = before.environment.dataset_sha256 if before.environment else None
-    raise PreflightError(
-        f"{label_of(before.config)} took prompts from a file with SHA-256 {digest}, which is not in the bundle; "
-        "ask its authors"
-    )
-
-
-def _kept_lock(path: Path, home: Path) -> Path | None:
-    return _kept(path, home / "locks" / f"{lock_sha256(path)}.lock") if path.is_file() else None
-
-
-def _kept(path: Path, target: Path) -> Path:
-    """Copy a file of the bundle to where it outlives an unpacked one, named by its content."""
+def _kept_prompts(source: str, before: ExperimentResult, bundle: Bundle, home: Path) -> Path:
+    """Copy a file of prompts to where it outlives an unpacked bundle, named by its content."""
+    digest = next((digest for digest, name in bundle.manifest.prompts.items() if name == source), None)
+    if digest is None:
+        raise PreflightError(f"{_label(before)} took prompts from a file that is not in the bundle; ask its authors")
+    target = home / "prompts" / f"{digest}.jsonl"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        shutil.copyfile(bundle.folder / source, target)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
     return target
-
-
-@contextmanager
-def _lock_in_use(lock: Path | None) -> Iterator[None]:
-    """Let images be looked up in the bundle's lock, as with that environment variable, while they are."""
-    if lock is None:
-        yield
-        return
-    before = os.environ.get(SETTING)
-    os.environ[SETTING] = str(lock)
-    try:
-        yield
-    except PreflightError as error:
-        raise PreflightError(f"{error} (the bundle's lock: {SETTING}={lock})") from error
-    finally:
-        if before is None:
-            del os.environ[SETTING]
-        else:
-            os.environ[SETTING] = before
-
-
-def _output_ids(folder: Path) -> dict[Place, Ids | None]:
-    if not (folder / REQUESTS).is_file():
-        return {}
-    return {place: answer.ids for place, answer in answers(folder).items()}

@@ -1,0 +1,109 @@
+"""`wattdock report`, `plot`, `compare` and `scaling`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattdock.cli.exits import fail
+from wattdock.cli.options import NAMED, RESULTS, Json, Named, OutputDir, share, stored
+from wattdock.errors import ConfigError, ExitCode
+from wattdock.text import pluralize
+
+KINDS = ("intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table")
+WIDTHS = ("column", "page")
+Page = Annotated[Path, typer.Option("--output", "-o", help="Page to write; replaces what is there.")]
+Figure = Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")]
+Drawn = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too: a .pdf, .svg or .png.")]
+Allowed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-regression",
+        metavar="3%",
+        help="End with 9 where B is shown to be worse than A by more than this, with 10 where that cannot be decided.",
+    ),
+]
+
+
+def report(
+    named: Named,
+    output: Page = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Its heading.")] = "Energy of LLM inference",
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
+    from wattdock.reports import write_page
+
+    replaced = ", which replaced another page" if output.exists() else ""
+    with stored(named, output_dir) as rows:
+        write_page(rows, output, title=title)
+    typer.echo(f"{pluralize(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB){replaced}")
+
+
+def plot(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    named: Named,
+    output: Figure,
+    width: Annotated[str, typer.Option(help="column (89 mm) or page (183 mm).")] = "column",
+    output_dir: OutputDir = RESULTS,
+) -> None:
+    """Draw a figure, or write a table, for a paper."""
+    if kind not in KINDS:
+        raise ConfigError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
+    if width not in WIDTHS:
+        raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
+    from wattdock.reports import draw, points, write_table
+
+    with stored(named, output_dir) as rows:
+        found = points(rows)
+        if kind == "table":
+            write_table(found, output)
+        else:
+            draw(kind, found, output, width=width)
+    typer.echo(f"{kind} of {pluralize(len(found), 'result')} in {output}")
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with. {NAMED}")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other, named in the same way.")],
+    max_regression: Allowed = None,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Say whether two sets of results differ, by how much, and in what else they do."""
+    from wattdock.reports import Outcome, judge, print_comparison, print_comparison_json
+    from wattdock.reports import compare as compare_rows
+
+    allowed = None if max_regression is None else share(max_regression, "--max-regression")
+    with stored([first], output_dir) as before, stored([second], output_dir) as after:
+        compared = compare_rows(before, after)
+    if not compared.pairs:
+        alone = f"{len(compared.only_first)} and {len(compared.only_second)} results"
+        raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
+    gate = None if allowed is None else judge(compared, allowed)
+    (print_comparison_json if as_json else print_comparison)(compared, gate)
+    if gate and gate.outcome is Outcome.REGRESSION:
+        fail(f"regression: {gate.lines[0]}", ExitCode.REGRESSION)
+    if gate and gate.outcome is Outcome.UNDECIDED:
+        fail(f"whether it regressed cannot be decided: {gate.lines[0]}; {gate.advice}", ExitCode.UNDECIDED)
+
+
+def scaling(
+    named: Named,
+    plot: Drawn = None,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
+    from wattdock.reports import draw_scaling, print_scaling, settings
+
+    with stored(named, output_dir) as rows:
+        found, left_out = settings({row.folder.name: row.result for row in rows})
+    if not found:
+        [(reason, count)] = Counter(point.reason for point in left_out).most_common(1)
+        who = "all" if count == len(left_out) else f"{count} of them"
+        raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
+    print_scaling(found, left_out, as_json=as_json)
+    if plot:
+        draw_scaling(found, plot)
