@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from wattdock.publish.create import Created, Wishes, create
+from wattdock.publish import BundleOptions, CreatedBundle, create_bundle
+from wattdock.store import Row, load_result
 from wattdock.store.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
 
 SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
@@ -31,6 +32,14 @@ def complete(result: Path) -> Path:
     return result
 
 
-def bundled(results: Path, out: Path, **wishes: Any) -> Created:
+def rows(results: Path) -> list[Row]:
+    """Return a result, or all results of a folder."""
+    folders = (
+        [results] if (results / "result.json").exists() else [file.parent for file in results.glob("*/result.json")]
+    )
+    return [Row(folder, load_result(folder)) for folder in folders]
+
+
+def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
     """Bundle `results`, with nothing else of a home than what lies beside `out`."""
-    return create([str(results)], out, Wishes(**wishes), output_dir=out.parent, home=out.parent)
+    return create_bundle(rows(results), out, BundleOptions(**options), home=out.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -11,20 +12,17 @@ import pytest
 from stored_results import bundled, stored
 
 from wattdock.errors import StoreError
-from wattdock.publish.verify import opener
-from wattdock.store.selection import chosen_rows
+from wattdock.publish import open_bundle
+from wattdock.store import chosen_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 CHOOSE = """
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from wattdock.publish.verify import opener
-from wattdock.store.selection import chosen_rows
-with ExitStack() as unpacked:
-    [row] = chosen_rows([sys.argv[1]], Path("results"), opener(unpacked))
+from wattdock.store import chosen_rows
+[row] = chosen_rows([sys.argv[1]], Path("results"), Path)
 print(row.folder.name, "duckdb" in sys.modules)
 """
 
@@ -41,7 +39,11 @@ def test_a_whole_name_is_found_without_a_question_to_every_result(tmp_path: Path
 
 def chosen(*named: Path) -> list[str]:
     with ExitStack() as unpacked:
-        return [row.folder.name for row in chosen_rows([str(one) for one in named], named[0], opener(unpacked))]
+
+        def unpack(bundle: Path) -> Path:
+            return unpacked.enter_context(open_bundle(bundle)).folder
+
+        return [row.folder.name for row in chosen_rows([str(path) for path in named], named[0], unpack)]
 
 
 def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:
@@ -49,11 +51,13 @@ def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_pa
     result = stored(tmp_path / "results")
     around = tmp_path / "around"
     around.mkdir()
-    bundle = bundled(result, around / "b").path
+    with tarfile.open(bundled(result, tmp_path / "b.tar").path) as file:
+        file.extractall(around, filter="data")
+    bundle = around / "b"
     for named in (bundle, around):
         assert chosen(named) == [result.name]
-    (bundle / "results" / result.name / "runner.log").write_text("other")
+    (bundle / "results" / result.name / "requests.parquet").write_bytes(b"other")
     for named in (bundle, around):
-        with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*runner\.log"):
+        with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*requests\.parquet"):
             chosen(named)
     assert chosen(bundle / "results" / result.name) == [result.name]

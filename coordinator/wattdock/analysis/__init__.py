@@ -32,7 +32,6 @@ from wattdock.analysis.environment_diff import (
     settings,
     shared,
 )
-from wattdock.analysis.equivalence import METHOD, Verdict, equivalence
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.intervals import CONFIDENCE, geometric_interval, geometric_mean, mean_interval
 from wattdock.analysis.joules import SpanJoules
@@ -73,7 +72,6 @@ __all__ = [
     "ENERGY",
     "ENERGY_BOUNDARY",
     "ENGINE",
-    "METHOD",
     "NET_MEANING",
     "PACKAGE",
     "POWER",
@@ -106,7 +104,6 @@ __all__ = [
     "Statistics",
     "StoredSpan",
     "StudyFacts",
-    "Verdict",
     "WindowFigure",
     "WindowSummary",
     "above_band",
@@ -117,7 +114,6 @@ __all__ = [
     "data_parallel",
     "difference",
     "differing",
-    "equivalence",
     "everything",
     "geometric_interval",
     "geometric_mean",

@@ -58,7 +58,7 @@ def create(
         more = ", …" if len(made.named) > NAMES_SHOWN else ""
         files = f"{pluralize(len(made.named), 'file')}: {', '.join(made.named[:NAMES_SHOWN])}{more}"
         typer.echo(f"your user name, home folder or this machine's name stands in {files}")
-    typer.echo(f"{made.path}: {pluralize(len(made.manifest.results), 'result')}{', logs' if logs else ', without logs'}")
+    typer.echo(f"{made.path}: {pluralize(len(made.manifest.results), 'result')} {'with' if logs else 'without'} logs")
     typer.echo(f"digest sha256:{made.digest} (print it beside your figures)")
 
 
@@ -101,7 +101,7 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a bundle's study here and compare: is each experiment the same within the margin? Exit code 9: not all are."""
+    """Run a bundle's study here and say of each experiment whether it came out the same; exit code 9: not all did."""
     from wattdock.execution import progress_for
     from wattdock.host import wattdock_home
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
@@ -131,9 +131,9 @@ def reproduce(
 def _show(ready: "Reproduction", verdicts: "list[ReproducedExperiment]", *, margin: float, as_json: bool) -> None:
     import dataclasses
 
-    from wattdock.reports import print_comparison
+    from wattdock.reports import compare, print_comparison
 
-    compared = ready.comparison()
+    compared = compare(ready.bundled, ready.measured)
     if as_json:
         differences = [dataclasses.asdict(difference) for difference in compared.apart]
         experiments = [dataclasses.asdict(found) for found in verdicts]
@@ -143,18 +143,10 @@ def _show(ready: "Reproduction", verdicts: "list[ReproducedExperiment]", *, marg
         typer.echo("A: the bundle, B: here")
         print_comparison(compared, None)
     for found in verdicts:
-        typer.echo(_plain(f"{found.label}: {_said(found, margin)}"))
+        reason = f": {found.reason}" if found.reason else ""
+        typer.echo(_plain(f"{found.label}: {found.verdict} within ± {margin:.3g} (ratio of {found.quantity}){reason}"))
         if found.tokens:
             typer.echo(_plain(f"{found.label}: {found.tokens}"))
-
-
-def _said(found: "ReproducedExperiment", margin: float) -> str:
-    line = f"{found.verdict} within ±{margin:.3g}"
-    if found.relative is not None:
-        line += f": {found.quantity} {found.relative:+.2%}"
-    if found.interval90 and None not in found.interval90:
-        line += " (90 % interval {:+.2%} … {:+.2%})".format(*found.interval90)
-    return f"{line}: {found.reason}" if found.reason else line
 
 
 def _plain(text: str) -> str:

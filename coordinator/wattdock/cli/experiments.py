@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.cli.exits import fail, interruptible
-from wattdock.cli.options import NOTHING, RESULTS, Json, OutputDir, Quiet
-from wattdock.cli.options import File, Settings, study_of, takes_settings
+from wattdock.cli.options import NOTHING, RESULTS, File, Json, OutputDir, Quiet, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode
 from wattdock.text import pluralize, print_json
 

@@ -8,13 +8,14 @@ Must not know: the command line; how runners are started or metered. Nothing in 
 
 from wattdock.publish.bundle import Bundle, open_bundle
 from wattdock.publish.create import BundleOptions, CreatedBundle, create_bundle, results_table
-from wattdock.publish.reproduce import LocalChoices, Reproduction, prepare_reproduction
+from wattdock.publish.reproduce import LocalChoices, ReproducedExperiment, Reproduction, prepare_reproduction
 
 __all__ = [
     "Bundle",
     "BundleOptions",
     "CreatedBundle",
     "LocalChoices",
+    "ReproducedExperiment",
     "Reproduction",
     "create_bundle",
     "open_bundle",

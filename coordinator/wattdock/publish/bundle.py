@@ -1,7 +1,7 @@
 """The files of a bundle: their names, the tar file that holds them, and the check that nothing was changed.
 
-A bundle is somebody else's. Only plain files below one folder are unpacked, and nothing is used before all hashes agree.
-Matching hashes do not say who made a bundle: compare its digest with the one its authors have printed.
+A bundle is somebody else's: only plain files below one folder are unpacked, and nothing is used before all hashes
+agree. Matching hashes do not say who made a bundle: compare its digest with the one its authors have printed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tar
 MTIME_S = 315_532_800
 NAMES_SHOWN = 3
 AGAIN = "get it again from its source"
+REPACKED = "if you packed it anew, unpack it and name the folder instead"
 Content = Path | bytes
 
 
@@ -148,7 +149,7 @@ def _unpacked(path: Path, into: Path) -> Bundle:
     pack(_files_of(bundle.folder), packed, top=top)  # type: ignore[arg-type]
     if packed.hexdigest() != _sha256(path):
         said = f"its files are whole and the tar file around them is not as wattdock wrote it; {AGAIN}"
-        raise StoreError(f"{said}; if you packed it anew, unpack it and name the folder instead")
+        raise StoreError(f"{said}; {REPACKED}")
     return bundle
 
 
@@ -161,7 +162,7 @@ def _require_plain(members: Sequence[tarfile.TarInfo], size_bytes: int) -> str:
     for member in members:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             kind = KINDS.get(member.type, "neither file nor folder")
-            raise StoreError(f"holds {member.name!r}, {kind}: no bundle has one; do not unpack it")
+            raise StoreError(f"holds {member.name!r}, {kind}: no bundle has one; do not unpack it; {REPACKED}")
         if not is_safe(member.name):
             raise StoreError(f"holds {member.name!r}, which would lie outside its folder or hidden; do not unpack it")
         if not member.name.startswith(f"{top}/"):

@@ -156,7 +156,7 @@ def results_table(rows: Sequence[Row]) -> str:
 
 
 def _gather(rows: Sequence[Row], options: BundleOptions, home: Path) -> _Gathered:
-    """Find results' files, their studies' journals, the cards of their meters, their prompts, and the lock of images."""
+    """Find the files of results, journals of studies, cards of meters, prompts, and the lock of images."""
     gathered = _Gathered()
     for row in rows:
         folder = row.folder.resolve()
@@ -232,14 +232,15 @@ def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
     secrets = [value for value in values if len(value) >= SECRET_CHARACTERS]
     for name, text in texts.items():
         if SECRET_SHAPES.search(text) or any(secret in text or json.dumps(secret)[1:-1] in text for secret in secrets):
-            where = files[name] if isinstance(files[name], Path) else name
-            raise ConfigError(f"{where} holds what looks like a key or password; results are never changed: leave it out")
+            content = files[name]
+            where = content if isinstance(content, Path) else name
+            raise ConfigError(f"{where} holds what looks like a key or password; measure without it, or leave it out")
 
 
 def _own_names() -> list[str]:
     """Return this user's name and home folder and this machine's name, where they are not everybody's."""
     names = {getpass.getuser(), str(Path.home()), platform.node()}
-    return [name for name in names if len(name) > 2 and name not in ("root", "/root", "localhost")]  # noqa: PLR2004
+    return [name for name in names if len(name) > 2 and name not in ("root", "/root", "localhost")]
 
 
 def _text(content: Content) -> str:
@@ -301,14 +302,17 @@ def _settings(result: ExperimentResult, prompts: dict[str, str], lock: str | Non
     return settings
 
 
-def _code(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """Return version and commit of every wattdock that measured; "" where no commit is known."""
+def _code(rows: Iterable[Row]) -> list[tuple[str, str, bool]]:
+    """Return version, commit or "", and whether files were changed, of every wattdock that measured."""
     seen = [row.result.environment for row in rows if row.result.environment]
-    return sorted({(one.wattdock_version, one.wattdock_commit or "") for one in seen})
+    return sorted({(run.wattdock_version, run.wattdock_commit or "", bool(run.wattdock_dirty)) for run in seen})
 
 
 def _readme(manifest: Manifest, rows: Sequence[Row]) -> str:
-    code = " and ".join(f"wattdock {version}{commit and f' at commit {commit}'}" for version, commit in _code(rows))
+    code = " and ".join(
+        f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
+        for version, commit, dirty in _code(rows)
+    )
     return f"""# {manifest.title}
 
 Energy of LLM inference, measured with {code or "wattdock"}.
@@ -329,13 +333,13 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 - `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them
 - `{RESULTS}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
-- `{PROMPTS}/`, `{CARDS}/`, `{LOCK}`: files of prompts, what is known of each energy counter, images by digest, where there are any
+- `{PROMPTS}/`, `{CARDS}/`, `{LOCK}`: where there are any, files of prompts, cards of energy counters, images by digest
 - `{MANIFEST}`, `{CITATION}`: what programs read
 
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""
 
 
-def _citation(title: str, authors: Sequence[str], code: Sequence[tuple[str, str]]) -> str:
+def _citation(title: str, authors: Sequence[str], code: Sequence[tuple[str, str, bool]]) -> str:
     """Return CITATION.cff.
 
     Source: Citation File Format 1.2.0.
@@ -343,7 +347,7 @@ def _citation(title: str, authors: Sequence[str], code: Sequence[tuple[str, str]
     software = [
         {"type": "software", "title": "wattdock", "authors": [{"name": "The wattdock authors"}], "version": version}
         | ({"commit": commit} if commit else {})
-        for version, commit in code
+        for version, commit, _ in code
     ]
     document = {
         "cff-version": "1.2.0",

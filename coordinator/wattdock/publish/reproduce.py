@@ -10,11 +10,11 @@ import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from wattdock.analysis import ENERGY, SPEED, equivalence, restart_values
+from wattdock.analysis import ENERGY, labels
 from wattdock.config import ExperimentConfig, Study, read_yaml
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import Run
@@ -28,10 +28,11 @@ from wattdock.store import Row
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis import ExperimentResult, Verdict
+    from wattdock.analysis import Difference, ExperimentResult
     from wattdock.publish.bundle import Bundle
-    from wattdock.reports import Comparison
 
+ALPHA = 0.05
+OPEN = "the interval reaches over the margin; more restarts make it narrower"
 INSTEAD = (
     "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
 )
@@ -60,19 +61,19 @@ class ReproducedExperiment:
         folder, reproduced: Result folders, in the bundle and here; None for an experiment that was not measured.
         quantity: Joules per output token where the bundle has them, else output tokens per second.
         relative: Ratio of the geometric means over restarts, here ÷ bundle, − 1.
-        interval90: 90 % interval of `relative`.
+        interval95: 95 % interval of `relative`.
         reason: Why it is undecided, where it is.
         tokens: How far both generated the same token ids, in words.
     """
 
     label: str
     folder: str
-    reproduced: str | None
-    quantity: str
-    verdict: Verdict
+    reproduced: str | None = None
+    quantity: str | None = None
+    verdict: Literal["equivalent", "not equivalent", "undecided"] = "undecided"
     relative: float | None = None
-    interval90: tuple[float | None, float | None] | None = None
-    reason: str | None = None
+    interval95: tuple[float, float] | None = None
+    reason: str | None = "it was not measured; go on with --resume"
     tokens: str | None = None
 
 
@@ -89,9 +90,10 @@ class Reproduction:
     run: Run
     skipped: tuple[str, ...]
 
-    def comparison(self) -> Comparison:
-        """Return how everything measured so far differs from the bundle, and in what else it does."""
-        return compare(self.bundled, [Row(stored.folder, stored.result) for stored in self.run.stored])
+    @property
+    def measured(self) -> list[Row]:
+        """What was measured so far."""
+        return [Row(stored.folder, stored.result) for stored in self.run.stored]
 
     def verdicts(self, *, margin: float) -> list[ReproducedExperiment]:
         """Return of each experiment whether it came out the same.
@@ -99,8 +101,42 @@ class Reproduction:
         Args:
             margin: 0.05 for 5 %: the ratio must lie between 1 ÷ 1.05 and 1.05.
         """
-        measured = {stored.result.experiment_id: Row(stored.folder, stored.result) for stored in self.run.stored}
-        return [_verdict(row, measured.get(row.result.experiment_id), margin) for row in self.bundled]
+        compared = compare(self.bundled, self.measured)
+        found = []
+        for pair in compared.pairs:
+            before, now = pair.match.first, pair.match.second
+            test = pair.tests[ENERGY] if pair.tests[ENERGY].first else pair.main
+            difference = test.difference
+            verdict = equivalence(difference, margin) if difference else "undecided"
+            reason = test.reason or (OPEN if verdict == "undecided" else None)
+            found.append(
+                ReproducedExperiment(
+                    pair.label,
+                    before.folder.name,
+                    str(now.folder),
+                    test.quantity,
+                    verdict,
+                    test.relative,
+                    (difference.low, difference.high) if difference else None,
+                    reason,
+                    _tokens(before.folder, now.folder),
+                )
+            )
+        done = {experiment.folder for experiment in found}
+        left = [row for row in self.bundled if row.folder.name not in done]
+        return [*found, *(ReproducedExperiment(_label(row.result), row.folder.name) for row in left)]
+
+
+def equivalence(difference: Difference, margin: float) -> Literal["equivalent", "not equivalent", "undecided"]:
+    """Return whether a ratio is shown to lie inside the margin, or outside, by one-sided tests at 5 % (TOST).
+
+    Source: Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657.
+    """
+    low, high = 1 / (1 + margin) - 1, margin
+    if difference.p_not_above(low) < ALPHA and difference.p_not_below(high) < ALPHA:
+        return "equivalent"
+    outside = difference.p_not_above(high) < ALPHA or difference.p_not_below(low) < ALPHA
+    return "not equivalent" if outside else "undecided"
 
 
 def prepare_reproduction(
@@ -141,28 +177,6 @@ def prepare_reproduction(
     return Reproduction(tuple(bundled), Run(study, output_dir=output_dir, home=home, resume=resume), skipped)
 
 
-def _verdict(row: Row, now: Row | None, margin: float) -> ReproducedExperiment:
-    before = restart_values(row.result)
-    quantity = ENERGY if before.get(ENERGY) else SPEED
-    undecided = ReproducedExperiment(_label(row.result), row.folder.name, None, quantity, "undecided")
-    if now is None:
-        return replace(undecided, reason="it was not measured; go on with --resume")
-    undecided = replace(undecided, reproduced=str(now.folder), tokens=_tokens(row.folder, now.folder))
-    if now.result.status != "ok":
-        message = now.result.error.message if now.result.error else "no error is stored"
-        return replace(undecided, reason=f"{now.result.status} here: {message}")
-    old, new = before.get(quantity, []), restart_values(now.result).get(quantity, [])
-    if not old or not new:
-        return replace(undecided, reason=f"{quantity} was not measured {'here' if old else 'in the bundle'}")
-    if min(*old, *new) <= 0:
-        return replace(undecided, reason=f"{quantity} of a restart is 0 or less, so there is no ratio")
-    found = equivalence(old, new, margin=margin)
-    interval = (found.low, found.high)
-    return replace(
-        undecided, verdict=found.verdict, relative=found.relative, interval90=interval, reason=found.reason
-    )
-
-
 def _tokens(before: Path, now: Path) -> str:
     try:
         found = agreement(before, now)
@@ -172,7 +186,7 @@ def _tokens(before: Path, now: Path) -> str:
 
 
 def _label(result: ExperimentResult) -> str:
-    return str(result.config.get("name") or f"{result.config['backend']} batch {result.config['workload']['batch_size']}")
+    return labels([result])[0]
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:

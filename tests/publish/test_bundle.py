@@ -1,0 +1,382 @@
+"""Bundles: what goes in and what must not, and what one that is not as it was made is refused for."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from stored_results import SAMPLE, bundled, stored
+
+from wattdock.errors import ConfigError, StoreError
+from wattdock.publish import Bundle, open_bundle, results_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wattdock.publish import CreatedBundle
+
+GOOD = "b/good.txt"
+
+
+def verify(path: Path) -> Bundle:
+    with open_bundle(path) as found:
+        return found
+
+
+def unpacked(path: Path, into: Path) -> Path:
+    with tarfile.open(path) as file:
+        file.extractall(into, filter="data")
+    return into / path.stem
+
+
+def sealed(folder: Path) -> Path:
+    """Make the list of hashes fit whatever was changed, as whoever changes a bundle can."""
+    sums = folder / "SHA256SUMS"
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path != sums)
+    sums.write_text("".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in files))
+    return folder
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> CreatedBundle:
+    return bundled(stored(tmp_path / "results"), tmp_path / "b.tar")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    bundled(stored(tmp_path / "results"), tmp_path / "b.tar")
+    return unpacked(tmp_path / "b.tar", tmp_path)
+
+
+def test_results_are_bundled_byte_for_byte_and_logs_only_where_asked_for(tmp_path: Path) -> None:
+    """What was measured is never rewritten; a log may hold anything."""
+    result = stored(tmp_path / "results")
+    for name, logs in (("a", False), ("b", True)):
+        bundled(result, tmp_path / f"{name}.tar", logs=logs)
+        place = unpacked(tmp_path / f"{name}.tar", tmp_path) / "results" / result.name
+        wanted = {file.name for file in result.iterdir() if logs or file.suffix != ".log"}
+        assert {file.name for file in place.iterdir()} == wanted
+        assert all((place / name).read_bytes() == (result / name).read_bytes() for name in wanted)
+
+
+def test_equal_results_give_equal_bytes(tmp_path: Path) -> None:
+    """Whoever bundles them, and whenever."""
+    result = stored(tmp_path / "results")
+    (tmp_path / "again").mkdir()
+    bundled(result, tmp_path / "b.tar")
+    shutil.copytree(tmp_path / "results", tmp_path / "again/results")
+    bundled(tmp_path / "again/results" / result.name, tmp_path / "again/b.tar")
+    assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "again/b.tar").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token hf_abcdefghijklmnopqrstuvwxyz0123 used",
+        "Authorization: Bearer abcdefghijklmnop.qrst",
+        "https://alice:s3cr3t@packages.example/simple",
+        "OPENAI_API_KEY=verysecretvalue",
+        "key AKIAABCDEFGHIJKLMNOP",
+        "-----BEGIN PRIVATE KEY-----\nMIIEvQ",
+        'answered {"auth_token": "sesame-9-open"}',
+        "a-token-of-no-known-shape",
+    ],
+)
+def test_a_secret_is_refused_in_a_result_a_log_and_a_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """By its shape, its setting's name, or as the value of a secret variable; the file is named, not the secret."""
+    monkeypatch.setenv("HF_TOKEN", "a-token-of-no-known-shape")
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text(text)
+    assert bundled(folder, tmp_path / "without.tar").digest
+    with pytest.raises(ConfigError, match=r"runner\.log holds what looks like a key or password"):
+        bundled(folder, tmp_path / "b.tar", logs=True)
+    failure = {"kind": "RunnerError", "message": text, "stage": "load", "exit_code": 5}
+    with pytest.raises(ConfigError, match=r"result\.json holds what looks like") as caught:
+        bundled(stored(tmp_path / "other", error=failure), tmp_path / "b.tar")
+    assert text not in str(caught.value)
+    assert not list(tmp_path.glob("*b.tar*"))
+
+
+@pytest.mark.parametrize("text", ["max_output_tokens: 12345678", "t512 t513", "GPU-1b2c", "tokens=100000000", "sk-8"])
+def test_ordinary_text_is_no_secret(tmp_path: Path, text: str) -> None:
+    """Figures must not go for keys."""
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text(text)
+    assert bundled(folder, tmp_path / "b.tar", logs=True).digest
+
+
+def test_files_that_hold_our_own_names_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is replaced; whoever hands a bundle out decides."""
+    monkeypatch.setenv("LOGNAME", "quentina")
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").write_text("loaded /home/quentina/model")
+    made = bundled(folder, tmp_path / "b.tar", logs=True)
+    assert made.named == (f"results/{folder.name}/runner.log",)
+    assert bundled(folder, tmp_path / "c.tar").named == ()
+
+
+def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path) -> None:
+    """By their hash; what is missing is said."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Write"}')
+    digest = hashlib.sha256(prompts.read_bytes()).hexdigest()
+    seen = json.loads(SAMPLE.read_text())["environment"] | {"dataset": str(prompts), "dataset_sha256": digest}
+    folder = stored(tmp_path / "results", environment=seen)
+    made = bundled(folder, tmp_path / "b.tar")
+    place = unpacked(made.path, tmp_path) / made.manifest.prompts[digest]
+    assert place.read_bytes() == prompts.read_bytes()
+    assert "was left out" in bundled(folder, tmp_path / "c.tar", prompts=False).manifest.missing[0]
+    prompts.write_text("{}")
+    assert "has changed" in bundled(folder, tmp_path / "d.tar").manifest.missing[0]
+    prompts.unlink()
+    assert "No such file" in bundled(folder, tmp_path / "e.tar").manifest.missing[0]
+
+
+def test_a_lock_of_images_goes_in_as_it_is(tmp_path: Path) -> None:
+    """Results cite its hash."""
+    lock = tmp_path / "images.lock"
+    lock.write_text("images: {}\n")
+    folder = stored(tmp_path / "results")
+    made = bundled(folder, tmp_path / "b.tar", lock=lock)
+    assert (unpacked(made.path, tmp_path) / "images.lock").read_bytes() == lock.read_bytes()
+    with pytest.raises(ConfigError, match=r"--lock .*: is not there"):
+        bundled(folder, tmp_path / "c.tar", lock=tmp_path / "none.lock")
+
+
+def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    """Nothing is left of the bundle."""
+    folder = stored(tmp_path / "results")
+    (folder / "runner.log").unlink()
+    (folder / "runner.log").symlink_to("/proc/self/mem")
+    with pytest.raises(StoreError, match="Input/output error"):
+        bundled(folder, tmp_path / "c.tar", logs=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("b", "cannot be a bundle's name"), (".b.tar", "cannot be"), ("no/b.tar", "there is no folder")]
+)
+def test_a_name_that_no_bundle_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    """One file that ends in .tar, in a folder that is there."""
+    with pytest.raises((ConfigError, StoreError), match=said):
+        bundled(stored(tmp_path / "results"), tmp_path / name)
+
+
+def test_a_bundle_verifies_as_a_tar_file_and_unpacked_with_one_digest(bundle: CreatedBundle, tmp_path: Path) -> None:
+    """The digest stands for the files, however they are packed."""
+    assert verify(bundle.path).digest == bundle.digest == verify(unpacked(bundle.path, tmp_path / "out")).digest
+
+
+def test_one_flipped_bit_anywhere_is_found(bundle: CreatedBundle, tmp_path: Path) -> None:
+    """In content, in the tar file's headers, in padding and in the end: a prime step meets all of them."""
+    whole = bundle.path.read_bytes()
+    broken = tmp_path / "broken.tar"
+    places = [*range(0, len(whole), 509), *range(0, 512, 7), len(whole) - 1]
+    missed = []
+    for place in places:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        broken.write_bytes(changed)
+        try:
+            verify(broken)
+        except StoreError:
+            continue
+        missed.append(place)
+    assert not missed
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_tar_file_that_is_cut_short_is_refused(bundle: CreatedBundle, share: float) -> None:
+    """At any length, whole blocks or not."""
+    whole = bundle.path.read_bytes()
+    for length in (int(len(whole) * share), int(len(whole) * share) // 512 * 512):
+        bundle.path.write_bytes(whole[:length])
+        with pytest.raises(StoreError, match=r"cut short|not as wattdock wrote it|has no |not as it was bundled"):
+            verify(bundle.path)
+
+
+def test_what_follows_the_end_is_refused(bundle: CreatedBundle) -> None:
+    """A second archive behind the first is read by some programs and not by others."""
+    whole = bundle.path.read_bytes()
+    bundle.path.write_bytes(whole + whole)
+    with pytest.raises(StoreError, match="not as wattdock wrote it"):
+        verify(bundle.path)
+
+
+def _missing(folder: Path) -> None:
+    next(folder.rglob("requests.parquet")).unlink()
+
+
+def _added(folder: Path) -> None:
+    (folder / "results" / "more.txt").write_text("more")
+
+
+def _changed(folder: Path) -> None:
+    next(folder.rglob("requests.parquet")).write_bytes(b"other")
+
+
+def _moved(folder: Path) -> None:
+    file = next(folder.rglob("requests.parquet"))
+    file.rename(file.with_name("other.parquet"))
+
+
+def _linked(folder: Path) -> None:
+    file = next(folder.rglob("requests.parquet"))
+    shutil.copyfile(file, folder.parent / "elsewhere")
+    file.unlink()
+    file.symlink_to(folder.parent / "elsewhere")
+
+
+def _hidden(folder: Path) -> None:
+    (folder / ".hidden").write_text("more")
+
+
+def _no_sums(folder: Path) -> None:
+    (folder / "SHA256SUMS").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_missing, r"missing: results/.*/requests\.parquet"),
+        (_added, r"not in the list: results/more\.txt"),
+        (_changed, r"changed: results/.*/requests\.parquet"),
+        (_moved, r"missing: .*requests\.parquet; not in the list: .*other\.parquet"),
+        (_linked, r"requests\.parquet', a link or device"),
+        (_hidden, r"'\.hidden', which is no name"),
+        (_no_sums, "has no SHA256SUMS"),
+    ],
+)
+def test_a_folder_that_was_changed_is_refused_with_what_was(
+    folder: Path, change: Callable[[Path], None], said: str
+) -> None:
+    """One line names the file."""
+    change(folder)
+    with pytest.raises(StoreError, match=said):
+        verify(folder)
+
+
+def _tar(path: Path, *infos: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as file:
+        for info in infos:
+            file.addfile(info, io.BytesIO(bytes(info.size)))
+    return path
+
+
+def _info(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+@pytest.mark.parametrize(
+    ("hostile", "said"),
+    [
+        (_info("../evil"), "outside its folder"),
+        (_info("/etc/evil"), "outside its folder"),
+        (_info("b/../../evil"), "outside its folder"),
+        (_info("b/.bashrc"), "or hidden"),
+        (_info("b/x\\..\\evil"), "outside its folder"),
+        (_info("b/link", tarfile.SYMTYPE, "/etc/passwd"), "a symbolic link"),
+        (_info("b/link", tarfile.LNKTYPE, GOOD), "a hard link"),
+        (_info("b/pipe", tarfile.FIFOTYPE), "neither file nor folder"),
+        (_info("b/device", tarfile.CHRTYPE), "neither file nor folder"),
+        (_info("b/folder", tarfile.DIRTYPE), "a folder"),
+        (_info("b/GOOD.txt"), "twice"),
+        (_info("other/good.txt"), "outside its folder 'b'"),
+    ],
+    ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
+)
+def test_a_hostile_tar_file_is_refused_and_writes_nothing_outside(
+    tmp_path: Path, hostile: tarfile.TarInfo, said: str
+) -> None:
+    """Nor does it stay unpacked anywhere."""
+    path = _tar(tmp_path / "hostile.tar", _info(GOOD), hostile)
+    with pytest.raises(StoreError, match=said), open_bundle(path):
+        pytest.fail("it was opened")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hostile.tar"]
+
+
+def test_a_bundle_packed_anew_is_refused_with_what_to_do(bundle: CreatedBundle, tmp_path: Path) -> None:
+    """Its files may be whole: as a folder, it verifies."""
+    unpacked(bundle.path, tmp_path / "out")
+    with tarfile.open(tmp_path / "anew.tar", "w") as file:
+        file.add(tmp_path / "out" / "b", "b")
+    with pytest.raises(StoreError, match="unpack it and name the folder"):
+        verify(tmp_path / "anew.tar")
+    assert verify(tmp_path / "out" / "b").digest == bundle.digest
+
+
+def test_a_manifest_that_names_other_results_is_refused(folder: Path) -> None:
+    """Also where the list of hashes was made to fit."""
+    text = (folder / "bundle.json").read_text()
+    (folder / "bundle.json").write_text(text.replace("20260101T000000", "20270101T000000"))
+    with pytest.raises(StoreError, match=r"bundle\.json and the files disagree"):
+        verify(sealed(folder))
+
+
+def test_what_would_be_run_again_under_one_id_is_all_in_the_study(tmp_path: Path) -> None:
+    """An id is only what a result says of itself."""
+    config = json.loads(SAMPLE.read_text())["config"]
+    other = config | {"workload": config["workload"] | {"batch_size": 77}}
+    results = stored(tmp_path / "results", config=other).parent
+    stored(results, name="20260101T000001-pytorch-0123abcd", config=config | {"name": "again"})
+    stored(results, name="20260101T000002-pytorch-0123abcd")
+    manifest = bundled(results, tmp_path / "b.tar").manifest
+    experiments = yaml.safe_load((unpacked(tmp_path / "b.tar", tmp_path) / "study.yaml").read_text())["experiments"]
+    assert [experiment["workload"]["batch_size"] for experiment in experiments] == [77, 2]
+    assert list(manifest.results.values()) == [0, 1, 1]
+
+
+@pytest.mark.parametrize("place", ["../outside.jsonl", "/etc/hostname", "prompts/none.jsonl", "README.md"])
+def test_prompts_anywhere_but_in_the_bundle_or_with_another_hash_are_refused(folder: Path, place: str) -> None:
+    """A manifest must not lead to files of whoever reads it."""
+    manifest = json.loads((folder / "bundle.json").read_text()) | {"prompts": {"0" * 64: place}}
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=rf"disagree about '{place}'"):
+        verify(sealed(folder))
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 99}, {"results": {}}])
+def test_a_manifest_of_another_schema_is_refused(folder: Path, change: dict[str, Any]) -> None:
+    """What it would mean is not known here."""
+    manifest = json.loads((folder / "bundle.json").read_text()) | change
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=rf"not of bundle schema 1 \({next(iter(change))}"):
+        verify(sealed(folder))
+
+
+def test_a_bundle_is_never_overwritten(bundle: CreatedBundle, tmp_path: Path) -> None:
+    """What is published under a name stays what it is."""
+    with pytest.raises(StoreError, match="is there already"):
+        bundled(tmp_path / "results", bundle.path)
+    assert verify(bundle.path).digest == bundle.digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "results"]
+
+
+def test_a_bundle_names_the_code_that_measured_and_its_title(tmp_path: Path) -> None:
+    """Not the checkout that it was made in: who cites it cites what measured."""
+    first, second = "e" * 40, "f" * 40
+    seen = json.loads(SAMPLE.read_text())["environment"] | {"wattdock_version": "0.1.0"}
+    results = stored(
+        tmp_path / "results", environment=seen | {"wattdock_commit": second, "wattdock_dirty": True}
+    ).parent
+    stored(results, name="20260101T000001-pytorch-0123abcd", environment=seen | {"wattdock_commit": first})
+    made = bundled(results, tmp_path / "b.tar", title="All we have", authors=("Doe, Jane",))
+    assert made.manifest.title == "All we have"
+    place = unpacked(made.path, tmp_path)
+    told, cited = (place / "README.md").read_text(), yaml.safe_load((place / "CITATION.cff").read_text())
+    assert f"measured with wattdock 0.1.0 at commit {first} and wattdock 0.1.0 at commit {second} with changes." in told
+    assert [software["commit"] for software in cited["references"]] == [first, second]
+    assert cited["authors"] == [{"family-names": "Doe", "given-names": "Jane"}]
+    with open_bundle(made.path) as found:
+        assert results_table(found.results()) in told

@@ -1,0 +1,191 @@
+"""What of a stranger's bundle is used on this machine, what is not, and when an experiment came out the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaml
+from stored_results import SAMPLE, bundled, stored
+
+from wattdock.analysis import difference
+from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
+from wattdock.publish.bundle import pack, sums_of
+from wattdock.publish.reproduce import equivalence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.config import Study
+
+MARGIN = 0.05
+
+
+def document() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(SAMPLE.read_text())
+    return loaded
+
+
+def on_cpu(**config: Any) -> dict[str, Any]:
+    """Return the sample's settings and environment as those of a run without a GPU."""
+    seen = document()
+    environment = seen["environment"] | {"gpu_count": 0, "gpu_names": [], "gpu_vram_gb": [], "gpu_uuids": []}
+    return {"config": seen["config"] | config, "environment": environment}
+
+
+def study_in(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """Return the one experiment of the study that a bundle of such a result holds."""
+    made = bundled(stored(tmp_path / "results", **changes), tmp_path / "b.tar")
+    with open_bundle(made.path) as bundle:
+        [experiment] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
+    found: dict[str, Any] = experiment
+    return found
+
+
+class PlannedError(Exception):
+    """Carries the study that would be measured."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        self.study = study
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(study: Study, **_: Any) -> None:
+        raise PlannedError(study)
+
+    monkeypatch.setattr("wattdock.publish.reproduce.Run", planned)
+
+
+def prepared(path: Path, local: LocalChoices, home: Path) -> Reproduction:
+    with open_bundle(path) as bundle:
+        return prepare_reproduction(bundle, local, output_dir=home / "out", home=home, resume=False)
+
+
+def reproduced(tmp_path: Path, local: LocalChoices, **changes: Any) -> Reproduction:
+    made = bundled(stored(tmp_path / "results", **changes), tmp_path / "b.tar")
+    return prepared(made.path, local, tmp_path)
+
+
+def rewritten(tmp_path: Path, written: str, other: str, **changes: Any) -> Path:
+    """Return a bundle whose study.yaml says something else, and whose hashes agree with it."""
+    made = bundled(stored(tmp_path / "results", **changes), tmp_path / "b.tar")
+    with open_bundle(made.path) as bundle:
+        files = {
+            str(path.relative_to(bundle.folder)): path.read_bytes()
+            for path in bundle.folder.rglob("*")
+            if path.is_file() and path.name != "SHA256SUMS"
+        }
+    text = files["study.yaml"].decode()
+    assert re.search(written, text)
+    files["study.yaml"] = re.sub(written, other, text).encode()
+    with (tmp_path / "other.tar").open("wb") as file:
+        pack(files | {"SHA256SUMS": sums_of(files).encode()}, file, top="other")
+    return tmp_path / "other.tar"
+
+
+def test_what_auto_meant_is_written_out_and_what_only_one_machine_has_is_left_out(tmp_path: Path) -> None:
+    """Another machine's "auto" must not choose otherwise, and a path in a bundle not decide what is executed."""
+    seen = document()["environment"]
+    config = document()["config"] | {"runner_python": "/tmp/evil", "gpus": [2, 3], "launcher": "auto"}
+    settings = study_in(tmp_path, config=config)
+    assert "runner_python" not in settings
+    assert settings["gpus"] == {"count": 2}
+    assert settings["launcher"] == seen["launcher"]
+    assert settings["accelerator"] == ("cuda" if seen["gpu_count"] else "cpu")
+
+
+def test_an_interpreter_that_a_study_names_is_not_used(tmp_path: Path) -> None:
+    """Nor where somebody wrote one into a bundle; only the one named here."""
+    for number, python in enumerate((None, tmp_path / "python")):
+        path = rewritten(tmp_path / str(number), "backend:", "runner_python: /tmp/evil\n  backend:", **on_cpu())
+        with pytest.raises(PlannedError) as caught:
+            prepared(path, LocalChoices(runner_python=python), tmp_path)
+        [config] = caught.value.study.experiments
+        assert config.runner_python == python
+
+
+def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> None:
+    """The author's word does not do."""
+    model = document()["config"]["model"] | {"trust_remote_code": True}
+    with pytest.raises(ConfigError, match="--trust-remote-code"):
+        reproduced(tmp_path, LocalChoices(), **on_cpu(model=model))
+
+
+def test_weights_from_a_folder_must_be_named_and_be_the_same(tmp_path: Path) -> None:
+    """A folder of another model is refused before it is loaded."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    changes = on_cpu(model={"path": "/home/somebody/weights"})
+    changes["environment"]["model"] |= {"kind": "path", "name": "weights", "revision": "sampled-sha256:0"}
+    with pytest.raises(PreflightError, match="--model-folder"):
+        reproduced(tmp_path / "a", LocalChoices(), **changes)
+    with pytest.raises(PreflightError, match="find that one"):
+        reproduced(tmp_path / "b", LocalChoices(model_folder=folder), **changes)
+
+
+@pytest.mark.parametrize("source", ["/etc/hostname", "prompts/../study.yaml", "README.md"])
+def test_prompts_that_are_not_listed_in_the_bundle_cannot_be_sent(tmp_path: Path, source: str) -> None:
+    """No file of this machine is taken instead, whatever its path."""
+    workload = on_cpu()["config"]["workload"] | {"prompts": {"source": source}}
+    with pytest.raises(PreflightError, match="not in the bundle"):
+        reproduced(tmp_path, LocalChoices(), **on_cpu(workload=workload))
+
+
+@pytest.mark.parametrize("written", ["experiments: 1", "experiments: []", "experiments: [1]", "- 1", ""])
+def test_a_study_without_the_experiments_of_the_results_is_refused(tmp_path: Path, written: str) -> None:
+    """One line, whatever it holds."""
+    path = rewritten(tmp_path, r"(?s).+", written, **on_cpu())
+    with pytest.raises(StoreError, match=r"study\.yaml does not hold the bundle's 1 experiments"):
+        prepared(path, LocalChoices(), tmp_path)
+
+
+def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_its_digest(tmp_path: Path) -> None:
+    """Never what a tag leads to by now."""
+    digest = f"registry.example/wattdock-vllm@sha256:{'a' * 64}"
+    lock = tmp_path / "images.lock"
+    lock.write_text("images: {}\n")
+    inside = {"engine": "docker", "engine_version": "27", "rootless": False, "image": "wattdock-vllm:latest"}
+    inside |= {"image_id": "sha256:0", "locked": True, "locked_digest": digest, "lock_sha256": sums_of({"": lock})[:64]}
+    for name, found, locked in (("same", None, True), ("other", digest, False)):
+        seen = document()["environment"] | {"launcher": "docker", "container": inside}
+        folder = stored(tmp_path / name / "results", environment=seen)
+        made = bundled(folder, tmp_path / name / "b.tar", lock=lock)
+        with open_bundle(made.path) as bundle:
+            [settings] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
+        assert (settings["container"]["image"], settings["container"]["locked"]) == (found, locked)
+        lock.write_text("images: {} # another\n")
+
+
+def test_tight_repeats_of_one_thing_are_equivalent_a_tenth_apart_are_not_and_scattered_ones_are_undecided() -> None:
+    """The 90 % interval lies inside the margin, outside, or across; it does not matter which side comes first."""
+    first = [0.1000, 0.1002, 0.0999]
+    cases = {
+        "equivalent": [0.1001, 0.1003, 0.1000],
+        "not equivalent": [1.1 * value for value in first],
+        "undecided": [0.09, 0.1, 0.11],
+    }
+    for verdict, second in cases.items():
+        assert equivalence(difference(first, second), MARGIN) == verdict
+        assert equivalence(difference(second, first), MARGIN) == verdict
+
+
+@pytest.mark.parametrize("restarts", [2, 3, 5])
+def test_what_lies_on_the_margin_passes_for_equivalent_in_at_most_one_of_twenty_cases(restarts: int) -> None:
+    """The test's error rate, by simulation with a fixed seed: 2,000 pairs of repeats with 1 % spread."""
+    draw, count = np.random.default_rng(1), 2_000
+    sides = [np.exp(draw.normal(0, 0.01, (count, restarts))) for _ in range(2)]
+    verdicts = [
+        equivalence(difference(list(first), list((1 + MARGIN) * second)), MARGIN)
+        for first, second in zip(*sides, strict=True)
+    ]
+    # Three standard deviations of the count above 5 %.
+    assert verdicts.count("equivalent") <= count * 0.05 + 30
+    assert verdicts.count("not equivalent") <= count * 0.05 + 30
