@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from wattdock.publish import BundleOptions, CreatedBundle, create_bundle
+from wattdock.publish import BundleOptions, CreatedBundle, create_bundle, open_bundle
 from wattdock.store import Row, load_result
 from wattdock.store.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
 
 SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
 
@@ -43,3 +47,8 @@ def rows(results: Path) -> list[Row]:
 def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
     """Bundle `results`, with nothing else of a home than what lies beside `out`."""
     return create_bundle(rows(results), out, BundleOptions(**options), home=out.parent)
+
+
+def opener(unpacked: ExitStack) -> Callable[[Path], Path]:
+    """Return a function that verifies a bundle and returns its folder, which stays until `unpacked` is closed."""
+    return lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder

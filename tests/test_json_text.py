@@ -28,7 +28,7 @@ NO_OUTPUT = {
     "inputs/models/shapes.py",
     "inputs/prompts.py",
     "launch/images/labels.py",
-    "publish/study_file.py",
+    "publish/create.py",
     "reports/scaling_points.py",
     "runner/wire.py",
     "store/views.py",

@@ -208,9 +208,9 @@ def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: L
     again = locked("reproduce", "b.tar", "--output-dir", "again", "--json")
     # One restart has no interval: undecided, which is 10.
     assert again.returncode == 10, again.stderr
-    [comparison] = json.loads(again.stdout)
-    assert comparison["differences"] == []
-    row = json.loads((locked.folder / comparison["reproduced"] / "result.json").read_text())
+    found = json.loads(again.stdout)
+    assert found["differences"] == []
+    row = json.loads((locked.folder / found["experiments"][0]["reproduced"] / "result.json").read_text())
     inside = row["environment"]["container"]
     assert (inside["locked"], inside["locked_digest"]) == (True, locked.entry.repo_digest)
     assert inside["image_id"] == locked.entry.image_id

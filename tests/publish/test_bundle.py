@@ -116,7 +116,10 @@ def test_ordinary_text_is_no_secret(tmp_path: Path, text: str) -> None:
 
 def test_files_that_hold_our_own_names_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is replaced; whoever hands a bundle out decides."""
+    for name in ("USER", "HOME", "HOSTNAME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOGNAME", "quentina")
+    monkeypatch.setattr("platform.node", lambda: "frigg-1")
     folder = stored(tmp_path / "results")
     (folder / "runner.log").write_text("loaded /home/quentina/model")
     made = bundled(folder, tmp_path / "b.tar", logs=True)

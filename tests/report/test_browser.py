@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 WATTDOCK = Path(sys.executable).with_name("wattdock")
-BUNDLES = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[1] / "data"
 DRAWN = """
 return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) => [
     place.dataset.chart || place.id, place.querySelectorAll(".scatterlayer .trace, .barlayer .point").length]))
@@ -221,9 +221,9 @@ def test_a_cpu_study_shows_throughput_and_says_why_there_are_no_joules(browser: 
 
 @pytest.mark.slow
 def test_the_report_of_a_real_h200_study(browser: Chrome, tmp_path: Path) -> None:
-    """Two backends at two batch sizes, from the bundle of a study: charts, toggles, widths, and the study's figures."""
+    """Two backends at two batch sizes, from a study: charts, toggles, widths, and the study's figures."""
     file = tmp_path / "report.html"
-    subprocess.run([WATTDOCK, "report", BUNDLES / "h200-study.tar", "-o", file], check=True, timeout=120)
+    subprocess.run([WATTDOCK, "report", DATA / "h200-study", "-o", file], check=True, timeout=120)
     visit(browser, file)
     drawn = browser.execute_script(DRAWN)
     assert {"intervals", "pareto", "batch", "timeline-chart"} <= set(drawn)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from report_rows import SAMPLE, document, row
+from stored_results import opener
 
 from wattdock.analysis.environment_diff import labels
 from wattdock.errors import ConfigError, StoreError
-from wattdock.publish.verify import opener
 from wattdock.reports.html.page import page, write_page
 from wattdock.reports.points import pareto_front, points
 from wattdock.reports.timelines import Trace, thin, timelines, to_its_end

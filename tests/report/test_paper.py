@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from report_rows import row
 
-from wattdock.cli.plot import KINDS, WIDTHS
+from wattdock.cli.reports import KINDS, WIDTHS
 from wattdock.reports import figures
 from wattdock.reports.paper_table import comma_separated, latex, markdown
 from wattdock.reports.points import points

@@ -9,10 +9,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from stored_results import bundled, stored
+from stored_results import bundled, opener, stored
 
 from wattdock.errors import StoreError
-from wattdock.publish import open_bundle
 from wattdock.store import chosen_rows
 
 if TYPE_CHECKING:
@@ -39,11 +38,7 @@ def test_a_whole_name_is_found_without_a_question_to_every_result(tmp_path: Path
 
 def chosen(*named: Path) -> list[str]:
     with ExitStack() as unpacked:
-
-        def unpack(bundle: Path) -> Path:
-            return unpacked.enter_context(open_bundle(bundle)).folder
-
-        return [row.folder.name for row in chosen_rows([str(path) for path in named], named[0], unpack)]
+        return [row.folder.name for row in chosen_rows([str(path) for path in named], named[0], opener(unpacked))]
 
 
 def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:

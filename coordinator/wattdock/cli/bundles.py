@@ -43,12 +43,12 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.publish import BundleOptions, create_bundle
 
     options = BundleOptions(title=title, authors=tuple(author or ()), logs=logs, prompts=prompts, lock=lock)
     with stored(named, output_dir) as rows:
-        made = create_bundle(rows, output, options, home=wattdock_home())
+        made = create_bundle(rows, output, options, home=folders.wattdock_home())
     if as_json:
         _print_digest(made.path, made.digest)
         return
@@ -103,14 +103,14 @@ def reproduce(
 ) -> None:
     """Run a bundle's study here and say of each experiment whether it came out the same; exit code 9: not all did."""
     from wattdock.execution import progress_for
-    from wattdock.host import wattdock_home
+    from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
 
     if not (wanted := share(margin, "--margin")):
         raise ConfigError("--margin 0: no two measurements are equal; say what difference does not matter, such as 5%")
     local = LocalChoices(runner_python, model_folder, trust_remote_code)
     with open_bundle(bundle) as opened:
-        ready = prepare_reproduction(opened, local, output_dir=output_dir, home=wattdock_home(), resume=resume)
+        ready = prepare_reproduction(opened, local, output_dir=output_dir, home=folders.wattdock_home(), resume=resume)
         progress = progress_for(quiet=quiet)
         for line in ready.skipped:
             progress.say(line)

@@ -7,7 +7,6 @@ stand is told.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
@@ -143,7 +142,7 @@ def create_bundle(rows: Sequence[Row], out: Path | None, options: BundleOptions,
     except OSError as error:
         raise StoreError(f"{error.filename or out}: {error.strerror or error}; see its owner and free space") from error
     own = _own_names()
-    named = tuple(name for name, text in texts.items() if any(word in text for word in own))
+    named = tuple(name for name, text in texts.items() if own.search(text))
     return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), named)
 
 
@@ -237,10 +236,11 @@ def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
             raise ConfigError(f"{where} holds what looks like a key or password; measure without it, or leave it out")
 
 
-def _own_names() -> list[str]:
-    """Return this user's name and home folder and this machine's name, where they are not everybody's."""
-    names = {getpass.getuser(), str(Path.home()), platform.node()}
-    return [name for name in names if len(name) > 2 and name not in ("root", "/root", "localhost")]
+def _own_names() -> re.Pattern[str]:
+    """Return what finds this user's name and home folder and this machine's name, where they are not everybody's."""
+    names = {platform.node(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"))}
+    own = sorted(map(re.escape, names - {"", "/", "root", "/root", "localhost"}))
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(own) or '(?!)'})(?![A-Za-z0-9])")
 
 
 def _text(content: Content) -> str:
