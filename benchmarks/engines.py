@@ -21,8 +21,8 @@ from wattdock.analysis.performance import quantiles, tpot_s
 from wattdock.config.experiment import RANDOM_WEIGHTS
 from wattdock.config.workload import PromptSpec, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
-from wattdock.inputs.models.shapes import resolve_shape
-from wattdock.inputs.prompts import load_prompts
+from wattdock.inputs import load_prompts
+from wattdock.inputs.shapes import resolve_shape
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO

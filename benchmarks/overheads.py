@@ -16,7 +16,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.config.workload import PromptSpec, WorkloadSpec
-from wattdock.inputs.prompts import load_prompts
+from wattdock.inputs import load_prompts
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
@@ -29,7 +29,7 @@ from wattdock_proto.v1 import runner_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.inputs.prompts import PromptSet
+    from wattdock.inputs import PromptSet
 
 # What, median, range.
 Row = tuple[str, str, str]

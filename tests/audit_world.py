@@ -21,8 +21,8 @@ from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
 from wattdock.host import Gpu, GpuInventory, Machine
-from wattdock.inputs.models.folder import ModelFolder
-from wattdock.inputs.models.shapes import shape_config
+from wattdock.inputs import ModelFolder
+from wattdock.inputs.shapes import shape_config
 from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin

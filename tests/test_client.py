@@ -16,8 +16,7 @@ from wattdock.execution.failures import MEMORY, cause_of
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.passes import Collected, Session, measure
 from wattdock.execution.progress import Silent
-from wattdock.inputs.models.folder import ModelFolder
-from wattdock.inputs.prompts import PromptSet
+from wattdock.inputs import ModelFolder, PromptSet
 from wattdock.metering.none import NoMeter
 from wattdock.runner.client import RunnerClient
 

@@ -17,8 +17,8 @@ from wattdock.errors import RunnerError
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.passes import Collected, Session, measure, rest
 from wattdock.execution.progress import Silent
-from wattdock.inputs.models.folder import ModelFolder
-from wattdock.inputs.models.shapes import shape_config
+from wattdock.inputs import ModelFolder
+from wattdock.inputs.shapes import shape_config
 from wattdock.metering.none import NoMeter
 from wattdock.metering.timeline import MeterEvent
 

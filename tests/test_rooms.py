@@ -23,7 +23,7 @@ WIDER_DOORS = {
     "config": 20,
     "execution": 13,
     "host": 11,
-    "inputs": 38,
+    "inputs": 11,
     "launch": 13,
     "launch.images": 23,
     "metering": 26,

@@ -13,7 +13,7 @@ from report_rows import row
 from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config.workload import WorkloadSpec
-from wattdock.inputs.prompts import PromptSet, varied
+from wattdock.inputs import PromptSet
 from wattdock.records.restart import MeasuredPass, RequestRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ def test_a_stored_run_is_asked_for_the_windows_of_all_that_was_in_flight(split: 
 def test_output_limits_are_drawn_around_the_workload_s_and_equal_for_equal_seeds() -> None:
     """Half to one and a half times 100, with a mean near 100; another pass gets others."""
     spec = WorkloadSpec(max_output_tokens=100, output_spread=0.5)
-    drawn = varied(prompts(400), spec, pass_index=3).max_output_tokens
-    assert drawn == varied(prompts(400), spec, pass_index=3).max_output_tokens
-    assert drawn != varied(prompts(400), spec, pass_index=4).max_output_tokens
+    drawn = prompts(400).with_limits(spec, pass_index=3).max_output_tokens
+    assert drawn == prompts(400).with_limits(spec, pass_index=3).max_output_tokens
+    assert drawn != prompts(400).with_limits(spec, pass_index=4).max_output_tokens
     limits = [limit or 0 for limit in drawn]
     assert 50 <= min(limits) < 60
     assert 140 < max(limits) <= 150
@@ -137,7 +137,7 @@ def test_output_limits_are_drawn_around_the_workload_s_and_equal_for_equal_seeds
 def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_it() -> None:
     """Eight slots end after one to eight eighths of the full length."""
     spec = WorkloadSpec(max_output_tokens=80, batch_size=8, staggered_start=True)
-    limits = varied(prompts(20), spec, pass_index=0).max_output_tokens
+    limits = prompts(20).with_limits(spec, pass_index=0).max_output_tokens
     assert sorted(limit or 0 for limit in limits[:8]) == [10, 20, 30, 40, 50, 60, 70, 80]
     assert limits[8:] == (80,) * 12
 
@@ -145,5 +145,5 @@ def test_staggered_starts_spread_the_first_round_evenly_and_touch_nothing_after_
 def test_a_prompt_file_s_own_limits_stay() -> None:
     """Whoever wrote them meant them."""
     given = dataclasses.replace(prompts(3), max_output_tokens=(7, None, 7))
-    assert varied(given, WorkloadSpec(output_spread=0.9), pass_index=0).max_output_tokens[::2] == (7, 7)
-    assert varied(given, WorkloadSpec(), pass_index=0) is given
+    assert given.with_limits(WorkloadSpec(output_spread=0.9), pass_index=0).max_output_tokens[::2] == (7, 7)
+    assert given.with_limits(WorkloadSpec(), pass_index=0) is given

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from command import on_gpus
 from fake_nvml import FakeGpu
-from models import tiny
-from models.hub_server import serve
+from inputs import tiny
+from inputs.hub_server import serve
 from safetensors.numpy import save
-from scaling.stored import document
 
-from wattdock.inputs.models.shapes import shape_config
+from wattdock.inputs.shapes import shape_config
 
 if TYPE_CHECKING:
     from command import Command
@@ -83,51 +82,6 @@ def test_a_plan_refuses_what_cannot_fit_and_says_how_much_the_rest_takes(wattdoc
     assert planned.returncode == 3
     assert "memory of shape:llama-3.1-8b, one GPU: fits: about " in planned.stdout
     assert "8b cannot fit on one GPU: 16.1 GB of weights and keys and values of 1000 requests" in planned.stdout
-
-
-def test_a_plan_tells_which_request_the_engine_may_find_no_room_for(wattdock: Command) -> None:
-    """A model of 16 GB on 24 GB: the workload fits, one request of the model's longest length does not."""
-    l4 = FakeGpu(uuid=fake_nvml.uuid_of(1), name="NVIDIA L4", memory_total_bytes=24 * 10**9)
-    planned = wattdock("plan", "--backend", "vllm", "--model", "shape:llama-3.1-8b", env=on_gpus(wattdock, l4))
-    assert planned.returncode == 0, planned.stderr
-    said = " ".join(planned.stdout.split())
-    assert "memory of shape:llama-3.1-8b, one GPU: uncertain: about " in said
-    assert "131,072 tokens (17.2 GB of keys and values); a smaller max_model_len asks for less" in said
-
-
-def test_an_estimate_stands_beside_what_the_engine_of_a_stored_result_found(wattdock: Command) -> None:
-    """With the error of each part, and where it is beyond the aim."""
-    made = document({}, [100.0], [600.0])
-    made["config"]["model"] |= {"id": None, "shape": "llama-3.1-8b"}
-    found = {"weights_bytes": 16_060_522_496, "activation_peak_bytes": 10**9, "total_bytes": 150_754_820_096}
-    made["environment"]["engine_args"] = {"dtype": "bfloat16", "memory_by_gpu": {"GPU-0": found}}
-    folder = wattdock.folder / "results" / "20261121T100000-vllm-00000001"
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(made))
-    done = wattdock("estimate", "--against", "results")
-    assert done.returncode == 0, done.stderr
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    start = f"shape:llama-3.1-8b {folder.name} one GPU"
-    assert f"{start} weights 16.061 GB 16.061 GB +0.0%" in lines
-    assert any(line.startswith(f"{start} activation peak") and line.endswith("beyond the aim of 5 %") for line in lines)
-
-
-def test_a_stored_model_that_is_not_known_is_named_and_the_others_are_answered(wattdock: Command) -> None:
-    """On the error stream, with its result's name; alone it is the command's error."""
-    for number, model in enumerate(({"id": None, "shape": "llama-3.1-8b"}, {"id": "embedded-9", "shape": None}), 1):
-        made = document({}, [100.0], [600.0])
-        made["config"]["model"] |= model
-        made["environment"]["engine_args"] = {"dtype": "bfloat16"}
-        folder = wattdock.folder / "results" / f"20261121T100000-vllm-0000000{number}"
-        folder.mkdir(parents=True)
-        (folder / "result.json").write_text(json.dumps(made))
-    done = wattdock("estimate", "--against", "results")
-    assert (done.returncode, done.stdout.count("shape:llama-3.1-8b")) == (0, 6)
-    assert done.stderr.startswith(f"wattdock: left out: {folder.name}: model 'embedded-9' is not known")
-    (wattdock.folder / "results").rename(wattdock.folder / "copies")
-    alone = wattdock("estimate", "--against", "vllm-00000002", "--output-dir", "copies")
-    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
-    assert folder.name in alone.stderr
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(wattdock: Command) -> None:

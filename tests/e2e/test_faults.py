@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from command import SMALL, on_gpus
 from fake_nvml import FakeGpu
-from models import tiny
+from inputs import tiny
 
 if TYPE_CHECKING:
     from pathlib import Path

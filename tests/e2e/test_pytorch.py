@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
-from wattdock.inputs.models import resolve_model
+from wattdock.inputs import resolve_model
 
 REPO = Path(__file__).resolve().parents[2]
 WATTDOCK = Path(sys.executable).with_name("wattdock")

@@ -25,7 +25,7 @@ from wattdock.clock import ClockCheck
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.execution.result import merge
 from wattdock.host import Gpu, GpuInventory, Link, Machine
-from wattdock.inputs.models.folder import ModelFolder
+from wattdock.inputs import ModelFolder
 from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin

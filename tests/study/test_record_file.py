@@ -14,7 +14,7 @@ from merge_samples import constant_power, measured, request, timeline
 from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
 from wattdock.execution.record_file import Served, _decode, read_served, write_served
-from wattdock.inputs.models.folder import ModelFolder
+from wattdock.inputs import ModelFolder
 from wattdock.metering.timeline import GpuProcess, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.records.environment import RunnerEnvironment, RunnerGpu
 from wattdock.records.failure import Failure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis.derived_schema import Compute
 from wattdock.host import gpu_models
-from wattdock.inputs import METHOD, Decoder, UnknownArchitectureError, decoder, kv_bytes_read, request_flops
+from wattdock.inputs import Architecture, UnknownArchitectureError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def compute(
     if config is None or not passes:
         return Compute(reason="the model is not known" if config is None else "no pass was measured")
     try:
-        model = decoder(config)
+        model = Architecture.from_config(config)
         requests = [request for one in passes for request in one.generated.requests]
         flops = sum(_flops(model, request) for request in requests)
     except UnknownArchitectureError as error:
@@ -50,7 +50,7 @@ def compute(
         flops_total=flops,
         model_flops=flops,
         executed_reason=EXECUTED_REASON,
-        method=METHOD,
+        method=model.FLOPS_METHOD,
         active_weights=model.active_weights,
         total_weights=model.total_weights,
         flops_per_s=flops / duration_s,
@@ -64,11 +64,10 @@ def compute(
     )
 
 
-def _flops(model: Decoder, request: RequestRecord) -> int:
+def _flops(model: Architecture, request: RequestRecord) -> int:
     if request.prompt_tokens is None or request.output_tokens is None:
         raise UnknownArchitectureError("the engine does not tell every request's tokens")
-    return request_flops(
-        model,
+    return model.request_flops(
         prompt_tokens=request.prompt_tokens,
         output_tokens=request.output_tokens,
         cached_prompt_tokens=request.cached_prompt_tokens or 0,
@@ -76,7 +75,7 @@ def _flops(model: Decoder, request: RequestRecord) -> int:
 
 
 def _least_bytes(
-    model: Decoder, requests: Iterable[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
+    model: Architecture, requests: Iterable[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
 ) -> float | None:
     """Bytes that must have been read at least: all weights once per `in_flight` tokens, each token's keys and values.
 
@@ -90,7 +89,7 @@ def _least_bytes(
     for one in requests:
         prompt, output = one.prompt_tokens or 0, one.output_tokens or 0
         weights += output / in_flight * model.active_weights * bytes_per_weight
-        caches += kv_bytes_read(
-            model, prompt_tokens=prompt, output_tokens=output, bytes_per_value=1.0 if narrow_cache else bytes_per_weight
+        caches += model.kv_bytes_read(
+            prompt_tokens=prompt, output_tokens=output, bytes_per_value=1.0 if narrow_cache else bytes_per_weight
         )
     return weights + caches

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import Machine, choose_gpus, folders, inventory, leases
-from wattdock.inputs import WEIGHTS_ONLY, check_model, check_prompts, known_figures, memory_fit
+from wattdock.inputs import check_model, check_prompts, memory_fit
 from wattdock.launch import choose_launcher, find_runner
 from wattdock.launch.images import lock_path, read_lock
 from wattdock.metering import choose_meter
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from wattdock.config import ExperimentConfig
     from wattdock.host import Gpu, GpuInventory
-    from wattdock.inputs import Demand, MemoryFit
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ReadLock
     from wattdock.metering import Meter, MeterChoice
@@ -145,9 +144,9 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         config.section.require_drawable()
     check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
     found = host.inventory
-    fit = _memory_fit(config, found, WEIGHTS_ONLY)
+    weight_bytes, _ = _memory(config, found, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = choose_gpus(config, found, visible=visible, leases=host.holders, weight_bytes=fit.weight_bytes)
+    gpus = choose_gpus(config, found, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
@@ -162,12 +161,14 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     )
 
 
-def _memory_fit(config: ExperimentConfig, found: GpuInventory, demand: Demand | None = None) -> MemoryFit:
-    """Refuse what cannot fit any GPU here, before one is chosen; `demand` is the workload's own unless given."""
+def _memory(
+    config: ExperimentConfig, found: GpuInventory, *, weights_only: bool = False
+) -> tuple[int | None, str | None]:
+    """Return the size of the weights and a line about the model's memory; refuse what cannot fit any GPU here."""
     sizes_bytes = [gpu.vram_total_bytes for gpu in found.gpus if gpu.vram_total_bytes is not None]
     memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
-    figures = known_figures(config.model)
-    return memory_fit(config, figures, gpus=config.gpus_asked, memory_bytes=memory_bytes, demand=demand)
+    fit = memory_fit(config, gpus=config.gpus_asked, memory_bytes=memory_bytes, weights_only=weights_only)
+    return fit.weight_bytes, fit.note
 
 
 def _shared_key(config: ExperimentConfig) -> tuple[str, str]:
@@ -182,7 +183,7 @@ def _for_workload(
     if not isinstance(checked, ExecutionPlan):
         return checked
     try:
-        memory = _memory_fit(config, host.inventory).note if checked.gpus else None
+        _, memory = _memory(config, host.inventory) if checked.gpus else (None, None)
     except WattdockError as error:
         return error
     return replace(checked, config=config, memory=memory)

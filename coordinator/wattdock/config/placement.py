@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Ways to spread a model, of which each is a curve of its own.
 SplitKind = Literal["one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split"]
@@ -24,6 +27,16 @@ class Split:
     pipeline: int = 1
     replicas: int = 1
     by_device_map: bool = False
+
+    @classmethod
+    def of(cls, parallelism: Mapping[str, Any]) -> Split:
+        """Return the split that a runner says is in effect."""
+        tensor, pipeline, replicas = (
+            int(parallelism.get(f"{kind}_parallel_size") or 1) for kind in ("tensor", "pipeline", "data")
+        )
+        if parallelism.get("kind") == "device_map":
+            return cls(pipeline=max(1, len(parallelism.get("devices") or {})), by_device_map=True)
+        return cls(tensor, pipeline, replicas)
 
     @property
     def gpus(self) -> int:
@@ -56,37 +69,18 @@ class EngineMemory:
         share: Of each GPU's memory, what the engine may take.
         step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
         logits_rows: Most requests whose logits are computed together; None: the batch.
-        hidden_copies: Tensors as wide as the hidden state that are alive at once beside a layer's MLP.
-        norm_copies: As many, where what the MLPs of several GPUs gave is added up and normed.
-        keeps_head_outputs: Whether what attention's heads gave is alive then, too.
-        workspace_bytes: What matrix products keep beside them, where the engine counts it among activations.
-        logit_bytes: Live at once per request and vocabulary entry while tokens are chosen.
         kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
         kv_dtype: Of keys and values; "auto" is the model's own.
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
-        overhead_bytes: CUDA context, kernels' workspaces and captured graphs; assumed.
-        overhead_split_bytes: What communicators add on each GPU of a split model; assumed.
-        keeps_repeated_heads: Whether the cache keeps key/value heads as often as a model's code repeats them.
         queues: Whether requests that the cache has no room for may wait, rather than fail.
-        longest_tokens: Tokens of the longest request, one of which has to have room before the engine starts; None: as
-            many as the model allows; 0: none has to.
         estimable: False where settings move weights or caches off the GPU, or quantise while loading.
     """
 
     share: float = 1.0
     step_tokens: int | None = None
     logits_rows: int | None = None
-    hidden_copies: int = 4
-    norm_copies: int = 0
-    keeps_head_outputs: bool = False
-    workspace_bytes: int = 0
-    logit_bytes: int = 8
     kv_cache_bytes: int | None = None
     kv_dtype: str = "auto"
     repeats_kv_heads: bool = False
-    overhead_bytes: int = 600_000_000
-    overhead_split_bytes: int = 500_000_000
-    keeps_repeated_heads: bool = False
     queues: bool = False
-    longest_tokens: int | None = 0
     estimable: bool = True

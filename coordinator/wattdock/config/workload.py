@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,8 @@ class PromptSpec(Written):
         input_tokens: Length of each synthetic prompt.
         chat: Wrap text in the model's chat template, where it has one.
     """
+
+    BUILT_IN: ClassVar = ("bundled", "synthetic")
 
     source: str | None = None
     count: Positive | None = None

@@ -235,7 +235,7 @@ class Attempt:
         if sorted(seen) != sorted(asked):
             raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
 
-    def _reject_each(self, check: Callable[[ExperimentConfig], None]) -> None:
+    def _reject_each(self, check: Callable[[ExperimentConfig], object]) -> None:
         """Fail the pending rows that `check` refuses; the others go on."""
         for row in tuple(self._pending):
             try:

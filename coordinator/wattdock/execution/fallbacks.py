@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from wattdock.config import ExperimentConfig
 from wattdock.errors import WattdockError
 from wattdock.execution.failures import CAUSES, DEATHS, MEMORY_CAUSES
-from wattdock.inputs import WEIGHTS_ONLY, known_figures, memory_fit
+from wattdock.inputs import memory_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,9 +76,8 @@ def ladder(asked: ExperimentConfig, seen: Circumstances) -> tuple[Step, ...]:
 
 def _is_possible(config: ExperimentConfig, seen: Circumstances) -> bool:
     """Whether the model can be split so, and its weights fit."""
-    figures = known_figures(config.model)
     try:
-        memory_fit(config, figures, gpus=seen.gpus, memory_bytes=seen.memory_bytes, demand=WEIGHTS_ONLY)
+        memory_fit(config, gpus=seen.gpus, memory_bytes=seen.memory_bytes, weights_only=True)
     except WattdockError:
         return False
     return True
@@ -101,8 +100,7 @@ def _fits(ready: ExecutionPlan, loaded_bytes: int | None, gpus: int) -> bool | N
     """Whether the whole model's weights fit each device; a CPU's memory is shared by as many as there are to be."""
     weight_bytes = loaded_bytes
     if weight_bytes is None:
-        figures = known_figures(ready.config.model)
-        weight_bytes = memory_fit(ready.config, figures, gpus=gpus, memory_bytes=None).weight_bytes
+        weight_bytes = memory_fit(ready.config, gpus=gpus, memory_bytes=None).weight_bytes
     rooms = [gpu.vram_total_bytes for gpu in ready.gpus]
     if not rooms and ready.machine.memory_total_bytes is not None:
         rooms = [ready.machine.memory_total_bytes // max(1, gpus)]

@@ -12,7 +12,7 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.eta import cost_of
 from wattdock.execution.row import Row
 from wattdock.execution.study_folder import PASS, RETRIED, STORED
-from wattdock.inputs import file_sha256
+from wattdock.inputs import check_prompts
 from wattdock.store import RESULT, load_result
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | N
     Raises:
         ConfigError: It has changed, or cannot be read.
     """
-    now = file_sha256(config.prompts)
+    now = check_prompts(config.prompts)
     if now and (others := {one for one in sent_sha256 if one} - {now}):
         raise ConfigError(
             f"the study has changed since it was begun: {config.label} was measured with other prompts than "

@@ -15,7 +15,7 @@ from wattdock.analysis import above_band, at_rest, idle_unsettled, late_temperat
 from wattdock.clock import NS_PER_S, host_clock, now_ns
 from wattdock.errors import RunnerError
 from wattdock.host import processes
-from wattdock.inputs import load_prompts, varied
+from wattdock.inputs import load_prompts
 from wattdock.metering import Span, span_energy
 from wattdock.records import MeasuredPass, RestartRecord, WarmUpSample
 from wattdock.runner import pass_workload
@@ -321,7 +321,7 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
         count=spec.prompts_per_pass,
         vocab_size=session.model.vocab_size,
     )
-    prompts = varied(source, spec, pass_index=prompt_index)
+    prompts = source.with_limits(spec, pass_index=prompt_index)
     if length.one_token:
         prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
     workload = pass_workload(

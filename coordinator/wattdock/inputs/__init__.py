@@ -1,55 +1,27 @@
-"""inputs."""
+"""What goes into an engine: models and prompts, where they come from, and what is known of them before they are loaded.
 
-from wattdock.inputs.estimate.against import AIM, Comparison, Line, compare, split_of
-from wattdock.inputs.estimate.answer import Answer, Gpu, GpuAnswer, answer
-from wattdock.inputs.estimate.architecture import UnknownArchitectureError
-from wattdock.inputs.estimate.estimate import sized
-from wattdock.inputs.estimate.experiment import WEIGHTS_ONLY, MemoryFit, memory_fit
-from wattdock.inputs.estimate.fit import MARGIN, Demand, Smallest
-from wattdock.inputs.estimate.flops import METHOD, Decoder, decoder, kv_bytes_read, request_flops
-from wattdock.inputs.models.figures import figures_of, known_figures
-from wattdock.inputs.models.folder import ModelFolder, check_folder, sampled_revision
-from wattdock.inputs.models.resolve import check_model, resolve_model
-from wattdock.inputs.models.shapes import Preset, presets
-from wattdock.inputs.prompts import BUNDLED, SYNTHETIC, PromptSet, check_prompts, file_sha256, load_prompts, varied
+In: the model and the prompts that an experiment names. Out: a `ModelFolder` that a runner can load, the `PromptSet` of
+each pass; the model's `Architecture`, whose arithmetic the analysis counts, and whether it fits a GPU's memory.
+Must not know: engines' internals, runners, results.
+"""
+
+from wattdock.inputs.architecture import Architecture, UnknownArchitectureError
+from wattdock.inputs.estimate import Estimate, memory_fit
+from wattdock.inputs.model_folder import ModelFolder
+from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
+from wattdock.inputs.resolve import check_model, resolve_model
+from wattdock.inputs.shapes import presets
 
 __all__ = [
-    "AIM",
-    "BUNDLED",
-    "MARGIN",
-    "METHOD",
-    "SYNTHETIC",
-    "WEIGHTS_ONLY",
-    "Answer",
-    "Comparison",
-    "Decoder",
-    "Demand",
-    "Gpu",
-    "GpuAnswer",
-    "Line",
-    "MemoryFit",
+    "Architecture",
+    "Estimate",
     "ModelFolder",
-    "Preset",
     "PromptSet",
-    "Smallest",
     "UnknownArchitectureError",
-    "answer",
-    "check_folder",
     "check_model",
     "check_prompts",
-    "compare",
-    "decoder",
-    "figures_of",
-    "file_sha256",
-    "known_figures",
-    "kv_bytes_read",
     "load_prompts",
     "memory_fit",
     "presets",
-    "request_flops",
     "resolve_model",
-    "sampled_revision",
-    "sized",
-    "split_of",
-    "varied",
 ]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.config import PromptSpec
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config import PromptSpec, WorkloadSpec
+    from wattdock.config import WorkloadSpec
 
-BUNDLED = "bundled"
-SYNTHETIC = "synthetic"
+BUNDLED, SYNTHETIC = PromptSpec.BUILT_IN
 KEYS = {"prompt", "token_ids", "max_output_tokens"}
 
 Item = str | tuple[int, ...]
@@ -42,15 +42,23 @@ class PromptSet:
     max_output_tokens: tuple[int | None, ...]
     sha256: str
     name: str
-    reused: bool
+    reused: bool = False
 
-
-@dataclass(frozen=True)
-class _Source:
-    items: tuple[Item, ...]
-    max_output_tokens: tuple[int | None, ...]
-    sha256: str
-    name: str
+    def with_limits(self, work: WorkloadSpec, *, pass_index: int) -> PromptSet:
+        """Return the prompts with output limits drawn as `work` says; equal arguments give equal limits."""
+        if not work.output_spread and not work.staggered_start:
+            return self
+        generator = np.random.Generator(np.random.PCG64([work.seed, pass_index]))
+        share = 1 + work.output_spread * generator.uniform(-1, 1, size=len(self.items))
+        limits = [
+            max(1, round(work.max_output_tokens * part)) if given is None else given
+            for given, part in zip(self.max_output_tokens, share, strict=True)
+        ]
+        if work.staggered_start:
+            first = min(work.batch_size, len(limits))
+            for place, order in enumerate(generator.permutation(first)):
+                limits[place] = max(1, round(limits[place] * (int(order) + 1) / first))
+        return replace(self, max_output_tokens=tuple(limits))
 
 
 def load_prompts(
@@ -74,58 +82,35 @@ def load_prompts(
     source = _read(spec.source or BUNDLED, vocab_size)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(source.items))
     picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
-    return PromptSet(
+    return replace(
+        source,
         items=tuple(source.items[i] for i in picked),
         max_output_tokens=tuple(source.max_output_tokens[i] for i in picked),
-        sha256=source.sha256,
-        name=source.name,
         reused=(pass_index + 1) * count > len(order),
     )
 
 
-def varied(prompts: PromptSet, spec: WorkloadSpec, *, pass_index: int) -> PromptSet:
-    """Return the prompts with output limits drawn as `spec` says; equal arguments give equal limits."""
-    if not spec.output_spread and not spec.staggered_start:
-        return prompts
-    generator = np.random.Generator(np.random.PCG64([spec.seed, pass_index]))
-    share = 1 + spec.output_spread * generator.uniform(-1, 1, size=len(prompts.items))
-    limits = [
-        max(1, round(spec.max_output_tokens * part)) if given is None else given
-        for given, part in zip(prompts.max_output_tokens, share, strict=True)
-    ]
-    if spec.staggered_start:
-        first = min(spec.batch_size, len(limits))
-        for place, order in enumerate(generator.permutation(first)):
-            limits[place] = max(1, round(limits[place] * (int(order) + 1) / first))
-    return replace(prompts, max_output_tokens=tuple(limits))
-
-
-def check_prompts(spec: PromptSpec, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> None:
+def check_prompts(spec: PromptSpec, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> str | None:
     """Raise what is wrong with a source before anything is started.
 
     Args:
         has_tokenizer: Whether the model can take text.
         vocab_size: As in `load_prompts`; None leaves ids unchecked.
 
+    Returns:
+        The SHA-256 of a prompts file, as `load_prompts` tells it; None where prompts come from no file.
+
     Raises:
         ConfigError: The source cannot be read, or holds text that the model cannot take.
     """
     if spec.source == SYNTHETIC:
-        return
+        return None
     source = _read(spec.source or BUNDLED, vocab_size)
     if not has_tokenizer and any(isinstance(item, str) for item in source.items):
         raise ConfigError(
             f"prompts {source.name!r} are text and the model has no tokenizer; set workload.prompts.source: synthetic"
         )
-
-
-def file_sha256(spec: PromptSpec) -> str | None:
-    """Return the SHA-256 of a prompts file as `load_prompts` tells it; None where prompts come from no file.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
-    return None if spec.source in (None, BUNDLED, SYNTHETIC) else _read(spec.source, None).sha256
+    return None if spec.source in (None, BUNDLED) else source.sha256
 
 
 def _synthetic(input_tokens: int, *, seed: int, pass_index: int, count: int, vocab_size: int | None) -> PromptSet:
@@ -136,15 +121,14 @@ def _synthetic(input_tokens: int, *, seed: int, pass_index: int, count: int, voc
     ids = generator.integers(0, vocab_size, size=(count, input_tokens))
     recipe = {"ids": "uniform", "generator": "PCG64", "seed": seed, "vocab_size": vocab_size, "tokens": input_tokens}
     return PromptSet(
-        items=tuple(tuple(row) for row in ids.tolist()),
+        items=tuple(map(tuple, ids.tolist())),
         max_output_tokens=(None,) * count,
         sha256=hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
         name=f"synthetic-{input_tokens}",
-        reused=False,
     )
 
 
-def _read(source: str, vocab_size: int | None) -> _Source:
+def _read(source: str, vocab_size: int | None) -> PromptSet:
     """The bundled set or a JSONL file, checked line by line."""
     if source == BUNDLED:
         name, content = BUNDLED, (files("wattdock.inputs") / "prompts.jsonl").read_bytes()
@@ -160,7 +144,7 @@ def _read(source: str, vocab_size: int | None) -> _Source:
     if not parsed:
         raise ConfigError(f'{source} holds no prompts; write one {{"prompt": "..."}} per line')
     items, limits = zip(*parsed, strict=True)
-    return _Source(items, limits, hashlib.sha256(content).hexdigest(), name)
+    return PromptSet(items, limits, hashlib.sha256(content).hexdigest(), name)
 
 
 def _lines(content: bytes, source: str) -> list[tuple[int, str]]:

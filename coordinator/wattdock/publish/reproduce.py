@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from wattdock.analysis import ENERGY, labels
-from wattdock.config import ExperimentConfig, Study, read_yaml
+from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, read_yaml
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import Run
 from wattdock.host import inventory
-from wattdock.inputs import BUNDLED, SYNTHETIC, check_folder, sampled_revision
+from wattdock.inputs import resolve_model
 from wattdock.launch.images import SETTING
 from wattdock.publish.bundle import LOCK, STUDY
 from wattdock.reports import agreement, compare
@@ -254,8 +254,8 @@ def _model(model: dict[str, Any], before: ExperimentResult, local: LocalChoices)
             f"{label} used a local folder of weights, {seen.name!r}: say where it is with --model-folder"
         )
     folder = local.model_folder.expanduser().absolute()
-    check_folder(folder)
-    if seen.revision and (found := sampled_revision(folder)) != seen.revision:
+    found = resolve_model(ModelSpec(path=folder), home=folder, progress=lambda _: None).revision
+    if seen.revision and found != seen.revision:
         raise PreflightError(
             f"--model-folder {folder}: is {found}, the bundle's {seen.name!r} is {seen.revision}; find that one"
         )

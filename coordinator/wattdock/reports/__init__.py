@@ -4,7 +4,7 @@ from wattdock.reports.agreement import agreement, answers
 from wattdock.reports.cards import show_card
 from wattdock.reports.checks import print_checks
 from wattdock.reports.comparison_table import print_comparison, print_comparison_json
-from wattdock.reports.estimate import print_answer, print_estimate_comparison, print_known
+from wattdock.reports.estimate import print_estimate, print_known
 from wattdock.reports.figures import draw
 from wattdock.reports.html.page import write_page
 from wattdock.reports.images import print_images
@@ -35,11 +35,10 @@ __all__ = [
     "draw_scaling",
     "judge",
     "points",
-    "print_answer",
     "print_checks",
     "print_comparison",
     "print_comparison_json",
-    "print_estimate_comparison",
+    "print_estimate",
     "print_images",
     "print_known",
     "print_plan",

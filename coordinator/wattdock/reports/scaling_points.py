@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis import ENERGY, POWER, SPEED, restart_values
-from wattdock.inputs import split_of
+from wattdock.config import Split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.config import Split
     from wattdock.records import EnvironmentSnapshot
 
 # Settings of backends that say how a model is spread; all others have to be equal on one curve.
@@ -141,12 +140,12 @@ def _key(one: _Usable) -> str:
 
 
 def _split_key(one: _Usable) -> tuple[int, str, bool]:
-    return one.seen.gpu_count, split_of(one.seen.parallelism).label, _is_weak(one)
+    return one.seen.gpu_count, Split.of(one.seen.parallelism).label, _is_weak(one)
 
 
 def _is_weak(one: _Usable) -> bool:
     section = one.result.config.get(one.seen.backend, {})
-    return section.get("data_parallel_scaling") == WEAK and split_of(one.seen.parallelism).replicas > 1
+    return section.get("data_parallel_scaling") == WEAK and Split.of(one.seen.parallelism).replicas > 1
 
 
 def _name(one: _Usable) -> str:
@@ -168,7 +167,7 @@ def _point(same: Sequence[_Usable]) -> Point:
     done = [one.result.performance for one in same if one.result.performance]
     shared = [one.result.multi_gpu.load_imbalance for one in same if one.result.multi_gpu]
     return Point(
-        split=split_of(seen.parallelism),
+        split=Split.of(seen.parallelism),
         is_weak=_is_weak(same[0]),
         gpus=seen.gpu_count,
         tokens_per_s=values[SPEED],

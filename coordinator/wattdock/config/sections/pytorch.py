@@ -10,10 +10,6 @@ from wattdock.config.placement import EngineMemory, Split
 from wattdock.config.sections.base import ReplicableSection
 from wattdock.config.written import Positive
 
-# Per request and vocabulary entry: 16-bit logits, their float32 copy, and what processing them makes.
-# Source: transformers, GenerationMixin._sample.
-LOGIT_BYTES = 2 + 4 + 4
-
 
 class Section(ReplicableSection):
     """`pytorch:` in an experiment.
@@ -71,4 +67,4 @@ class Section(ReplicableSection):
 
     def memory(self) -> EngineMemory:
         """Return transformers' way: all prompts of a batch in one step, then a cache that grows with the answers."""
-        return EngineMemory(logit_bytes=LOGIT_BYTES, keeps_repeated_heads=True, estimable=not self.moves_memory)
+        return EngineMemory(estimable=not self.moves_memory)

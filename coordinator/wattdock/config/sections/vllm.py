@@ -14,13 +14,6 @@ from wattdock.errors import ConfigError
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
-# cuBLAS's on a Hopper GPU, which PyTorch takes from the pool that the peak is read from. Source: NVIDIA's cuBLAS
-# documentation, cublasSetWorkspace; PyTorch, CublasHandlePool.cpp.
-WORKSPACE_BYTES = 32 * 1024**2
-# Per request and vocabulary entry: 16-bit logits and the float32 copy that some settings of sampling ask for. The older
-# model runner, which 0.26 uses for most mixtures of experts, may take 14; no such model was held against an engine.
-# Source: vLLM 0.26 and 0.32, VllmConfig.use_v2_model_runner, Sampler in vllm/v1/worker/gpu/sample and vllm/v1/sample.
-LOGIT_BYTES = 2 + 4
 
 
 class Section(ReplicableSection):
@@ -100,18 +93,8 @@ class Section(ReplicableSection):
             share=self.gpu_memory_utilization or SHARE,
             step_tokens=self.max_num_batched_tokens or STEP_TOKENS,
             logits_rows=self.max_num_seqs or SEQUENCES,
-            # Fitted to what vLLM 0.26 found of two shapes on an H200 and of one over four; read as: what lies between
-            # two attentions is compiled in one piece, whose caller holds its inputs, the residual stream and what the
-            # heads gave. Inside, there is the new residual stream beside the MLP; later this, the MLP's sum over GPUs,
-            # the next residual stream and its norm.
-            hidden_copies=2,
-            norm_copies=5,
-            keeps_head_outputs=True,
-            workspace_bytes=WORKSPACE_BYTES,
-            logit_bytes=LOGIT_BYTES,
             kv_cache_bytes=self.kv_cache_memory_bytes,
             kv_dtype=str((self.model_extra or {}).get("kv_cache_dtype", "auto")),
             repeats_kv_heads=True,
-            longest_tokens=self.max_model_len,
             estimable=not self.moves_memory,
         )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from wattdock.config.experiment import ExperimentConfig
-from wattdock.config.placement import EngineMemory, Split
+from wattdock.config import EngineMemory, ExperimentConfig, Split
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.inputs.estimate.experiment import MemoryFit, demand_of, memory_fit
-from wattdock.inputs.models.figures import known_figures
+from wattdock.inputs.estimate import MemoryFit, demand_of, memory_fit
 
 H200, H100 = 150_754_820_096, 81559 << 20
 
@@ -19,7 +16,7 @@ H200, H100 = 150_754_820_096, 81559 << 20
 def fit(settings: dict[str, Any], *, gpus: int = 1, memory_bytes: int | None = H200) -> MemoryFit:
     """Return what is said of an experiment with the vLLM backend."""
     config = ExperimentConfig.model_validate({"backend": "vllm", **settings})
-    return memory_fit(config, known_figures(config.model), gpus=gpus, memory_bytes=memory_bytes)
+    return memory_fit(config, gpus=gpus, memory_bytes=memory_bytes)
 
 
 def test_a_model_that_fits_says_how_much_it_takes() -> None:
@@ -44,49 +41,6 @@ def test_what_only_perhaps_does_not_fit_is_a_doubt_and_no_refusal() -> None:
     found = fit({**settings, "workload": {"batch_size": 64}}, gpus=2, memory_bytes=H100)
     assert found.verdict == "uncertain"
     assert found.note.endswith("it may fail while it loads or runs")
-
-
-def test_an_engine_that_wants_room_for_the_longest_request_may_fail_while_it_loads() -> None:
-    """Seen on an H200: 131,072 tokens of llama-3.1-70b are 43 GB beside 141 GB of weights, whatever the workload."""
-    whole = {"model": "shape:llama-3.1-70b", "vllm": {"gpu_memory_utilization": 0.99}}
-    found = fit(whole)
-    assert found.verdict == "uncertain"
-    assert "the longest request it may get, 131,072 tokens (42.9 GB of keys and values)" in found.note
-    small = {"model": "shape:llama-3.1-8b", "workload": {"batch_size": 4}}
-    assert fit(small, memory_bytes=24 * 10**9).note.endswith("a smaller max_model_len asks for less")
-    assert fit(small | {"vllm": {"max_model_len": 2048}}, memory_bytes=24 * 10**9).verdict == "fits"
-
-
-@pytest.mark.parametrize(
-    ("settings", "verdict"),
-    [
-        ({"kv_cache_memory_bytes": 18 * 10**9}, "fits"),
-        ({"kv_cache_memory_bytes": 17 * 10**9}, "uncertain"),
-        ({"kv_cache_memory_bytes": 10**9, "max_model_len": 4096}, "fits"),
-        ({"kv_cache_memory_bytes": 10**9, "max_model_len": 8192}, "uncertain"),
-    ],
-)
-def test_a_cache_of_a_set_size_has_to_hold_the_longest_request_too(settings: dict[str, Any], verdict: str) -> None:
-    """131,072 tokens of llama-3.1-8b are 17.2 GB, however large the GPU."""
-    found = fit({"model": "shape:llama-3.1-8b", "workload": {"batch_size": 1}, "vllm": settings})
-    assert found.verdict == verdict
-
-
-def test_no_shorter_request_is_advised_where_the_weights_are_the_trouble() -> None:
-    """141.1 GB of weights, of which the engine may take 138.7."""
-    found = fit({"model": "shape:llama-3.1-70b"})
-    assert found.verdict == "uncertain"
-    assert found.note.endswith("it may fail while it loads or runs")
-
-
-def test_a_longest_length_is_found_in_a_config_that_is_nested() -> None:
-    """As multimodal checkpoints have it."""
-    flat = known_figures(ExperimentConfig.model_validate({"model": "shape:llama-3.1-8b"}).model)
-    assert flat
-    config = ExperimentConfig.model_validate({"backend": "vllm", "model": "shape:llama-3.1-8b"})
-    nested = replace(flat, config={"text_config": flat.config})
-    notes = [memory_fit(config, one, gpus=1, memory_bytes=24 * 10**9).note for one in (flat, nested)]
-    assert ["131,072 tokens" in note for note in notes] == [True, True]
 
 
 def test_a_batch_that_is_certain_to_be_there_at_full_length_counts_as_certain() -> None:

@@ -1,6 +1,6 @@
 """Models that are known by name: their figures, and synthetic shapes of them whose weights a runner draws.
 
-Figures live in data/shapes.yaml with their sources.
+`shapes.yaml` holds the figures with their sources.
 """
 
 from __future__ import annotations
@@ -15,65 +15,70 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.errors import ConfigError
-from wattdock.inputs.models.build import build_once
-from wattdock.inputs.models.folder import ModelFolder, describe_folder
+from wattdock.inputs.model_folder import ModelFolder, build_once, describe_folder
 from wattdock.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A model as it was published.
+class ModelFigures:
+    """What is known of a model without loading it.
 
     Attributes:
-        config: Its config.json.
+        config: Its config.json; of a model that is known by name without how its weights are quantised.
         source: Where the figures were read.
         verified: They were found in a source that was read.
-        id: What the hub calls it; None for one that nobody published.
+        note: What a user has to know of it.
+        weight_bytes: Of the checkpoint's tensors; None where there is no file.
+        id: What the hub calls it; None for a model that nobody published.
         parameters: Each tied weight once; None where nobody counted.
         quantization: How the published weights are quantised; as a shape they are not.
-        servable: Some engine here has the architecture.
-        note: What a user has to know of it.
     """
 
     name: str
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     source: str
-    verified: bool
+    verified: bool = True
+    note: str | None = None
+    weight_bytes: int | None = None
     id: str | None = None
     parameters: int | None = None
     quantization: str | None = None
-    servable: bool = True
-    note: str | None = None
+
+    @property
+    def published_config(self) -> dict[str, Any]:
+        """Its config.json, with how the weights are quantised."""
+        quantised = {"quantization_config": {"quant_method": self.quantization}} if self.quantization else {}
+        return {**self.config, **quantised}
 
 
 @cache
-def presets() -> dict[str, Preset]:
+def presets() -> dict[str, ModelFigures]:
     """Return every model known by name."""
     written: dict[str, dict[str, Any]] = yaml.safe_load((files("wattdock.inputs") / "shapes.yaml").read_text("utf-8"))
-    return {name: Preset(name, **facts) for name, facts in written.items()}
+    return {name: ModelFigures(name, **figures) for name, figures in written.items()}
 
 
-def preset_of(name: str) -> Preset | None:
+def preset_of(name: str) -> ModelFigures | None:
     """Return the model with this name or hub id, in either case."""
     wanted = name.lower()
-    return next((one for one in presets().values() if wanted in (one.name, (one.id or one.name).lower())), None)
+    return next(
+        (known for known in presets().values() if wanted in (known.name, (known.id or known.name).lower())), None
+    )
 
 
 def shape_config(name: str) -> dict[str, Any]:
     """Return the config.json of a shape.
 
     Raises:
-        ConfigError: No shape has this name, or no engine could serve it.
+        ConfigError: No shape has this name.
     """
-    known = {one.name for one in presets().values() if one.servable}
+    known = presets()
     if name in known:
-        return presets()[name].config
-    if name in presets():
-        raise ConfigError(f"shape {name!r} cannot be served: {presets()[name].note}")
+        return dict(known[name].config)
     near = nearest(name, known)
     hint = f"did you mean {near}? " if near else ""
     raise ConfigError(f"unknown shape {name!r}; {hint}known are {', '.join(sorted(known))}")

@@ -12,10 +12,7 @@ from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.host.gpu_models import peak_of, why_no_peak
-from wattdock.inputs.estimate.architecture import UnknownArchitectureError
-from wattdock.inputs.estimate.flops import decoder, kv_bytes_read, request_flops
-from wattdock.inputs.models.shapes import shape_config
+from wattdock.inputs import Architecture, UnknownArchitectureError, presets
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -80,7 +77,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "learned positions": {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 128},
-    "eight billion": shape_config("llama-3.1-8b"),
+    "eight billion": dict(presets()["llama-3.1-8b"].config),
 }
 
 
@@ -93,49 +90,64 @@ def test_every_form_of_decoder_is_counted_exactly_as_torch_counts_it() -> None:
     script = Path(__file__).with_name("flop_counter.py")
     counted = printed_by(script, json.dumps(given_to_torch), python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER)
     ours = [
-        request_flops(decoder(CONFIGS[name]), prompt_tokens=s, output_tokens=t, causal=False) for name, s, t in cases
+        Architecture.from_config(CONFIGS[name]).request_flops(prompt_tokens=s, output_tokens=t, causal=False)
+        for name, s, t in cases
     ]
     assert dict(zip(cases, ours, strict=True)) == dict(zip(cases, json.loads(counted), strict=True))
 
 
 def test_the_causal_convention_leaves_out_what_a_prompt_s_tokens_cannot_see() -> None:
     """Half of the prompt's square, without its diagonal, in every layer and head."""
-    model = decoder(CONFIGS["dense"])
-    whole = request_flops(model, prompt_tokens=100, output_tokens=9, causal=False)
-    assert whole - request_flops(model, prompt_tokens=100, output_tokens=9) == 4 * 3 * 4 * 16 * (100 * 99 // 2)
+    model = Architecture.from_config(CONFIGS["dense"])
+    whole = model.request_flops(prompt_tokens=100, output_tokens=9, causal=False)
+    assert whole - model.request_flops(prompt_tokens=100, output_tokens=9) == 4 * 3 * 4 * 16 * (100 * 99 // 2)
 
 
 @given(prompt=st.integers(2, 300), output=st.integers(1, 50), cached=st.integers(0, 299))
 def test_a_cached_prompt_costs_what_is_left_of_it(prompt: int, output: int, cached: int) -> None:
     """A request with a cached beginning and the request that filled the cache add up to the whole."""
-    model = decoder(CONFIGS["grouped queries"])
+    model = Architecture.from_config(CONFIGS["grouped queries"])
     cached = min(cached, prompt - 1)
-    whole = request_flops(model, prompt_tokens=prompt, output_tokens=output)
-    rest = request_flops(model, prompt_tokens=prompt, output_tokens=output, cached_prompt_tokens=cached)
-    beginning = request_flops(model, prompt_tokens=cached, output_tokens=1) - 2 * model.head_weights if cached else 0
+    whole = model.request_flops(prompt_tokens=prompt, output_tokens=output)
+    rest = model.request_flops(prompt_tokens=prompt, output_tokens=output, cached_prompt_tokens=cached)
+    beginning = model.request_flops(prompt_tokens=cached, output_tokens=1) - 2 * model.embedding if cached else 0
     assert whole == rest + beginning
 
 
 def test_experts_that_a_token_is_not_routed_to_are_weights_and_not_work() -> None:
     """Four experts, two of them met: the total has two more per layer."""
-    model = decoder(CONFIGS["experts"])
-    assert model.total_block_weights - model.active_block_weights == 3 * 2 * 3 * 64 * 96
+    model = Architecture.from_config(CONFIGS["experts"])
+    assert model.total_weights - model.embedding - model.active_weights == 3 * 2 * 3 * 64 * 96
 
 
 def test_a_tied_embedding_is_computed_and_held_once() -> None:
     """The output projection is work; a table looked up is not."""
-    tied, own = decoder(CONFIGS["tied embeddings"]), decoder(CONFIGS["dense"])
+    tied, own = Architecture.from_config(CONFIGS["tied embeddings"]), Architecture.from_config(CONFIGS["dense"])
     assert tied.active_weights == own.active_weights
     assert own.total_weights - tied.total_weights == 64 * 128
 
 
-def test_learned_positions_are_held_and_a_window_left_out_is_the_usual_one() -> None:
-    """GPT-2's table of 1024 positions, and Mistral's window of 4096 tokens."""
-    gpt2 = decoder(CONFIGS["learned positions"])
+def test_learned_positions_are_held() -> None:
+    """GPT-2's table of 1024 positions."""
+    gpt2 = Architecture.from_config(CONFIGS["learned positions"])
     assert gpt2.total_weights == 3 * 12 * 64**2 + 64 * 128 + 64 * 1024
-    mistral = decoder({**SMALL, "model_type": "mistral"})
-    assert (mistral.windowed_layers, mistral.window) == (3, 4096)
-    assert decoder({**SMALL, "model_type": "mistral", "sliding_window": None}).windowed_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        ({"model_type": "mistral"}, [4096] * 3),
+        ({"model_type": "mistral", "sliding_window": None}, [None] * 3),
+        ({"model_type": "qwen2", "sliding_window": 8}, [None] * 3),
+        ({"model_type": "qwen3", "sliding_window": 8, "use_sliding_window": True}, [None] * 3),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, [None, 4096, 4096]),
+    ],
+)
+def test_what_a_config_leaves_out_of_its_windows_is_what_transformers_takes(
+    config: dict[str, Any], windows: list[int | None]
+) -> None:
+    """MistralConfig's 4096 tokens; Qwen's are off, and where they are on, its first 28 layers have none."""
+    assert [layer.window for layer in Architecture.from_config(SMALL | config).layers] == windows
 
 
 @pytest.mark.parametrize(
@@ -150,40 +162,26 @@ def test_learned_positions_are_held_and_a_window_left_out_is_the_usual_one() -> 
 def test_what_is_not_known_is_refused_with_the_reason(config: dict[str, Any], reason: str) -> None:
     """A guess would look like a figure."""
     with pytest.raises(UnknownArchitectureError, match=reason):
-        decoder(config)
+        Architecture.from_config(config)
 
 
 def test_keys_and_values_are_read_once_per_later_token() -> None:
     """Three tokens after a prompt of ten: the second reads 11 positions, the third 12; 2 × 4 heads × 16 × 3 layers."""
-    model = decoder(CONFIGS["dense"])
-    assert kv_bytes_read(model, prompt_tokens=10, output_tokens=3, bytes_per_value=2) == 23 * 2 * 4 * 16 * 3 * 2
+    model = Architecture.from_config(CONFIGS["dense"])
+    assert model.kv_bytes_read(prompt_tokens=10, output_tokens=3, bytes_per_value=2) == 23 * 2 * 4 * 16 * 3 * 2
 
 
 @given(prompt=st.integers(1, 60), output=st.integers(1, 20), cached=st.integers(0, 59), window=st.integers(1, 90))
 def test_a_window_bounds_what_each_position_attends_to(prompt: int, output: int, cached: int, window: int) -> None:
     """Position by position, in the layers that have one; the others see all, and decode reads what it attends to."""
-    model = replace(decoder(CONFIGS["experts and windows"]), window=window)
+    config = CONFIGS["experts and windows"] | {"sliding_window": window}
+    model = Architecture.from_config(config)
     cached = min(cached, prompt - 1)
-    alone = replace(model, active_block_weights=0, head_weights=0)
-    found = request_flops(alone, prompt_tokens=prompt, output_tokens=output, cached_prompt_tokens=cached)
+    layers = tuple(replace(layer, dense=0, active_experts=0) for layer in model.layers)
+    alone = replace(model, layers=layers, embedding=0)
+    found = alone.request_flops(prompt_tokens=prompt, output_tokens=output, cached_prompt_tokens=cached)
     last = prompt + output - 1
     pairs = sum(2 * min(position + 1, window) + position + 1 for position in range(cached, last))
     assert found == 4 * 4 * 16 * pairs
     read = sum(2 * min(position + 1, window) + position + 1 for position in range(prompt, last))
-    assert kv_bytes_read(model, prompt_tokens=prompt, output_tokens=output, bytes_per_value=2) == read * 2 * 2 * 16 * 2
-
-
-def test_peaks_of_several_gpus_add_up_and_one_unknown_makes_them_unknown() -> None:
-    """Half a peak would double the share."""
-    two = peak_of(["NVIDIA H200", "NVIDIA H200"])
-    assert two is not None
-    assert two.memory_bytes_per_s == pytest.approx(9.6e12)
-    assert peak_of(["NVIDIA H200", "NVIDIA GeForce"]) is None
-    assert peak_of([]) is None
-
-
-def test_a_peak_that_nobody_has_read_in_a_source_is_none() -> None:
-    """A figure from memory must not make a check pass, and says why it does not."""
-    assert peak_of(["NVIDIA H200", "NVIDIA H200 NVL"]) is None
-    assert why_no_peak(["NVIDIA H200", "NVIDIA H200 NVL"]) == "the peak of NVIDIA H200 NVL in gpus.yaml is not verified"
-    assert why_no_peak(["NVIDIA H200"]) is None
+    assert model.kv_bytes_read(prompt_tokens=prompt, output_tokens=output, bytes_per_value=2) == read * 2 * 2 * 16 * 2

@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from models import tiny
-from models.hub_server import COMMIT, Hub, serve
+from inputs import tiny
+from inputs.hub_server import COMMIT, Hub, serve
 
-from wattdock.config.experiment import ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
-from wattdock.inputs.models import check_model
+from wattdock.inputs import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +24,9 @@ MODEL = "owner/tiny"
 RESOLVE = """
 import dataclasses, json, sys
 from pathlib import Path
-from wattdock.config.experiment import ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.errors import WattdockError
-from wattdock.inputs.models import resolve_model
+from wattdock.inputs import resolve_model
 said = []
 try:
     folder = resolve_model(ModelSpec.model_validate_json(sys.argv[1]), home=Path(sys.argv[2]), progress=said.append)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.config.workload import PromptSpec
+from wattdock.config import PromptSpec
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 

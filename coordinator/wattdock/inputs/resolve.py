@@ -1,0 +1,137 @@
+"""One way in for every kind of model: check its name, get its folder, or its figures without loading it.
+
+Known names need no network, folders only their own files, hub models their config and the headers of their weights.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wattdock.config import EMBEDDED_MODEL, ModelSpec
+from wattdock.errors import ConfigError
+from wattdock.inputs.embedded import resolve_embedded
+from wattdock.inputs.model_folder import (
+    ModelFolder,
+    check_folder,
+    describe_folder,
+    read_config,
+    sampled_revision,
+    weight_data_bytes,
+)
+from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config
+from wattdock.text import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def check_model(spec: ModelSpec) -> None:
+    """Raise what can be known to be wrong without network and without writing.
+
+    Raises:
+        ConfigError: Unknown shape, impossible id, nearly the embedded model's, or a revision of what has none.
+        PreflightError: A local folder is missing, or its config or weights are.
+    """
+    if spec.revision is not None and not spec.on_hub:
+        what = spec.id or spec.shape or spec.path
+        raise ConfigError(f"revision {spec.revision!r} is given, but {what} has none; only a hub model has revisions")
+    if spec.shape is not None:
+        shape_config(spec.shape)
+    elif spec.path is not None:
+        check_folder(spec.path.expanduser().absolute())
+    elif spec.id is not None and spec.on_hub:
+        from wattdock.inputs.hub import check_id
+
+        check_id(spec.id)
+        _require_no_near_miss(spec.id)
+
+
+def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:
+    """Return a folder that a runner can load, fetching or making it on first use.
+
+    Args:
+        home: WATTDOCK_HOME; everything fetched or made goes below `<home>/models`.
+        progress: Gets one line per slow step, download sizes first.
+
+    Raises:
+        ConfigError: What was asked for cannot exist.
+        PreflightError: It cannot be had here.
+    """
+    check_model(spec)
+    home = home.expanduser().absolute()
+    if spec.shape is not None:
+        return resolve_shape(spec.shape, home=home, progress=progress)
+    if spec.path is not None:
+        path = spec.path.expanduser().resolve()
+        return describe_folder(path, kind="path", name=path.name, revision=sampled_revision(path))
+    if spec.id is None:
+        raise ConfigError("no model is given; set one of id, path and shape")
+    if spec.id == EMBEDDED_MODEL:
+        return resolve_embedded(home=home, progress=progress)
+    from wattdock.inputs.hub import resolve_hub
+
+    with_code = spec.trust_remote_code
+    return resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
+
+
+def _require_no_near_miss(model_id: str) -> None:
+    """Raise for a known shape's name, or a misspelt embedded model: a hub would only be asked for these in vain."""
+    if "/" in model_id:
+        return
+    if shape := presets().get(model_id.lower()):
+        published = f" or {shape.id} for the hub's" if shape.id else ""
+        raise ConfigError(
+            f"{model_id!r} is the name of a shape; write shape:{shape.name} for random weights{published}"
+        )
+    if difflib.get_close_matches(model_id.lower(), [EMBEDDED_MODEL], n=1):
+        raise ConfigError(
+            f"{model_id!r} is no model known here; did you mean {EMBEDDED_MODEL!r}? A hub's ids look like OWNER/NAME"
+        )
+
+
+def figures_of(name: str, *, home: Path) -> ModelFigures:
+    """Return the figures of a known name or its hub id, of `shape:NAME`, of ./folder, or of another model of the hub.
+
+    Args:
+        home: WATTDOCK_HOME, for what is fetched.
+
+    Raises:
+        ConfigError: Nothing can be called that.
+        PreflightError: It cannot be had.
+    """
+    if preset := preset_of(name):
+        return preset
+    found = known_figures(ModelSpec.model_validate(name))
+    if found is not None:
+        return found
+    if "/" not in name:
+        near = nearest(name, presets())
+        hint = f"did you mean {near}? " if near else ""
+        known = ", ".join(sorted(presets()))
+        raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {known}")
+    from wattdock.inputs.hub import hub_figures
+
+    config, weight_bytes = hub_figures(name, revision=None, home=home)
+    source = "config.json and safetensors headers on the hub"
+    return ModelFigures(name, config, source, weight_bytes=weight_bytes)
+
+
+def known_figures(spec: ModelSpec) -> ModelFigures | None:
+    """Return the figures of a model without asking anybody; None where that cannot be.
+
+    Raises:
+        ConfigError: No shape has this name.
+        PreflightError: A folder is missing, or not whole.
+    """
+    if spec.shape is not None:
+        shape_config(spec.shape)
+        return replace(presets()[spec.shape], name=f"shape:{spec.shape}", quantization=None)
+    if spec.path is not None:
+        path = spec.path.expanduser().absolute()
+        check_folder(path)
+        source, weight_bytes = f"config.json and files in {path}", weight_data_bytes(path)
+        return ModelFigures(path.name, read_config(path), source, weight_bytes=weight_bytes)
+    return preset_of(spec.id) if spec.id and spec.id != EMBEDDED_MODEL else None
