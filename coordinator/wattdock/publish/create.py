@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.analysis import BOUNDARY_STATEMENT
-from wattdock.config import NOT_IDENTITY
+from wattdock.config import NOT_IDENTITY, PromptSpec
 from wattdock.errors import ConfigError, StoreError
 from wattdock.execution import JOURNAL, STUDIES
-from wattdock.inputs import BUNDLED, SYNTHETIC
 from wattdock.launch.images import lock_path
 from wattdock.publish.bundle import (
     CARDS,
@@ -190,7 +189,7 @@ def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> 
 
 def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool) -> None:
     seen = result.environment
-    if seen is None or seen.dataset in (None, BUNDLED, SYNTHETIC) or not seen.dataset_sha256:
+    if seen is None or seen.dataset in (None, *PromptSpec.BUILT_IN) or not seen.dataset_sha256:
         return
     digest, path = seen.dataset_sha256, Path(seen.dataset).expanduser()
     if why := _why_not(path, digest) if wanted else "was left out":

@@ -225,7 +225,7 @@ def _config_here(
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml as it is measured here."""
     prompts = dict(written["workload"].get("prompts") or {})
-    if prompts.get("source") not in (None, BUNDLED, SYNTHETIC):
+    if prompts.get("source") not in (None, *PromptSpec.BUILT_IN):
         prompts["source"] = str(_kept_prompts(str(prompts["source"]), before, bundle, home))
     here = {
         "runner_python": str(local.runner_python) if local.runner_python else None,
