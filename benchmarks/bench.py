@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from engines import Block, LiveEngine
 
     from wattdock.host import Gpu
-    from wattdock.records.restart import GeneratedPass
+    from wattdock.records.restart import PassRecord
 
 OVERHEADS = {
     "start-up": start_up,
@@ -144,7 +144,7 @@ class Bench:
         self._compare(name, arms, Comparison(engine.description, block.requests, block.passes, quantities))
 
     def _compare_meter(self, name: str, engine: LiveEngine, block: Block, planned: int) -> None:
-        def serve(heard: Callable[[object], None]) -> GeneratedPass:
+        def serve(heard: Callable[[object], None]) -> PassRecord:
             return engine.run(Way.RUNNER, block.requests, heartbeat=heard)
 
         quantities = [

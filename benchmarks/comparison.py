@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from paired import Arm, Bounds, Claim
 
-    from wattdock.records.restart import GeneratedPass
+    from wattdock.records.restart import PassRecord
 
-    Arms = Mapping[Arm, Callable[[], GeneratedPass]]
+    Arms = Mapping[Arm, Callable[[], PassRecord]]
     # In the order they were run in, each with its arm.
-    Passes = list[tuple[Arm, GeneratedPass]]
+    Passes = list[tuple[Arm, PassRecord]]
 
 # An engine may not be at its pace at once (docs/decisions/comparing-arms.md).
 WARM_UP = -1
@@ -35,7 +35,7 @@ class Quantity:
     """
 
     claim: Claim
-    of: Callable[[GeneratedPass], float]
+    of: Callable[[PassRecord], float]
 
 
 @dataclass
@@ -96,11 +96,11 @@ class Comparison:
                 self.blocks.append((arm, seconds(block), tokens(block)))
 
 
-def seconds(block: Sequence[GeneratedPass]) -> float:
+def seconds(block: Sequence[PassRecord]) -> float:
     """Return how long a block's passes took together; each begins and ends on a drained engine."""
     return sum(one.span.duration_s for one in block)
 
 
-def tokens(block: Sequence[GeneratedPass]) -> int:
+def tokens(block: Sequence[PassRecord]) -> int:
     """Return the output tokens of a block."""
     return sum(one.output_tokens for one in block)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.host import Gpu
-    from wattdock.records.restart import GeneratedPass, Loaded
+    from wattdock.records.environment import RunnerEnvironment
+    from wattdock.records.restart import PassRecord
 
 LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600
 # A block must not end up shorter than asked for because the machine has become a little faster.
@@ -108,12 +109,12 @@ class LiveEngine:
         description: The engine with its version, and the size of the work.
     """
 
-    def __init__(self, client: RunnerClient, size: Size, loaded: Loaded, vocab_size: int | None) -> None:
+    def __init__(self, client: RunnerClient, size: Size, runner: RunnerEnvironment, vocab_size: int | None) -> None:
         self.size = size
-        self.description = f"{loaded.environment.framework} {loaded.environment.framework_version}, {size}"
+        self.description = f"{runner.framework} {runner.framework_version}, {size}"
         self._client, self._vocab_size, self._numbers = client, vocab_size, count()
 
-    def run(self, way: Way, requests: int, heartbeat: Callable[[pb.Heartbeat], None] = lambda _: None) -> GeneratedPass:
+    def run(self, way: Way, requests: int, heartbeat: Callable[[pb.Heartbeat], None] = lambda _: None) -> PassRecord:
         """Serve `requests` prompts and return the pass as the coordinator sees it.
 
         Raises:
@@ -160,12 +161,12 @@ class LiveEngine:
         return time.perf_counter() - began - span.duration_s
 
 
-def duration_s(one: GeneratedPass) -> float:
+def duration_s(one: PassRecord) -> float:
     """Return the length of a pass's span, in seconds."""
     return one.span.duration_s
 
 
-def tpot_p99_s(one: GeneratedPass) -> float:
+def tpot_p99_s(one: PassRecord) -> float:
     """Return the 99th percentile over a pass's requests of the time per output token after the first, in seconds.
 
     Raises:
@@ -215,7 +216,7 @@ def live_engine(
     with launched as runner, RunnerClient(runner) as client:
         try:
             client.wait_ready(LAUNCH_S)
-            loaded = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
+            loaded, _ = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
             yield LiveEngine(client, size, loaded, model.vocab_size)
         except WattdockError:
             # The log goes with its folder.

@@ -9,23 +9,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-
 from wattdock.execution.journal import read_journal
-from wattdock.execution.record_file import read_served
 from wattdock.execution.study_folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
-from wattdock.store.folders import REQUESTS, RESULT, load_result
+from wattdock.records import find_restarts, read_restart
+from wattdock.store.folders import RESULT, load_requests, load_restarts, load_result
 from wattdock.store.selection import Row, without_superseded
-from wattdock.store.tables import requests_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    import pyarrow as pa
-
     from wattdock.execution.journal import Line
-    from wattdock.metering.timeline import Span
     from wattdock.records.restart import RestartRecord
 
 # Experiment id, restart, pass.
@@ -92,9 +86,11 @@ def rows_standing(output_dir: Path) -> Rows:
 def kept_passes(output_dir: Path) -> Passes:
     """Return every pass in the journal as its record or its row holds it; `unheld` names those that neither holds."""
     found = dict(_in_rows(output_dir))
-    for path in output_dir.glob(f"{STUDIES}/*/{RECORDS}/*.npz"):
-        served = read_served(path)
-        found |= _in_record(served.experiment_id, served.record)
+    ids = {experiment[:16]: experiment for experiment, _, _ in _noted(output_dir)}
+    for records in output_dir.glob(f"{STUDIES}/*/{RECORDS}"):
+        for folder in find_restarts(records):
+            if experiment := ids.get(folder.name.partition("-")[0]):
+                found |= _in_record(experiment, read_restart(folder))
     return {key: found[key] for key in _noted(output_dir) if key in found}
 
 
@@ -169,35 +165,22 @@ def _keys(row: Row) -> list[Key]:
 
 def _in_rows(output_dir: Path) -> Iterator[tuple[Key, Kept]]:
     for row in _rows(output_dir):
-        requests = _by_pass(pq.read_table(row.folder / REQUESTS))
-        for span in row.result.spans:
-            if span.pass_index is not None:
-                place = (span.restart, span.pass_index)
-                kept = Kept(span.start_ns, span.end_ns, requests.get(place, ()))
-                yield (row.result.experiment_id, *place), kept
+        for record in load_restarts(row.folder):
+            yield from _in_record(row.result.experiment_id, record).items()
 
 
 def _in_record(experiment_id: str, record: RestartRecord) -> Passes:
-    requests = _by_pass(requests_table([record]))
-    spans: list[tuple[int, Span]] = [(one.index, one.generated.span) for one in record.passes]
     return {
-        (experiment_id, record.restart, index): Kept(
-            span.start_ns, span.end_ns, requests.get((record.restart, index), ())
+        (experiment_id, record.restart, measured.index): Kept(
+            measured.span.start_ns, measured.span.end_ns, tuple(map(str, measured.requests))
         )
-        for index, span in spans
+        for measured in record.passes
     }
-
-
-def _by_pass(table: pa.Table) -> dict[tuple[int, int], tuple[str, ...]]:
-    found: dict[tuple[int, int], list[str]] = {}
-    for request in table.to_pylist():
-        found.setdefault((request["restart"], request["pass"]), []).append(str(sorted(request.items())))
-    return {place: tuple(sorted(requests)) for place, requests in found.items()}
 
 
 def _row_shape(row: Row) -> RowShape:
     passes: dict[tuple[int, int], list[tuple[int | None, int | None]]] = {}
-    for request in pq.read_table(row.folder / REQUESTS, columns=["restart", "pass", *COUNTS]).to_pylist():
+    for request in load_requests(row.folder, ["restart", "pass", *COUNTS]):
         counts = (request["prompt_tokens"], request["output_tokens"])
         passes.setdefault((request["restart"], request["pass"]), []).append(counts)
     return RowShape(row.result.status, {place: _pass_shape(counts) for place, counts in passes.items()})

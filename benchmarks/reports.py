@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from wattdock.launch.runners import REPO
 from wattdock.metering.timeline import GpuTimeline, Series, Ticks, Timeline
+from wattdock.records import write_restart
 from wattdock.records.restart import RestartRecord
-from wattdock.store.tables import timeline_table
 
 if TYPE_CHECKING:
     from overheads import Row
@@ -47,12 +47,13 @@ def reports() -> list[Row]:
 
 def store_many(folder: Path, count: int) -> None:
     """Store results of eight GPUs and two restarts, two minutes of a pass each, that share one timeline's bytes."""
-    document = json.loads((REPO / "tests/results/samples/v3.json").read_text())
+    document = json.loads((REPO / "tests/data/result.json").read_text())
     uuids = [f"GPU-{at:08d}-0000-0000-0000-000000000000" for at in range(GPUS)]
     _spread(document, uuids)
-    timeline = folder / ".timeline.parquet"
-    folder.mkdir(parents=True)
-    pq.write_table(timeline_table(_restarts(document, uuids)), timeline, compression="zstd")
+    restarts = folder / ".restarts"
+    restarts.mkdir(parents=True)
+    for number, record in enumerate(_restarts(document, uuids)):
+        write_restart(restarts / str(number), record)
     for number in range(count):
         document["experiment_id"] = f"{number:064x}"
         document["config"]["name"] = f"experiment {number}"
@@ -61,7 +62,7 @@ def store_many(folder: Path, count: int) -> None:
         own = folder / f"20260101T000000-fake-{number:08x}"
         own.mkdir()
         (own / "result.json").write_text(json.dumps(document))
-        os.link(timeline, own / "timeline.parquet")
+        shutil.copytree(restarts, own / "restarts", copy_function=os.link)
 
 
 def _spread(document: dict[str, Any], uuids: list[str]) -> None:

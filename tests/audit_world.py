@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,12 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
+from wattdock.analysis.analyse import analyse
+from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.execution.result import merge
+from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
@@ -31,9 +32,7 @@ from wattdock.metering.nvml import NvmlMeter
 from wattdock.metering.timeline import Span
 from wattdock.records.environment import RunnerEnvironment, RunnerGpu
 from wattdock.records.restart import (
-    GeneratedPass,
-    Loaded,
-    MeasuredPass,
+    PassRecord,
     RequestRecord,
     RestartRecord,
     TokenSeries,
@@ -48,7 +47,9 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.result_schema import ExperimentResult
     from wattdock.metering.timeline import Timeline
+    from wattdock.records.environment import EnvironmentSnapshot
 
+USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"
 CONTAINERS = Containers(Engine("unix:///x", "docker", "28.0"), Image(DIGEST, f"sha256:{'1' * 64}", DIGEST))
 
@@ -58,7 +59,6 @@ def launched(locked_digest: str | None) -> LauncherChoice:
     return LauncherChoice("docker", "test", "none", CONTAINERS, Pin(locked_digest, "f" * 64))
 
 
-USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 RUNNER = FakeProcess(pid=4242)
 IN_FLIGHT, ROUNDS, ROUND_S, PREFILL_S, PROMPT_TOKENS = 8, 5, 5.0, 0.6, 512
 # Seconds: empty idle, loaded idle, passes, loaded idle again.
@@ -85,7 +85,8 @@ class World:
         one_token: Take a pass for one of one token per request.
         warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
         config: Settings that differ.
-        conditions: What each restart was measured under.
+        environments: What differs in each restart's environment; None where it is not known.
+        used: GPUs that hold the model in each restart.
         unchecked: Passes of each restart after which the runner was gone.
         cpu_others_share: Share of the CPUs that strangers used.
         early_end_s: A pass's span ends by so much before its last token.
@@ -101,7 +102,8 @@ class World:
     one_token: bool = False
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
-    conditions: Sequence[Mapping[str, str]] = ({"driver": "580"},) * 3
+    environments: Sequence[Mapping[str, Any] | None] = ({"driver_version": "580"},) * 3
+    used: Sequence[Sequence[str]] = ((USED,),) * 3
     unchecked: frozenset[int] = frozenset()
     cpu_others_share: float | None = 0.02
     early_end_s: float = 0.0
@@ -122,8 +124,7 @@ def result_of(world: World, library: Path) -> ExperimentResult:
             **world.config,
         }
     )
-    restarts = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]
-    ready = ExecutionPlan(
+    plan = ExecutionPlan(
         config=config,
         machine=Machine("CPU", 8, 1, "Linux"),
         inventory=GpuInventory(tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))),
@@ -141,7 +142,27 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         size_bytes=1,
         config=shape_config("llama-3.1-8b"),
     )
-    return merge(config, restarts, ready, model, started_utc=datetime.now(UTC))
+    records = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]
+    restarts = [
+        dataclasses.replace(record, environment=_environment(world, record, plan, model), architecture=model.config)
+        for record in records
+    ]
+    result = analyse(config, restarts)
+    return result.model_copy(update={"audit": audit(result)})
+
+
+def _environment(
+    world: World, record: RestartRecord, plan: ExecutionPlan, model: ModelFolder
+) -> EnvironmentSnapshot | None:
+    runner = RunnerEnvironment(
+        visible_gpus=[RunnerGpu(uuid=USED, name="NVIDIA H200")],
+        used_gpu_uuids=list(world.used[record.restart]),
+        framework="vllm",
+        python_version="3.12",
+        weight_bytes=16_060_000_000,
+    )
+    differing = world.environments[record.restart]
+    return None if differing is None else environment(plan, record, runner, model).model_copy(update=differing)
 
 
 class EdgeClock:
@@ -178,25 +199,17 @@ def _timeline(used: FakeGpu, other: FakeGpu, library: Path, number: int) -> Time
 
 
 def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
-    environment = RunnerEnvironment(
-        visible_gpus=[RunnerGpu(uuid=USED, name="NVIDIA H200")],
-        used_gpu_uuids=[USED],
-        framework="vllm",
-        python_version="3.12",
-        weight_bytes=16_060_000_000,
-    )
     idle = [("idle-empty", EMPTY), ("idle-loaded-before", BEFORE), ("idle-loaded-after", AFTER)]
     return RestartRecord(
         number,
         spans=tuple(Span(name, _ns(start), _ns(end), drained=True) for name, (start, end) in idle),
         passes=tuple(_pass(world, index, start) for index, (start, _) in enumerate(PASSES)),
-        loaded=Loaded(environment, ()),
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline,
-        one_token=(_pass(world, 0, 80).generated,) if world.one_token else (),
+        one_token=(_pass(world, 0, 80),) if world.one_token else (),
         warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
         own_pids=frozenset({RUNNER.pid}),
-        conditions=world.conditions[number],
+        started_utc="2026-01-02T03:04:05.678+00:00",
     )
 
 
@@ -206,7 +219,7 @@ def _warm_up_pass(world: World, index: int) -> WarmUpSample:
     return WarmUpSample(span, tokens, 0.1 * tokens, {f"{USED} temperature_c": 50.0})
 
 
-def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
+def _pass(world: World, index: int, start_s: float) -> PassRecord:
     requests: list[RequestRecord] = []
     series: list[tuple[int, int]] = []
     total = 0
@@ -219,7 +232,7 @@ def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
             first_s, last_s = at_s + PREFILL_S, at_s + world.round_s
             series.append((_ns(first_s + (last_s - first_s) * step / max(1, tokens - 1)), total))
     at_ns, counts = np.array(series, dtype=np.int64).T
-    generated = GeneratedPass(
+    return PassRecord(
         span=Span("pass", _ns(start_s), _ns(start_s + ROUNDS * world.round_s - world.early_end_s), drained=True),
         requests=tuple(requests),
         tokens=TokenSeries(at_ns, counts),
@@ -227,16 +240,11 @@ def _pass(world: World, index: int, start_s: float) -> MeasuredPass:
         prompt_tokens=PROMPT_TOKENS * len(requests),
         cached_prompt_tokens=world.cached_prompt_tokens * len(requests),
         prompt_repeats=0,
-    )
-    checked = index not in world.unchecked
-    return MeasuredPass(
-        index,
-        generated,
-        0.5,
-        "f" * 64,
-        prompts_reused=False,
-        clock_checked=checked,
+        index=index,
+        cpu_busy=0.5,
         cpu_others_share=world.cpu_others_share,
+        prompts_sha256="f" * 64,
+        clock_checked=index not in world.unchecked,
     )
 
 

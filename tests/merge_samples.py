@@ -9,7 +9,7 @@ import numpy as np
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.timeline import GpuTimeline, Span, Ticks, Timeline
-from wattdock.records.restart import GeneratedPass, MeasuredPass, RequestRecord, TokenSeries
+from wattdock.records.restart import PassRecord, RequestRecord, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +56,19 @@ def request(index: int, submitted_s: float, first_s: float, finished_s: float, t
     )
 
 
-def measured(index: int, start_s: float, end_s: float, requests: tuple[RequestRecord, ...]) -> MeasuredPass:
+def measured(index: int, start_s: float, end_s: float, requests: tuple[RequestRecord, ...]) -> PassRecord:
     total = sum(one.output_tokens or 0 for one in requests)
     tokens = TokenSeries(np.array([int(end_s * NS_PER_S)]), np.array([total]))
     span = Span("pass", round(start_s * NS_PER_S), round(end_s * NS_PER_S), drained=True)
-    generated = GeneratedPass(span, requests, tokens, total, 10 * len(requests), None, 0)
-    return MeasuredPass(index, generated, 0.5, "f" * 64, prompts_reused=False)
+    return PassRecord(
+        span=span,
+        requests=requests,
+        tokens=tokens,
+        output_tokens=total,
+        prompt_tokens=10 * len(requests),
+        cached_prompt_tokens=None,
+        prompt_repeats=0,
+        index=index,
+        cpu_busy=0.5,
+        prompts_sha256="f" * 64,
+    )

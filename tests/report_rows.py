@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wattdock.analysis.result_schema import ExperimentResult
-from wattdock.store.folders import TIMELINE
+from wattdock.records import BRACKETS, TIMELINE, timeline_schema
 from wattdock.store.selection import Row
-from wattdock.store.tables import BRACKETS, CLOCK, TIMELINE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SAMPLE = Path(__file__).parent / "results/samples/v3.json"
+SAMPLE = Path(__file__).parent / "data/result.json"
 TOKENS = 1000
 STEP_NS = 100_000_000
 
@@ -58,10 +57,12 @@ def with_timeline(one: Row, folder: Path, values: Mapping[tuple[str | None, str]
     """Return a result in a folder with a stored timeline: series by GPU (None: the host's), a value every 0.1 s."""
     begin_ns = min(span.start_ns for span in one.result.spans)
     samples = [
-        {"restart": 0, "pass": None, CLOCK: 0, "gpu_uuid": uuid, "series": series, "at_ns": at_ns, "value": value}
+        {"restart": 0, "pass": None, "clock": "", "gpu_uuid": uuid, "series": series, "at_ns": at_ns, "value": value}
         | dict.fromkeys(BRACKETS, at_ns)
         for (uuid, series), course in values.items()
         for at_ns, value in zip(range(begin_ns, begin_ns + len(course) * STEP_NS, STEP_NS), course, strict=True)
     ]
-    pq.write_table(pa.Table.from_pylist(samples, schema=TIMELINE_SCHEMA), folder / TIMELINE)
+    restart = folder / "restarts/0"
+    restart.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(samples, schema=timeline_schema()), restart / TIMELINE)
     return Row(folder, one.result)

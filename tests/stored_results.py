@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
+from golden.replay import analysed, load
 
 from wattdock.publish import BundleOptions, CreatedBundle, create_bundle, open_bundle
-from wattdock.store import Row, load_result
-from wattdock.store.tables import REQUESTS_SCHEMA, TIMELINE_SCHEMA
+from wattdock.records import EnvironmentSnapshot, RestartRecord, write_restart
+from wattdock.store import Row, load_result, store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
-SAMPLE = Path(__file__).parent / "results" / "samples" / "v3.json"
+SAMPLE = Path(__file__).parent / "data" / "result.json"
 
 
 def stored(folder: Path, *, name: str = "20260101T000000-pytorch-0123abcd", **changes: Any) -> Path:
@@ -30,8 +30,9 @@ def stored(folder: Path, *, name: str = "20260101T000000-pytorch-0123abcd", **ch
 
 def complete(result: Path) -> Path:
     """Put beside a result.json the other files of a result, without any sample in them."""
-    pq.write_table(TIMELINE_SCHEMA.empty_table(), result / "timeline.parquet")
-    pq.write_table(REQUESTS_SCHEMA.empty_table(), result / "requests.parquet")
+    environment = EnvironmentSnapshot.model_validate(json.loads(SAMPLE.read_text())["environment"])
+    (result / "restarts").mkdir()
+    write_restart(result / "restarts/0", RestartRecord(0, environment=environment))
     (result / "runner.log").write_text("loaded\n")
     return result
 
@@ -52,3 +53,14 @@ def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
 def opener(unpacked: ExitStack) -> Callable[[Path], Path]:
     """Return a function that verifies a bundle and returns its folder, which stays until `unpacked` is closed."""
     return lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder
+
+
+def store_golden(output_dir: Path, *names: str) -> list[Path]:
+    """Analyse recorded cases, store them as results below `output_dir`, and return their folders."""
+    folders = []
+    for name in names:
+        case = load(name)
+        result, restarts = analysed(case.facts, case.restarts)
+        parts = [(restart, None) for restart in restarts]
+        folders.append(store(result, parts, log=output_dir / "none", output_dir=output_dir))
+    return folders

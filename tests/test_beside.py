@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
@@ -16,10 +17,12 @@ from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
 from wattdock.metering.excerpt import excerpt
 from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
+from wattdock.records import TIMELINE, write_restart
 from wattdock.records.restart import RestartRecord
-from wattdock.store.tables import timeline_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wattdock.analysis.energy_schema import EnergyResult
 
 ONE = Gpus(used=("GPU-a",), leased=("GPU-a",), bystanders=("GPU-b",))
@@ -114,10 +117,12 @@ def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
     assert (at_ns[0] / NS_PER_S, at_ns[-1] / NS_PER_S) == (pytest.approx(8), pytest.approx(23))
 
 
-def test_host_samples_are_stored_under_a_name_with_their_unit() -> None:
+def test_host_samples_are_stored_under_a_name_with_their_unit(tmp_path: Path) -> None:
     """Any span's joules can be computed again from the file."""
     restart = RestartRecord(0, passes=(PASS,), timeline=Timeline("rapl", 0, 40 * NS_PER_S, host=HOST))
-    rows = [row for row in timeline_table([restart]).to_pylist() if row["series"] == "host_package-0_j"]
+    write_restart(tmp_path / "x", restart)
+    rows = pq.ParquetFile(tmp_path / "x" / TIMELINE).read().to_pylist()
+    rows = [row for row in rows if row["series"] == "host_package-0_j"]
     assert len(rows) == len(SECONDS)
     assert {row["gpu_uuid"] for row in rows} == {None}
     assert rows[-1]["value"] - rows[0]["value"] == pytest.approx(39.9 * 55)

@@ -23,7 +23,6 @@ NO_OUTPUT = {
     "checks/preflight.py",
     "config/expand.py",
     "config/experiment.py",
-    "execution/record_file.py",
     "inputs/gguf.py",
     "inputs/shapes.py",
     "inputs/prompts.py",

@@ -24,7 +24,7 @@ from wattdock.metering.timeline import MeterEvent
 
 if TYPE_CHECKING:
     from wattdock.metering.timeline import Timeline
-    from wattdock.records.restart import GeneratedPass
+    from wattdock.records.restart import PassRecord
 
 GPU = "GPU-a"
 MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, 1, config=shape_config("tiny-llama"))
@@ -36,8 +36,8 @@ class DyingClient:
 
     checks_left: int
 
-    def generate(self, *_: object, **__: object) -> GeneratedPass:
-        return measured(0, 1, 2, (request(0, 1, 1.5, 2, 3),)).generated
+    def generate(self, *_: object, **__: object) -> PassRecord:
+        return measured(0, 1, 2, (request(0, 1, 1.5, 2, 3),))
 
     def check_clock(self) -> ClockCheck:
         if not self.checks_left:

@@ -169,7 +169,7 @@ def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
 def test_an_excerpt_of_a_timeline_gives_the_same_joules() -> None:
     """Cutting away what is far from a span must not change the span's energy."""
     whole = measured_energy([RESTART], ONE_OF_TWO, None, cpu_tdp_w=50).total_j
-    around = PASS.generated.span
+    around = PASS.span
     part = excerpt(timeline(BUSY, IDLE), [(around.start_ns - MARGIN_NS, around.end_ns + MARGIN_NS)])
     cut = measured_energy([dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, None, cpu_tdp_w=50)
     assert len(part.gpus["GPU-busy"].ticks.energy_mj) < len(BUSY.ticks.energy_mj)

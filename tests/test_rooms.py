@@ -27,7 +27,7 @@ WIDER_DOORS = {
     "launch": 13,
     "launch.images": 23,
     "metering": 26,
-    "records": 19,
+    "records": 29,
     "reports": 32,
     "store": 24,
 }

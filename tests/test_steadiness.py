@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from merge_samples import constant_power, measured, request, stepped_power, timeline
 
+from wattdock.analysis.energy import Gpus
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.procedure import halves_ns, procedure
 from wattdock.analysis.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 GPU = "GPU-a"
 LIMITS = WarmUpSpec(profile="steady")
+NO_GPUS = Gpus((), (), ())
 
 
 def warm_up(
@@ -188,8 +190,8 @@ def test_idle_power_that_did_not_change_is_as_sure_as_its_timing() -> None:
 def test_a_pass_is_cut_where_one_batch_has_ended_and_the_next_not_begun() -> None:
     """So that both halves have their share of prefill; a pass of one batch has no halves."""
     four = tuple(request(i, 10 * (i // 2), 10 * (i // 2) + 1, 10 * (i // 2) + 10, 5) for i in range(4))
-    assert halves_ns(measured(0, 0, 20, four).generated) == ((0, 10 * NS_PER_S), (10 * NS_PER_S, 20 * NS_PER_S))
-    assert halves_ns(measured(0, 0, 10, four[:2]).generated) is None
+    assert halves_ns(measured(0, 0, 20, four)) == ((0, 10 * NS_PER_S), (10 * NS_PER_S, 20 * NS_PER_S))
+    assert halves_ns(measured(0, 0, 10, four[:2])) is None
 
 
 def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
@@ -198,12 +200,12 @@ def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
     done = measured(0, 0, 30, overlapping)
     at_s = np.arange(0, 30, 0.1)
     series = TokenSeries((at_s * NS_PER_S).astype(np.int64), np.round(10 * np.maximum(0, at_s - 1)).astype(np.int64))
-    done = dataclasses.replace(done, generated=dataclasses.replace(done.generated, tokens=series))
-    assert halves_ns(done.generated) == ((2 * NS_PER_S, 15 * NS_PER_S), (15 * NS_PER_S, 28 * NS_PER_S))
-    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], [], WarmUpSpec()).drift
+    done = dataclasses.replace(done, tokens=series)
+    assert halves_ns(done) == ((2 * NS_PER_S, 15 * NS_PER_S), (15 * NS_PER_S, 28 * NS_PER_S))
+    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], NO_GPUS, WarmUpSpec()).drift
     assert drift.quantity == "output_tokens_per_s"
     assert drift.relative == pytest.approx(0, abs=1e-9)
-    assert halves_ns(measured(0, 0, 15, overlapping[:14]).generated) is None
+    assert halves_ns(measured(0, 0, 15, overlapping[:14])) is None
 
 
 def open_loop(seed: int, *, growth: float) -> RestartRecord:
@@ -220,7 +222,7 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
     )
     done = measured(0, 10, 111, requests)
     series = TokenSeries(np.array([one.finished_ns or 0 for one in requests]), 10 * np.arange(1, 801))
-    done = dataclasses.replace(done, generated=dataclasses.replace(done.generated, tokens=series))
+    done = dataclasses.replace(done, tokens=series)
     work = np.histogram(arrived_s + 1, bins=np.arange(102))[0] * 10
     watts = (200 + 2 * work) * (1 + growth * np.linspace(-1, 1, 101)) * rng.normal(1, 0.03, 101)
     gpu = stepped_power(GPU, [(10, 200), *((1.0, float(power_w)) for power_w in watts), (9, 200)])
@@ -230,7 +232,10 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
 @pytest.mark.parametrize("growth", [0.0, 0.04])
 def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> None:
     """By chance one half has some percent more to do; what that changes is no drift, and what is one is seen."""
-    drifts = [procedure([open_loop(seed, growth=growth)], [GPU], WarmUpSpec()).drift[0] for seed in range(60)]
+    drifts = [
+        procedure([open_loop(seed, growth=growth)], Gpus((GPU,), (GPU,), ()), WarmUpSpec()).drift[0]
+        for seed in range(60)
+    ]
     off = [abs((one.relative or 0.0) - growth) / (one.standard_error or 1.0) for one in drifts]
     assert {one.quantity for one in drifts} == {"mean_power_w at equal tokens/s"}
     assert 0.002 < np.median([one.standard_error or 0.0 for one in drifts]) < 0.01
@@ -240,7 +245,7 @@ def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> No
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:
     """Neither converged nor not."""
     restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
-    [seen] = procedure([restart], [], WarmUpSpec()).warm_up
+    [seen] = procedure([restart], NO_GPUS, WarmUpSpec()).warm_up
     assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)
 
 

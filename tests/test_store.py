@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.analysis.analyse import bare_result
 from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.errors import StoreError
-from wattdock.execution.result import result_row
+from wattdock.records import TIMELINE, timeline_schema
 from wattdock.records.restart import RestartRecord
-from wattdock.store.folders import load_result, store
-from wattdock.store.tables import timeline_table
+from wattdock.store.folders import load_result, load_table, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,32 +21,32 @@ if TYPE_CHECKING:
     from wattdock.analysis.result_schema import ExperimentResult
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
-STARTED = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU-a", 600, start_s=0, end_s=40)))
 
 
 def result() -> ExperimentResult:
     energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), None, cpu_tdp_w=65)
-    return result_row(ExperimentConfig(), None, started_utc=STARTED, energy=energy)
+    return bare_result(ExperimentConfig(), None, started_utc="2026-01-02T03:04:05.678+00:00", energy=energy)
 
 
 def test_a_row_reads_back_as_it_was_written(tmp_path: Path) -> None:
     """Every figure, to the last bit."""
-    folder = store(result(), [RESTART], log=tmp_path / "none", output_dir=tmp_path / "out")
+    folder = store(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
     assert folder.name == f"20260102T030405-pytorch-{result().experiment_id[:8]}"
     assert load_result(folder) == result()
 
 
 def test_the_same_row_twice_is_two_folders(tmp_path: Path) -> None:
     """Two runs of one experiment can end in the same second."""
-    folders = {store(result(), [RESTART], log=tmp_path / "none", output_dir=tmp_path / "out") for _ in range(3)}
+    folders = {store(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out") for _ in range(3)}
     assert len(folders) == 3
     assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path: Path) -> None:
     """Any span can be computed again from the file."""
-    rows = timeline_table([RESTART]).to_pylist()
+    folder = store(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
+    rows = load_table(folder, TIMELINE, timeline_schema().names).to_pylist()
     counter = [row for row in rows if row["series"] == "energy_counter_mj"]
     assert len(counter) == 400
     assert all(row["before_start_ns"] < row["before_end_ns"] <= row["after_start_ns"] for row in counter)
@@ -59,5 +58,5 @@ def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path:
 def test_a_folder_that_is_no_result_is_named(tmp_path: Path) -> None:
     """What was seen, and where."""
     (tmp_path / "result.json").write_text('{"schema_version": 99}')
-    with pytest.raises(StoreError, match=r"result\.json: has schema version 99, this wattdock reads up to"):
+    with pytest.raises(StoreError, match=r"result\.json: has schema version 99, this wattdock reads 1"):
         load_result(tmp_path)

@@ -14,7 +14,7 @@ from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config.workload import WorkloadSpec
 from wattdock.inputs import PromptSet
-from wattdock.records.restart import MeasuredPass, RequestRecord, RestartRecord, TokenSeries
+from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
     from wattdock.analysis.windows_schema import WindowFigure
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GPU = "GPU-a"
 
 
-def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: bool) -> MeasuredPass:
+def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: bool) -> PassRecord:
     """Slots that take a new request as soon as one ends, 10 tokens each; the pass begins at 10 s."""
     requests: list[RequestRecord] = []
     for slot in range(slots):
@@ -36,10 +36,10 @@ def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: boo
     done = measured(0, 10, end_s, tuple(requests))
     at_ns = np.sort([one.finished_ns or 0 for one in requests])
     tokens = TokenSeries(at_ns, 10 * np.arange(1, len(requests) + 1))
-    return dataclasses.replace(done, generated=dataclasses.replace(done.generated, tokens=tokens))
+    return dataclasses.replace(done, tokens=tokens)
 
 
-def figure(done: MeasuredPass, name: str, *, in_flight: int) -> WindowFigure:
+def figure(done: PassRecord, name: str, *, in_flight: int) -> WindowFigure:
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
     summary = windows([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], in_flight=in_flight)
     return next(one for one in summary.passes if one.window == name)
@@ -67,7 +67,7 @@ def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that
         (closed_loop(slots=8, seconds=1, lifetime_s=4, staggered=True), 64, "never leave 64 in flight"),
     ],
 )
-def test_a_pass_without_a_steady_state_has_none_and_the_reason(done: MeasuredPass, in_flight: int, reason: str) -> None:
+def test_a_pass_without_a_steady_state_has_none_and_the_reason(done: PassRecord, in_flight: int, reason: str) -> None:
     """Too short, in lock-step, not full: no figure is better than one of something else."""
     steady = figure(done, "steady_state", in_flight=in_flight)
     assert steady.energy_per_output_token_j is None
@@ -78,7 +78,7 @@ def test_ml_energy_leaves_out_the_ramps_at_both_ends() -> None:
     """From the eighth first token to the last but eight of the finished."""
     done = closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=True)
     window = figure(done, "ml-energy", in_flight=8)
-    finished = sorted(one.finished_ns or 0 for one in done.generated.requests)
+    finished = sorted(one.finished_ns or 0 for one in done.requests)
     assert (window.start_ns, window.end_ns) == (int(10.1 * NS_PER_S), finished[-10])
 
 

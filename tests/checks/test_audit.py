@@ -186,8 +186,8 @@ CAUGHT = [
     (("roofline",), World(output_tokens=2000)),
     (("image pinned",), World(restarts=1, launch=launched(None))),
     (("image pinned",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", CONTAINERS))),
-    (("one environment in all restarts",), World(conditions=({"driver": "580"}, {"driver": "580"}, {"driver": "590"}))),
-    (("one environment in all restarts",), World(conditions=({"driver": "580"}, {"driver": "580"}, {}))),
+    (("one environment in all restarts",), World(environments=({}, {}, {"driver_version": "590"}))),
+    (("one environment in all restarts",), World(environments=({}, {}, None))),
     (("image pinned",), World(restarts=1, launch=LauncherChoice("process", "test", "none"))),
 ]
 
@@ -230,11 +230,11 @@ def test_what_was_set_on_purpose_is_no_fault(library: Path) -> None:
 
 def test_what_changed_between_restarts_is_named_and_what_changes_no_pass_is_no_fault(library: Path) -> None:
     """The driver with both versions and their restarts; the coordinator's own Python only as a warning."""
-    before, after = {"driver": "580", "Python of the coordinator": "3.11"}, {"driver": "590"}
-    named = failed(result_of(World(conditions=(before, before, before | after)), library))
+    before, after = {"driver_version": "580", "coordinator_python": "3.11"}, {"driver_version": "590"}
+    named = failed(result_of(World(environments=(before, before, before | after)), library))
     assert named["one environment in all restarts"].figure == "driver: 580 (restart 1, 2), 590 (restart 3)"
-    other_python = before | {"Python of the coordinator": "3.12"}
-    result = result_of(World(conditions=(before, before, other_python)), library)
+    other_python = before | {"coordinator_python": "3.12"}
+    result = result_of(World(environments=(before, before, other_python)), library)
     assert result.audit is not None
     assert result.audit.publishable
     [check] = [one for one in result.audit.checks if one.name == "one environment in all restarts"]

@@ -13,7 +13,7 @@ import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
 
-from wattdock.execution.environment import DIFFERENT_GPUS
+from wattdock.analysis.analyse import DIFFERENT_GPUS
 from wattdock.metering.timeline import MeterEvent, Series, Ticks
 
 if TYPE_CHECKING:
@@ -254,16 +254,11 @@ def test_an_idle_span_that_one_of_two_runners_of_a_restart_lacks_is_unknown(
     assert (found[IDLE].status, "of each runner" in found[IDLE].figure) == ("unknown", True)
 
 
-def test_restarts_on_different_gpus_have_no_sum(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:
     """The last runner's GPUs are not those of the others; nothing is made of joules of the wrong ones."""
 
-    def change(record: RestartRecord) -> RestartRecord:
-        assert record.loaded is not None
-        used = [USED] if record.restart == 2 else [USED, OTHER]
-        environment = record.loaded.environment.model_copy(update={"used_gpu_uuids": used})
-        return dataclasses.replace(record, loaded=dataclasses.replace(record.loaded, environment=environment))
-
-    result = changed(library, change, World(other={"profile": POWER, "processes": (RUNNER,)}), monkeypatch)
+    other = {"profile": POWER, "processes": (RUNNER,)}
+    result = result_of(World(other=other, used=((USED, OTHER), (USED, OTHER), (USED,))), library)
     assert result.energy is not None
     energy = result.energy
     assert (energy.total_j, energy.reason, energy.net_j) == (None, DIFFERENT_GPUS, None)

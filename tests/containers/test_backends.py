@@ -59,7 +59,7 @@ def measured(
     assert folder.is_dir(), done.stderr
     [stored] = folder.glob("2*")
     row = json.loads((stored / "result.json").read_text())
-    requests = pq.read_table(stored / "requests.parquet") if row["status"] == "ok" else None
+    requests = pq.read_table(stored / "restarts/0/requests.parquet") if row["status"] == "ok" else None
     return row, [] if requests is None else requests["output_ids"].to_pylist()
 
 

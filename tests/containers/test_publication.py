@@ -154,6 +154,6 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
 def stored(checkout: Path) -> tuple[dict[str, dict[str, dict[str, str]]], list[list[int]]]:
     """Return the one row in a checkout, and the ids of every request."""
     [folder] = (checkout / "results").glob("2*")
-    return json.loads((folder / "result.json").read_text()), pq.read_table(folder / "requests.parquet")[
+    return json.loads((folder / "result.json").read_text()), pq.read_table(folder / "restarts/0/requests.parquet")[
         "output_ids"
     ].to_pylist()

@@ -58,7 +58,7 @@ def test_waiting_for_the_last_replica_is_joules_of_the_one_that_waits(wattdock: 
         assert share["tail_idle_j"] == pytest.approx(watts * share["tail_s"], abs=allowed_j)
     # In each pass one of them waits for 36 steps of the other, unless a busy machine held it up itself.
     [folder] = (wattdock.folder / "results").glob("2*")
-    requests = pq.read_table(folder / "requests.parquet").to_pylist()
+    requests = pq.read_table(folder / "restarts/0/requests.parquet").to_pylist()
     waited_s, busy_s = waits_s(requests), [(one["finished_ns"] - one["submitted_ns"]) / 1e9 for one in requests]
     assert all(waited > 0.7 * 36 * 0.05 for waited in waited_s)
     tails_s = sum(one["tail_s"] for one in shares)

@@ -39,7 +39,7 @@ def test_real_text_with_the_token_counts_that_the_tokenizer_gives(embedded_home:
     assert done.returncode == 0, done.stderr
     [folder] = tmp_path.glob("*-pytorch-*")
     result = json.loads((folder / "result.json").read_text())
-    requests = pq.read_table(folder / "requests.parquet").to_pylist()
+    requests = pq.read_table(folder / "restarts/0/requests.parquet").to_pylist()
     tokenizer = Tokenizer.from_file(str(embedded_home / "models/smollm2-135m-instruct/tokenizer.json"))
     assert len(requests) == 6
     for request in requests:

@@ -33,14 +33,16 @@ def test_a_run_stores_one_whole_row_and_shows_it(wattdock: Command) -> None:
     assert result["environment"]["launcher_reason"]
     assert result["audit"]["publishable"] is False
     [folder] = (wattdock.folder / "results").glob("2*")
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "requests.parquet",
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == [
+        "restarts/0/record.json",
+        "restarts/0/requests.parquet",
+        "restarts/0/timeline.parquet",
         "result.json",
         "runner.log",
-        "timeline.parquet",
     ]
-    assert pq.read_table(folder / "requests.parquet")["output_tokens"].to_pylist() == [7] * 4
-    tokens = pq.read_table(folder / "timeline.parquet", filters=[("series", "=", "output_tokens")])
+    restart = folder / "restarts/0"
+    assert pq.read_table(restart / "requests.parquet")["output_tokens"].to_pylist() == [7] * 4
+    tokens = pq.read_table(restart / "timeline.parquet", filters=[("series", "=", "output_tokens")])
     assert tokens["value"].to_pylist()[-1] == 28
     shown = wattdock("show", folder).stdout
     assert shown.count("output tokens/s") == 1

@@ -24,7 +24,7 @@ def spoil(folder: Path, kind: str) -> None:
         del document["config"]["workload"]
         file.write_text(json.dumps(document))
     else:
-        (folder / "requests.parquet").write_text("no parquet\n")
+        (folder / "restarts/0/requests.parquet").write_text("no parquet\n")
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_a_spoiled_result_is_one_line_and_its_file(
 
 def test_a_table_whose_column_has_gone_is_named_where_a_run_is_analysed_anew(wattdock: Command) -> None:
     """A byte that changed in a file's head can rename a column."""
-    file = stored(wattdock.folder / "results", name="one") / "timeline.parquet"
+    file = stored(wattdock.folder / "results", name="one") / "restarts/0/timeline.parquet"
     table = pq.read_table(file)
-    pq.write_table(table.rename_columns([name.replace("restart", "Restart") for name in table.column_names]), file)
+    pq.write_table(table.rename_columns([name.replace("value", "Value") for name in table.column_names]), file)
     done = wattdock("show", "one", "--window", "drained")
     assert done.returncode == 7
-    assert "timeline.parquet or requests.parquet does not hold what was stored" in done.stderr
+    assert "restarts/0 does not hold what was measured" in done.stderr
     assert "Traceback" not in done.stderr
 
 

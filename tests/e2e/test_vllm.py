@@ -80,7 +80,7 @@ class Row:
 
     def __init__(self, folder: Path) -> None:
         self.result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-        requests = folder / "requests.parquet"
+        requests = folder / "restarts/0/requests.parquet"
         self.requests: list[dict[str, Any]] = pq.read_table(requests).to_pylist() if requests.exists() else []
 
     def check(self, name: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ of the JSON files may be compressed. All of it is plain: no file knows the name 
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.result_schema import Fallback, StudyFacts
+from wattdock.analysis.analyse import analyse
+from wattdock.analysis.result_schema import ExperimentResult, Fallback, StudyFacts
+from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.execution.result import merge
+from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, Link, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.launch.choice import LauncherChoice
@@ -46,9 +49,7 @@ from wattdock.metering.timeline import (
 from wattdock.records.environment import RunnerEnvironment
 from wattdock.records.failure import Failure
 from wattdock.records.restart import (
-    GeneratedPass,
-    Loaded,
-    MeasuredPass,
+    PassRecord,
     ReplicaPass,
     RequestRecord,
     RestartRecord,
@@ -67,20 +68,27 @@ Plain = dict[str, Any]
 
 def merged(case: Plain, restarts: Sequence[Plain]) -> Plain:
     """Return what a case merges to, as a result file holds it."""
-    result = merge(
-        ExperimentConfig.model_validate(case["config"]),
-        [_restart(one) for one in restarts],
-        _ready(case),
-        _model(case["model"]),
-        started_utc=min(datetime.fromisoformat(one["started_utc"]) for one in restarts),
-    )
-    fallback = Fallback(**case["fallback"]) if case["fallback"] else None
-    result = result.model_copy(update={"study": StudyFacts(**case["study"]), "fallback": fallback})
+    result, _ = analysed(case, restarts)
     plain: Plain = json.loads(json.dumps(result.model_dump(mode="json", by_alias=True)))
     return plain
 
 
-def _ready(case: Plain) -> ExecutionPlan:
+def analysed(case: Plain, restarts: Sequence[Plain]) -> tuple[ExperimentResult, list[RestartRecord]]:
+    """Return a case's result, and the restarts that it is of."""
+    records = restarts_of(case, restarts)
+    result = analyse(ExperimentConfig.model_validate(case["config"]), records)
+    told: Plain = {"audit": audit(result), "study": StudyFacts(**case["study"])}
+    told["fallback"] = Fallback(**case["fallback"]) if case["fallback"] else None
+    return result.model_copy(update=told), records
+
+
+def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:
+    """Return the restarts of a case, each with what it ran on."""
+    plan, model = _plan(case), _model(case["model"])
+    return [_restart(restart, plan, model) for restart in restarts]
+
+
+def _plan(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
     gpus = tuple(Gpu(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
     links = tuple(Link(**one) for one in host["links"])
@@ -108,45 +116,57 @@ def _model(plain: Plain | None) -> ModelFolder | None:
     return ModelFolder(path=Path("model"), **plain) if plain else None
 
 
-def _restart(plain: Plain) -> RestartRecord:
-    return RestartRecord(
+# Conditions that differ between the restarts of a case → the snapshot's field.
+CONDITIONS = {"driver": "driver_version", "Python of the coordinator": "coordinator_python"}
+POWER_LIMIT = "GPU power limit, W"
+
+
+def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> RestartRecord:
+    record = RestartRecord(
         restart=plain["restart"],
+        started_utc=datetime.fromisoformat(plain["started_utc"]).isoformat(timespec="milliseconds"),
+        architecture=model.config if model else None,
         spans=_spans(plain["spans"]),
-        passes=tuple(MeasuredPass(**{**one, "generated": _generated(one["generated"])}) for one in plain["passes"]),
-        loaded=_loaded(plain["loaded"]),
-        clock_checks=tuple(ClockCheck(**one) for one in plain["clock_checks"]),
+        passes=tuple(_pass(**measured) for measured in plain["passes"]),
+        clock_checks=tuple(ClockCheck(**check) for check in plain["clock_checks"]),
         timeline=_timeline(plain["timeline"]),
-        warm_up=tuple(WarmUpSample(**{**one, "span": Span(**one["span"])}) for one in plain["warm_up"]),
-        one_token=tuple(_generated(one) for one in plain["one_token"]),
+        warm_up=tuple(WarmUpSample(**{**sample, "span": Span(**sample["span"])}) for sample in plain["warm_up"]),
+        one_token=tuple(_pass(generated) for generated in plain["one_token"]),
         failure=Failure(**plain["failure"]) if plain["failure"] else None,
         own_pids=frozenset(plain["own_pids"]),
         clock=plain["clock"],
-        conditions=plain["conditions"],
     )
+    runner = RunnerEnvironment.model_validate(plain["loaded"]["environment"]) if plain["loaded"] else None
+    snapshot = environment(plan, record, runner, model)
+    seen = plain["conditions"]
+    own: Plain = {field: seen[name] for name, field in CONDITIONS.items() if seen.get(name, "unknown") != "unknown"}
+    if POWER_LIMIT in seen:
+        limit = {"power_limit_w": float(seen[POWER_LIMIT])} if seen[POWER_LIMIT][:1].isdigit() else {}
+        own["host_gpus"] = [
+            gpu.model_copy(update=limit if gpu.uuid in snapshot.gpu_uuids else {}) for gpu in snapshot.host_gpus
+        ]
+    return dataclasses.replace(record, environment=snapshot.model_copy(update=own))
 
 
 def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:
-    return tuple(Span(**one) for one in plain)
+    return tuple(Span(**span) for span in plain)
 
 
-def _loaded(plain: Plain | None) -> Loaded | None:
-    return Loaded(RunnerEnvironment.model_validate(plain["environment"]), _spans(plain["spans"])) if plain else None
-
-
-def _generated(plain: Plain) -> GeneratedPass:
+def _pass(generated: Plain, **host: Any) -> PassRecord:
     replicas = (
-        ReplicaPass(**{**one, "gpu_uuids": tuple(one["gpu_uuids"]), "span": Span(**one["span"])})
-        for one in plain["replicas"]
+        ReplicaPass(**{**replica, "gpu_uuids": tuple(replica["gpu_uuids"]), "span": Span(**replica["span"])})
+        for replica in generated["replicas"]
     )
-    return GeneratedPass(
-        span=Span(**plain["span"]),
-        requests=tuple(RequestRecord(**one) for one in rows(plain["requests"])),
-        tokens=TokenSeries(**plain["tokens"]),
-        output_tokens=plain["output_tokens"],
-        prompt_tokens=plain["prompt_tokens"],
-        cached_prompt_tokens=plain["cached_prompt_tokens"],
-        prompt_repeats=plain["prompt_repeats"],
+    return PassRecord(
+        span=Span(**generated["span"]),
+        requests=tuple(RequestRecord(**request) for request in rows(generated["requests"])),
+        tokens=TokenSeries(**generated["tokens"]),
+        output_tokens=generated["output_tokens"],
+        prompt_tokens=generated["prompt_tokens"],
+        cached_prompt_tokens=generated["cached_prompt_tokens"],
+        prompt_repeats=generated["prompt_repeats"],
         replicas=tuple(replicas),
+        **host,
     )
 
 

@@ -18,7 +18,7 @@ from wattdock.metering.curve import span_energy
 from wattdock.metering.nvml import NvmlMeter
 from wattdock.metering.timeline import Span
 from wattdock.metering.zeus import ZeusMeter
-from wattdock.records.restart import GeneratedPass, MeasuredPass, RestartRecord, TokenSeries
+from wattdock.records.restart import PassRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,12 +61,12 @@ def compared(timeline: Timeline, used: Sequence[str]) -> list[WindowCheck]:
     return check.windows
 
 
-def pass_in(index: int, window: Window) -> MeasuredPass:
+def pass_in(index: int, window: Window) -> PassRecord:
     import numpy as np
 
     nothing = np.array([], dtype=np.int64)
     span = Span("pass", window.start_ns + 1000, window.end_ns - 1000, drained=True)
-    return MeasuredPass(index, GeneratedPass(span, (), TokenSeries(nothing, nothing), 1, 1, None, 0), None, "", False)
+    return PassRecord(span, (), TokenSeries(nothing, nothing), 1, 1, None, 0, index=index)
 
 
 def test_both_meters_give_the_same_energy_of_the_same_course_of_power(library: Path) -> None:

@@ -61,9 +61,10 @@ def test_results_are_bundled_byte_for_byte_and_logs_only_where_asked_for(tmp_pat
     for name, logs in (("a", False), ("b", True)):
         bundled(result, tmp_path / f"{name}.tar", logs=logs)
         place = unpacked(tmp_path / f"{name}.tar", tmp_path) / "results" / result.name
-        wanted = {file.name for file in result.iterdir() if logs or file.suffix != ".log"}
-        assert {file.name for file in place.iterdir()} == wanted
-        assert all((place / name).read_bytes() == (result / name).read_bytes() for name in wanted)
+        files = {file.relative_to(result) for file in result.rglob("*") if file.is_file()}
+        wanted = {file for file in files if logs or file.suffix != ".log"}
+        assert {file.relative_to(place) for file in place.rglob("*") if file.is_file()} == wanted
+        assert all((place / file).read_bytes() == (result / file).read_bytes() for file in wanted)
 
 
 def test_equal_results_give_equal_bytes(tmp_path: Path) -> None:

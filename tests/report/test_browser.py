@@ -14,9 +14,10 @@ from report_rows import row, with_timeline
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
+from stored_results import store_golden
 
+from wattdock.records import COUNTER
 from wattdock.reports.html.page import write_page
-from wattdock.store.tables import COUNTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 WATTDOCK = Path(sys.executable).with_name("wattdock")
-DATA = Path(__file__).parents[1] / "data"
 DRAWN = """
 return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) => [
     place.dataset.chart || place.id, place.querySelectorAll(".scatterlayer .trace, .barlayer .point").length]))
@@ -221,9 +221,11 @@ def test_a_cpu_study_shows_throughput_and_says_why_there_are_no_joules(browser: 
 
 @pytest.mark.slow
 def test_the_report_of_a_real_h200_study(browser: Chrome, tmp_path: Path) -> None:
-    """Two backends at two batch sizes, from a study: charts, toggles, widths, and the study's figures."""
+    """Two backends at two batch sizes, from recorded restarts: charts, toggles, widths, and the study's figures."""
     file = tmp_path / "report.html"
-    subprocess.run([WATTDOCK, "report", DATA / "h200-study", "-o", file], check=True, timeout=120)
+    cases = [f"h200-{backend}-{batch}" for backend in ("pytorch", "vllm") for batch in (32, 128)]
+    store_golden(tmp_path / "results", *cases)
+    subprocess.run([WATTDOCK, "report", tmp_path / "results", "-o", file], check=True, timeout=120)
     visit(browser, file)
     drawn = browser.execute_script(DRAWN)
     assert {"intervals", "pareto", "batch", "timeline-chart"} <= set(drawn)

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 from report_rows import row, with_timeline
 
+from wattdock.records import COUNTER
 from wattdock.reports.figures import KINDS
 from wattdock.reports.html.charts import charts
 from wattdock.reports.points import points
 from wattdock.reports.style import LOOKS, PALETTE, dot_styles, line_styles
-from wattdock.store.tables import COUNTER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from report_rows import SAMPLE, document, row
+from report_rows import document, row
 from stored_results import opener
 
 from wattdock.analysis.environment_diff import labels
@@ -18,7 +18,6 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.html.page import page, write_page
 from wattdock.reports.points import pareto_front, points
 from wattdock.reports.timelines import Trace, thin, timelines, to_its_end
-from wattdock.store.folders import load_result
 from wattdock.store.selection import Row, chosen_rows
 
 if TYPE_CHECKING:
@@ -207,10 +206,3 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         write_page([row("one")], tmp_path / "no/such/folder.html", title="a title")
     with pytest.raises(ConfigError, match="no results to report"):
         write_page([], tmp_path / "page.html", title="a title")
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_results_of_older_versions_have_a_report(version: int) -> None:
-    """What they lack is a dash."""
-    file = SAMPLE.with_name(f"v{version}.json")
-    assert "may not be published" in shown(Row(file.parent, load_result(file)))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from report_rows import row, with_timeline
 
+from wattdock.records import COUNTER
 from wattdock.reports.html.page import page
-from wattdock.store.tables import COUNTER
 
 if TYPE_CHECKING:
     from pathlib import Path

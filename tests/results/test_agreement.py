@@ -11,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from wattdock.errors import ConfigError
+from wattdock.records import requests_schema
 from wattdock.reports.agreement import Agreement, Answer, agreement, agreement_of, answers
-from wattdock.store.tables import REQUESTS_SCHEMA
+
+SCHEMA = requests_schema()
+BARE = dict.fromkeys(SCHEMA.names) | {"one_token": False, "restart": 0, "pass": 1, "index": 0}
 
 
 def test_equal_tokens_agree_wholly() -> None:
@@ -51,7 +54,7 @@ class Drawn:
 
 def stored(folder: Path, drawn: Drawn, weights: str) -> Path:
     """Return a result folder of one request with its tokens."""
-    row = json.loads((Path(__file__).parent / "samples/v3.json").read_text(encoding="utf-8"))
+    row = json.loads((Path(__file__).parent / "../data/result.json").read_text(encoding="utf-8"))
     row["config"]["backend"] = drawn.backend
     seen = row["environment"]
     seen["model"]["weights"] = weights
@@ -59,10 +62,16 @@ def stored(folder: Path, drawn: Drawn, weights: str) -> Path:
     seen["parallelism"] = {"kind": "tensor", "tensor_parallel_size": drawn.tensor} if drawn.tensor > 1 else {}
     told = {"random_weights_drawn": drawn.told} if drawn.told else {}
     seen["engine_args"] = told | {"enable_expert_parallel": drawn.experts}
-    folder.mkdir()
+    (folder / "restarts/0").mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(row), encoding="utf-8")
-    request = dict.fromkeys(REQUESTS_SCHEMA.names) | {"restart": 0, "pass": 1, "index": 0, "output_ids": [5, 7]}
-    pq.write_table(pa.Table.from_pylist([request], schema=REQUESTS_SCHEMA), folder / "requests.parquet")
+    request = dict.fromkeys(SCHEMA.names) | {
+        "one_token": False,
+        "restart": 0,
+        "pass": 1,
+        "index": 0,
+        "output_ids": [5, 7],
+    }
+    pq.write_table(pa.Table.from_pylist([request], schema=SCHEMA), folder / "restarts/0/requests.parquet")
     return folder
 
 
@@ -110,9 +119,10 @@ def test_an_answer_of_no_tokens_is_told_apart_from_one_that_was_not_told(tmp_pat
     ids = [[5, 7], [], None]
     columns = {"restart": [0] * 3, "pass": [1] * 3, "index": [0, 1, 2], "output_ids": ids, "prompt_tokens": [4] * 3}
     rows = [
-        dict.fromkeys(REQUESTS_SCHEMA.names) | dict(zip(columns, row, strict=True))
+        dict.fromkeys(SCHEMA.names) | {"one_token": False} | dict(zip(columns, row, strict=True))
         for row in zip(*columns.values(), strict=True)
     ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS_SCHEMA), tmp_path / "requests.parquet")
+    (tmp_path / "restarts/0").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "restarts/0/requests.parquet")
     expected = {(0, 1, 0): Answer((5, 7), 4), (0, 1, 1): Answer((), 4), (0, 1, 2): Answer(None, 4)}
     assert answers(tmp_path) == expected

@@ -51,7 +51,7 @@ def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_pa
     bundle = around / "b"
     for named in (bundle, around):
         assert chosen(named) == [result.name]
-    (bundle / "results" / result.name / "requests.parquet").write_bytes(b"other")
+    (bundle / "results" / result.name / "restarts/0/requests.parquet").write_bytes(b"other")
     for named in (bundle, around):
         with pytest.raises(StoreError, match=r"not as it was bundled: changed: .*requests\.parquet"):
             chosen(named)

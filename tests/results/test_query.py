@@ -1,10 +1,9 @@
-"""Stored results as data, of this and of older schema versions."""
+"""Stored results as data."""
 
 from __future__ import annotations
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from stored_results import SAMPLE
 
 import wattdock
 from wattdock.analysis.result_schema import SCHEMA_VERSION
@@ -20,15 +20,11 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.store.folders import load_result
 from wattdock.store.query import Filters, query, select, unreadable, write_csv, write_parquet
 from wattdock.store.selection import Row, replacement
-from wattdock.store.upgrade import UPGRADES
-
-SAMPLES = Path(__file__).with_name("samples")
-VERSIONS = range(1, SCHEMA_VERSION + 1)
 
 
-def put(folder: Path, name: str, *, version: int = 1, **changes: Any) -> None:
-    """Store a version's sample with some values changed, each named by its place: `config__backend`."""
-    document = json.loads((SAMPLES / f"v{version}.json").read_text())
+def put(folder: Path, name: str, **changes: Any) -> None:
+    """Store the sample with some values changed, each named by its place: `config__backend`."""
+    document = json.loads(SAMPLE.read_text())
     for place, value in changes.items():
         *parents, last = place.split("__")
         part = document
@@ -43,30 +39,20 @@ def names(folder: Path, **filters: Any) -> list[str]:
     return [Path(one).name for one in select(folder, Filters(**filters))["folder"].to_pylist()]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_stored_sample_of_each_schema_version_stays_readable(tmp_path: Path, version: int) -> None:
-    """Whole, and as a row of the table."""
-    folder = tmp_path / "20260101T000000-fake-1"
-    folder.mkdir()
-    shutil.copy(SAMPLES / f"v{version}.json", folder / "result.json")
-    written = json.loads((SAMPLES / f"v{version}.json").read_text())
-    result = load_result(folder)
-    assert written["schema_version"] == version
-    assert result.schema_version == SCHEMA_VERSION
+def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
+    """Whole, with its passes."""
+    put(tmp_path, "20260101T000000-fake-1")
+    written = json.loads(SAMPLE.read_text())
+    result = load_result(tmp_path / "20260101T000000-fake-1")
     assert result.energy is not None
     assert result.energy.total_j == written["energy"]["total_j"]
     [row] = select(tmp_path, Filters()).to_pylist()
     assert row["total_j"] == written["energy"]["total_j"]
-    assert row["schema_version"] == version
+    assert row["schema_version"] == SCHEMA_VERSION
     assert row["model"] == "shape:tiny-llama"
     assert row["gpus"] == "NVIDIA H200"
     passes = query(tmp_path, 'SELECT restart, "pass", total_j FROM passes ORDER BY 1, 2').to_pylist()
-    assert [one["total_j"] for one in passes] == [one["total_j"] for one in written["energy"]["passes"]]
-
-
-def test_every_older_version_has_a_step_to_the_next() -> None:
-    """A new schema version without one would make old results unreadable."""
-    assert sorted(UPGRADES) == list(range(1, SCHEMA_VERSION))
+    assert [measured["total_j"] for measured in passes] == [seen["total_j"] for seen in written["energy"]["passes"]]
 
 
 def test_filters_let_through_what_they_name(tmp_path: Path) -> None:
@@ -104,7 +90,7 @@ def test_a_row_shown_by_name_says_what_stands_for_it_now(tmp_path: Path) -> None
     """A resumed study's row has the same name and more; other rows may look so, and a spoiled one says nothing."""
     own = {"study_id": "s", "attempt": 1}
     for name, study in (("", own), ("-b2", own | {"attempt": 3}), ("-c", own | {"attempt": 2}), ("-d", None)):
-        put(tmp_path, f"20260101T000000-a{name}", version=SCHEMA_VERSION, study=study)
+        put(tmp_path, f"20260101T000000-a{name}", study=study)
     put(tmp_path, "20260101T000000-a-e")
     (tmp_path / "20260101T000000-a-e" / "result.json").write_text("{")
     later = tmp_path / "20260101T000000-a-b2"
@@ -129,7 +115,9 @@ def test_each_view_holds_only_rows_that_count_and_its_all_view_the_others_too(tm
     put(tmp_path, "20260101T000000-b", study={"study_id": "s", "attempt": 2})
     for letter in "ab":
         for name in ("requests", "timeline"):
-            pq.write_table(pa.table({"at": [letter]}), tmp_path / f"20260101T000000-{letter}" / f"{name}.parquet")
+            restart = tmp_path / f"20260101T000000-{letter}" / "restarts/0"
+            restart.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.table({"at": [letter], "one_token": [False]}), restart / f"{name}.parquet")
     for view in ("results", "passes", "requests", "timeline"):
         for prefix, letters in (("", "b"), ("all_", "ab")):
             found = query(tmp_path, f"SELECT DISTINCT folder FROM {prefix}{view} ORDER BY 1")["folder"].to_pylist()
@@ -165,9 +153,11 @@ def test_a_spoiled_parquet_file_is_named_and_the_rest_answers(tmp_path: Path, ki
     """On standard error, with exit code 0: one file of thousands is no reason for no answer."""
     for letter in "abc":
         put(tmp_path, f"20260101T000000-{letter}")
-        table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
-        pq.write_table(table, tmp_path / f"20260101T000000-{letter}" / "requests.parquet")
-    spoiled = tmp_path / "20260101T000000-b" / "requests.parquet"
+        table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)], "one_token": [False] * 1_000})
+        restart = tmp_path / f"20260101T000000-{letter}" / "restarts/0"
+        restart.mkdir(parents=True)
+        pq.write_table(table, restart / "requests.parquet")
+    spoiled = tmp_path / "20260101T000000-b" / "restarts/0/requests.parquet"
     spoilt(kind, spoiled)
     ask = [sys.executable, "-m", "wattdock", "results", "query", "--output-dir", str(tmp_path), "--json"]
     sql = "SELECT count(*) AS n, max(text) AS last FROM requests"
@@ -190,7 +180,8 @@ def test_a_file_that_is_no_result_is_named_with_why(tmp_path: Path) -> None:
     put(tmp_path, "20260101T000000-f")
     words = tmp_path / "20260101T000000-f" / "result.json"
     words.write_text(json.dumps(json.loads(words.read_text()) | {"energy": {"total_j": "many"}}))
-    newer = f"has schema version {SCHEMA_VERSION + 1}, this wattdock reads up to {SCHEMA_VERSION}; use a newer wattdock"
+    newer = f"has schema version {SCHEMA_VERSION + 1}, this wattdock reads {SCHEMA_VERSION}; "
+    newer += "use the wattdock that wrote it"
     cut = "is no JSON; was it cut short?"
     reasons = {"b": newer, "c": cut, "d": "is no result", "e": cut}
     reasons |= {"f": "energy.total_j is no number: many"}
@@ -211,7 +202,9 @@ def test_no_view_holds_rows_of_a_file_that_is_no_result(tmp_path: Path) -> None:
     for letter in "ab":
         put(tmp_path, f"20260101T000000-{letter}")
         for name in ("requests", "timeline"):
-            pq.write_table(pa.table({"at": [letter]}), tmp_path / f"20260101T000000-{letter}" / f"{name}.parquet")
+            restart = tmp_path / f"20260101T000000-{letter}" / "restarts/0"
+            restart.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.table({"at": [letter], "one_token": [False]}), restart / f"{name}.parquet")
     (tmp_path / "20260101T000000-b" / "result.json").write_text('{"status": ')
     for view in ("all_results", "all_passes", "all_requests", "all_timeline"):
         found = query(tmp_path, f"SELECT DISTINCT folder FROM {view}")["folder"].to_pylist()

@@ -12,7 +12,7 @@ from wattdock.analysis.result_schema import ExperimentResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SAMPLE = Path(__file__).parents[1] / "results/samples/v3.json"
+SAMPLE = Path(__file__).parents[1] / "data/result.json"
 PASS_S = 20.0
 
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.records import EnvironmentSnapshot, MeasuredPass, RequestRecord
+    from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
 
 EXECUTED_REASON = "no engine says how much padding and recomputation it did"
 
 
 def compute(
     config: Mapping[str, Any] | None,
-    passes: Sequence[MeasuredPass],
+    passes: Sequence[PassRecord],
     environment: EnvironmentSnapshot,
     energy: EnergyResult,
     *,
@@ -36,11 +36,11 @@ def compute(
         return Compute(reason="the model is not known" if config is None else "no pass was measured")
     try:
         model = Architecture.from_config(config)
-        requests = [request for one in passes for request in one.generated.requests]
+        requests = [request for one in passes for request in one.requests]
         flops = sum(_flops(model, request) for request in requests)
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
-    duration_s = sum(one.generated.span.duration_s for one in passes)
+    duration_s = sum(one.span.duration_s for one in passes)
     names = environment.gpu_names
     peak = gpu_models.peak_of(names)
     share = flops / duration_s / peak.flops_per_s if peak else None

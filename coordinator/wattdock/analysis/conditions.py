@@ -42,7 +42,7 @@ def gpu_conditions(
     restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules
 ) -> dict[str, GpuConditions]:
     """Return, per GPU of the host, its state over all measured passes of all restarts."""
-    passes = [(restart.gpus, measured.generated.span) for restart in restarts for measured in restart.passes]
+    passes = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
     uuids = dict.fromkeys(uuid for gpus, _ in passes for uuid in gpus)
     return {
         uuid: _conditions(uuid, [(gpus.get(uuid), span) for gpus, span in passes], joules_in, is_used=uuid in used)

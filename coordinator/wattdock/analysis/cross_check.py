@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import SpanJoules
     from wattdock.metering import Series, Ticks, Timeline, Window
-    from wattdock.records import MeasuredPass, RestartRecord
+    from wattdock.records import PassRecord, RestartRecord
 
 # A counter read within this time of a change may have seen either side of it: the call's length and the counter's lag.
 EDGE_NS = 20_000_000
@@ -36,7 +36,7 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
         if one.timeline
         for measured in one.passes
         for window in one.timeline.windows
-        if window.holds(measured.generated.span.start_ns, measured.generated.span.end_ns)
+        if window.holds(measured.span.start_ns, measured.span.end_ns)
     ]
     if not windows:
         return None
@@ -53,7 +53,7 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
 
 def _window_check(
     restart: int,
-    measured: MeasuredPass,
+    measured: PassRecord,
     timeline: Timeline,
     window: Window,
     used: Sequence[str],
@@ -110,7 +110,7 @@ def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | No
     hosts = [one.timeline.host for one in restarts if one.timeline and one.timeline.host]
     if not hosts:
         return {}, None
-    passes = [host_joules(one.timeline, measured.generated.span) for one in restarts for measured in one.passes]
+    passes = [host_joules(one.timeline, measured.span) for one in restarts for measured in one.passes]
     host_j: dict[str, float | None] = {}
     timing_j: dict[str, float | None] = {}
     for name in dict.fromkeys(name for host in hosts for name in host.energy_j):

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from wattdock.analysis.energy_schema import EnergyResult
     from wattdock.analysis.joules import SpanJoules
     from wattdock.config import ExperimentConfig
-    from wattdock.records import MeasuredPass, ReplicaPass, RestartRecord
+    from wattdock.records import PassRecord, ReplicaPass, RestartRecord
 
 
 def data_parallel(
     config: ExperimentConfig, restarts: Sequence[RestartRecord], energy: EnergyResult, joules_in: SpanJoules
 ) -> DataParallel | None:
     """Return the replicas' shares of all measured passes; None where one engine served them."""
-    passes = [(one, measured) for one in restarts for measured in one.passes if measured.generated.replicas]
+    passes = [(one, measured) for one in restarts for measured in one.passes if measured.replicas]
     if not passes:
         return None
-    count = len(passes[0][1].generated.replicas)
+    count = len(passes[0][1].replicas)
     shares = [_share(number, passes, joules_in) for number in range(count)]
     tail_j = known_sum(share.tail_idle_j for share in shares)
     scaling: Literal["strong", "weak"] = "weak" if config.section.work_factor > 1 else "strong"
@@ -41,8 +41,8 @@ def data_parallel(
     )
 
 
-def _share(number: int, passes: Sequence[tuple[RestartRecord, MeasuredPass]], joules_in: SpanJoules) -> ReplicaShare:
-    own = [(restart, one, one.generated.replicas[number]) for restart, one in passes]
+def _share(number: int, passes: Sequence[tuple[RestartRecord, PassRecord]], joules_in: SpanJoules) -> ReplicaShare:
+    own = [(restart, one, one.replicas[number]) for restart, one in passes]
     tails = [(restart, tail_of(one, replica), replica) for restart, one, replica in own]
     joules = [joules_in.of(restart.timeline, tail, replica.gpu_uuids) for restart, tail, replica in tails]
     return ReplicaShare(
@@ -57,7 +57,7 @@ def _share(number: int, passes: Sequence[tuple[RestartRecord, MeasuredPass]], jo
     )
 
 
-def tail_of(one: MeasuredPass, replica: ReplicaPass) -> Span:
+def tail_of(one: PassRecord, replica: ReplicaPass) -> Span:
     """Return the time in which a replica had no work left and the pass was not over; all of it without any token."""
-    span = one.generated.span
+    span = one.span
     return Span("tail", replica.last_token_ns or span.start_ns, span.end_ns)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.result_schema import Performance
     from wattdock.metering import GpuTimeline, Timeline
-    from wattdock.records import MeasuredPass, RestartRecord
+    from wattdock.records import PassRecord, RestartRecord
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def measured_energy(
     passes = list(_passes(restarts))
 
     def per_pass(uuids: Sequence[str]) -> list[Joules]:
-        return [joules_in.of(timeline, one.generated.span, uuids) for _, timeline, one in passes]
+        return [joules_in.of(timeline, one.span, uuids) for _, timeline, one in passes]
 
     used = per_pass(gpus.used)
     reason = next((joules.reason for joules in used if joules.reason), None)
@@ -82,7 +82,7 @@ def measured_energy(
     )
 
 
-def _passes(restarts: Sequence[RestartRecord]) -> Iterator[tuple[int, Timeline | None, MeasuredPass]]:
+def _passes(restarts: Sequence[RestartRecord]) -> Iterator[tuple[int, Timeline | None, PassRecord]]:
     return ((one.restart, one.timeline, measured) for one in restarts for measured in one.passes)
 
 
@@ -121,19 +121,19 @@ def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: int, timeline: Timeline | None, one: MeasuredPass, joules: Joules) -> PassEnergy:
-    host = host_joules(timeline, one.generated.span)
+def _pass_energy(restart: int, timeline: Timeline | None, one: PassRecord, joules: Joules) -> PassEnergy:
+    host = host_joules(timeline, one.span)
     return PassEnergy(
         restart=restart,
         pass_index=one.index,
-        duration_s=one.generated.span.duration_s,
-        output_tokens=one.generated.output_tokens,
+        duration_s=one.span.duration_s,
+        output_tokens=one.output_tokens,
         total_j=joules.total_j,
         timing_j=joules.timing_j,
         per_gpu_j=joules.per_gpu_j,
-        energy_per_output_token_j=_ratio(joules.total_j, one.generated.output_tokens),
+        energy_per_output_token_j=_ratio(joules.total_j, one.output_tokens),
         reason=joules.reason,
-        prompt_repeats=one.generated.prompt_repeats,
+        prompt_repeats=one.prompt_repeats,
         prompts_reused=one.prompts_reused,
         host_j={name: found[0] if found else None for name, found in host.items()},
         cpu_others_share=one.cpu_others_share,
@@ -167,8 +167,8 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
     )
 
 
-def _cpu_estimate(passes: list[MeasuredPass], tdp_w: float) -> CpuEstimate | None:
-    durations_s = [one.generated.span.duration_s for one in passes]
+def _cpu_estimate(passes: list[PassRecord], tdp_w: float) -> CpuEstimate | None:
+    durations_s = [one.span.duration_s for one in passes]
     if not (shares := all_known(one.cpu_busy for one in passes)):
         return None
     busy_s = sum(share * duration_s for share, duration_s in zip(shares, durations_s, strict=True))

@@ -87,7 +87,7 @@ def idle_energy_j(
     runners = Counter(one.restart for one in restarts if one.passes)
     idle_j, half_difference_j, timing_j = 0.0, 0.0, 0.0
     for restart in restarts:
-        duration_s = sum(one.generated.span.duration_s for one in restart.passes)
+        duration_s = sum(one.span.duration_s for one in restart.passes)
         for uuid in used:
             sides = [seen.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
             if min(map(len, sides)) < max(1, runners[restart.restart]):

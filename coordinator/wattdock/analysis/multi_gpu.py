@@ -42,5 +42,5 @@ def _over_passes(
     restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
 ) -> dict[str, float | None]:
     """Summarise the samples of one series inside the measured passes; None for a GPU that does not tell."""
-    parts = [(one.gpus, measured.generated.span) for one in restarts for measured in one.passes]
+    parts = [(one.gpus, measured.span) for one in restarts for measured in one.passes]
     return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}

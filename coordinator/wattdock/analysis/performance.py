@@ -14,27 +14,27 @@ from wattdock.values import all_known, known_sum
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.records import MeasuredPass, RequestRecord
+    from wattdock.records import PassRecord, RequestRecord
 
 
-def performance(passes: Sequence[MeasuredPass], *, offered_rate_per_s: float | None) -> Performance | None:
+def performance(passes: Sequence[PassRecord], *, offered_rate_per_s: float | None) -> Performance | None:
     """Return speed over all `passes` together; None without any."""
     if not passes:
         return None
-    duration_s = sum(one.generated.span.duration_s for one in passes)
-    requests = [request for one in passes for request in one.generated.requests]
-    output_tokens = sum(one.generated.output_tokens for one in passes)
+    duration_s = sum(one.span.duration_s for one in passes)
+    requests = [request for one in passes for request in one.requests]
+    output_tokens = sum(one.output_tokens for one in passes)
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
-        prompt_tokens=known_sum(one.generated.prompt_tokens for one in passes),
-        cached_prompt_tokens=known_sum(one.generated.cached_prompt_tokens for one in passes),
+        prompt_tokens=known_sum(one.prompt_tokens for one in passes),
+        cached_prompt_tokens=known_sum(one.cached_prompt_tokens for one in passes),
         output_tokens=output_tokens,
         output_tokens_per_s=output_tokens / duration_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
         schedule_lag_share=_worst(map(schedule_lag_share, passes)),
-        arrivals_min=min((len(one.generated.requests) for one in passes if is_scheduled(one)), default=None),
+        arrivals_min=min((len(one.requests) for one in passes if is_scheduled(one)), default=None),
         arrivals_expected=known_sum(arrivals_expected(one, offered_rate_per_s) for one in passes),
         backlog_slope=_worst(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
@@ -49,56 +49,53 @@ def _worst(of_passes: Iterable[float | None]) -> float | None:
     return max(known) if known else None
 
 
-def token_disagreements(passes: Sequence[MeasuredPass]) -> list[str]:
+def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series."""
     found = []
-    for one in passes:
-        generated = one.generated
-        known = [request for request in generated.requests if request.output_ids is not None]
+    for measured in passes:
+        known = [request for request in measured.requests if request.output_ids is not None]
         counts = {
-            "summary": generated.output_tokens,
-            "requests": sum(request.output_tokens or 0 for request in generated.requests),
-            "series": int(generated.tokens.output_tokens[-1]) if len(generated.tokens.output_tokens) else 0,
+            "summary": measured.output_tokens,
+            "requests": sum(request.output_tokens or 0 for request in measured.requests),
+            "series": int(measured.tokens.output_tokens[-1]) if len(measured.tokens.output_tokens) else 0,
         }
-        if len(known) == len(generated.requests):
+        if len(known) == len(measured.requests):
             counts["ids"] = sum(len(request.output_ids or ()) for request in known)
         if len(set(counts.values())) > 1:
-            found.append(f"pass {one.index + 1}: {counts}")
+            found.append(f"pass {measured.index + 1}: {counts}")
     return found
 
 
-def undrained(passes: Sequence[MeasuredPass]) -> list[str]:
+def undrained(passes: Sequence[PassRecord]) -> list[str]:
     """Return which passes ended before their work had: its joules are then not all in their span."""
     found = []
-    for one in passes:
-        done = one.generated
-        last_ns = int(done.tokens.at_ns[-1]) if len(done.tokens.at_ns) else done.span.start_ns
+    for measured in passes:
+        last_ns = int(measured.tokens.at_ns[-1]) if len(measured.tokens.at_ns) else measured.span.start_ns
         outside = [
             request
-            for request in done.requests
-            if request.finished_ns is None or not done.span.start_ns <= request.finished_ns <= done.span.end_ns
+            for request in measured.requests
+            if request.finished_ns is None or not measured.span.start_ns <= request.finished_ns <= measured.span.end_ns
         ]
-        aborted = sum(request.finish_reason == "abort" for request in done.requests)
+        aborted = sum(request.finish_reason == "abort" for request in measured.requests)
         faults = {
-            "the accelerator had work at an end": not done.span.drained,
-            "tokens came after it": last_ns > done.span.end_ns,
+            "the accelerator had work at an end": not measured.span.drained,
+            "tokens came after it": last_ns > measured.span.end_ns,
             f"{len(outside)} of its requests did not finish in it": bool(outside),
             f"{aborted} of its requests were aborted": bool(aborted),
         }
-        found += [f"pass {one.index + 1}: {text}" for text, is_so in faults.items() if is_so]
+        found += [f"pass {measured.index + 1}: {text}" for text, is_so in faults.items() if is_so]
     return found
 
 
-def schedule_lag_share(measured: MeasuredPass) -> float | None:
+def schedule_lag_share(measured: PassRecord) -> float | None:
     """Return how far an engine fell behind its schedule in a pass, as a share of the pass; None without a schedule.
 
     The larger of the last request's delay before it entered the engine, and of what the last quarter of the requests
     took longer than the first: an engine with room for all of them makes them wait inside. One of the last quarter that
     never finished counts as if it had taken the whole pass.
     """
-    done = measured.generated
-    duration_s = done.span.duration_s
-    requests = sorted(done.requests, key=lambda request: request.index)
+    duration_s = measured.span.duration_s
+    requests = sorted(measured.requests, key=lambda request: request.index)
     if not requests or requests[-1].intended_ns is None:
         return None
     delay_s = (requests[-1].submitted_ns - requests[-1].intended_ns) / NS_PER_S
@@ -109,16 +106,15 @@ def schedule_lag_share(measured: MeasuredPass) -> float | None:
     return max(delay_s, growth_s) / duration_s
 
 
-def arrivals_expected(measured: MeasuredPass, offered_rate_per_s: float | None) -> float | None:
+def arrivals_expected(measured: PassRecord, offered_rate_per_s: float | None) -> float | None:
     """Return how many requests arrive on average until the last one that a pass took; None without a schedule."""
     if not is_scheduled(measured) or offered_rate_per_s is None:
         return None
-    done = measured.generated
-    taken_s = (max(one.submitted_ns for one in done.requests) - done.span.start_ns) / NS_PER_S
+    taken_s = (max(one.submitted_ns for one in measured.requests) - measured.span.start_ns) / NS_PER_S
     return offered_rate_per_s * taken_s
 
 
-def backlog_slope(measured: MeasuredPass) -> float | None:
+def backlog_slope(measured: PassRecord) -> float | None:
     """Return how fast requests' delay behind their intended arrival grows, s/s.
 
     The larger of the slopes (least squares) of their delay before they entered the engine and of their latency: one
@@ -127,7 +123,7 @@ def backlog_slope(measured: MeasuredPass) -> float | None:
     """
     if not is_scheduled(measured):
         return None
-    requests = measured.generated.requests
+    requests = measured.requests
     entered = [((one.intended_ns or 0), one.submitted_ns) for one in requests]
     left = [((one.intended_ns or 0), one.finished_ns) for one in requests if one.finished_ns is not None]
     slopes = [slope for instants in (entered, left) if (slope := _delay_slope(instants)) is not None]
@@ -143,9 +139,9 @@ def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
     return float(np.polyfit(since_s, (pairs[:, 1] - pairs[:, 0]) / NS_PER_S, 1)[0])
 
 
-def is_scheduled(measured: MeasuredPass) -> bool:
+def is_scheduled(measured: PassRecord) -> bool:
     """Whether it is known of every request when it was meant to arrive, as in an open loop."""
-    requests = measured.generated.requests
+    requests = measured.requests
     return bool(requests) and all(one.intended_ns is not None for one in requests)
 
 

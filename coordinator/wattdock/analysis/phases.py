@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.analysis.joules import Joules, SpanJoules
-    from wattdock.records import GeneratedPass, RestartRecord
+    from wattdock.records import PassRecord, RestartRecord
 
 # Below these a phase's energy is a guess about where inside a tick it began.
 MIN_TICKS = 20
@@ -72,7 +72,7 @@ class _Phase:
 
 def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> Phases:
     """Return prefill and decode energy over all passes, or why there is none."""
-    passes = [(restart, one.generated) for restart in restarts for one in restart.passes]
+    passes = [(restart, one) for restart in restarts for one in restart.passes]
     if not used or not passes:
         return Phases(reason="no GPU was used" if not used else "no pass was measured")
     of_pass = [(restart, rounds_of(done)) for restart, done in passes]
@@ -121,7 +121,7 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
     return seen.model_copy(update=figures)
 
 
-def rounds_of(done: GeneratedPass) -> list[_Round]:
+def rounds_of(done: PassRecord) -> list[_Round]:
     """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
     requests = sorted(done.requests, key=lambda one: one.submitted_ns)
     rounds: list[list[tuple[int, int, int]]] = []
@@ -137,7 +137,7 @@ def rounds_of(done: GeneratedPass) -> list[_Round]:
     return [_round(done, instants) for instants in rounds]
 
 
-def _round(done: GeneratedPass, instants: list[tuple[int, int, int]]) -> _Round:
+def _round(done: PassRecord, instants: list[tuple[int, int, int]]) -> _Round:
     submitted, first, finished = (np.array(column) for column in zip(*instants, strict=True))
     begin_ns, boundary_ns, end_ns = int(submitted.min()), int(first.max()), int(finished.max())
     tokens = tokens_between(done, begin_ns, end_ns)

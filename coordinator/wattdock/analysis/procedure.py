@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.analysis.gpu_evidence import gpu_evidence, runners_per_restart
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
 from wattdock.analysis.procedure_schema import Drift, Procedure, WarmUpSeen
 from wattdock.analysis.steadiness import warm_up_steadiness
-from wattdock.analysis.worst_restart import gpu_evidence, runners_per_restart
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from wattdock.analysis.energy import Gpus
     from wattdock.config import WarmUpSpec
-    from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord
+    from wattdock.records import PassRecord, RestartRecord
 
 # A batch boundary further from a pass's middle than this share of it does not make halves.
 MAX_OFF_MIDDLE = 0.2
@@ -33,21 +34,20 @@ OPEN_LOOP_BLOCK_NS, MIN_OPEN_LOOP_BLOCKS = NS_PER_S, 10
 
 def procedure(
     restarts: Sequence[RestartRecord],
-    used: Sequence[str],
+    gpus: Gpus,
     limits: WarmUpSpec,
     joules_in: SpanJoules | None = None,
-    bystanders: Sequence[str] = (),
 ) -> Procedure:
     """Return what was seen around and within the passes of every restart."""
     joules_in = joules_in or SpanJoules()
-    passes = [measured for restart in restarts for measured in restart.passes]
+    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
     return Procedure(
-        warm_up=[_warm_up(one, used, limits) for one in restarts],
-        drift=[_drift(one, measured, used, joules_in) for one in restarts for measured in one.passes],
-        gpus=gpu_evidence(restarts, used, bystanders, joules_in),
+        warm_up=[_warm_up(restart, gpus.used, limits) for restart in restarts],
+        drift=[_drift(restart, measured, gpus.used, joules_in) for restart, measured in passes],
+        gpus=gpu_evidence(restarts, gpus.used, gpus.bystanders, joules_in),
         runners_per_restart=runners_per_restart(restarts),
-        token_disagreements=token_disagreements(passes),
-        undrained=undrained(passes),
+        token_disagreements=token_disagreements([measured for _, measured in passes]),
+        undrained=undrained([measured for _, measured in passes]),
     )
 
 
@@ -72,18 +72,17 @@ def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) ->
     )
 
 
-def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules) -> Drift:
-    done = measured.generated
+def _drift(restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules) -> Drift:
     quantity = "energy_per_output_token_j" if used else "output_tokens_per_s"
     if used and is_scheduled(measured):
         return _open_loop_drift(restart, measured, used, joules_in)
-    halves = halves_ns(done)
+    halves = halves_ns(measured)
     if halves is None:
         return _no_drift(restart, measured, quantity, "no instant near its middle at which every request had finished")
     values = []
     for start_ns, end_ns in halves:
         half = Span("half", start_ns, end_ns)
-        tokens = tokens_between(done, start_ns, end_ns)
+        tokens = tokens_between(measured, start_ns, end_ns)
         joules = joules_in.of(restart.timeline, half, used)
         if not tokens or (used and joules.total_j is None):
             return _no_drift(restart, measured, quantity, joules.reason if used else "no token in one of its halves")
@@ -92,17 +91,15 @@ def _drift(restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], 
     return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=relative)
 
 
-def _open_loop_drift(
-    restart: RestartRecord, measured: MeasuredPass, used: Sequence[str], joules_in: SpanJoules
-) -> Drift:
+def _open_loop_drift(restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules) -> Drift:
     """Return by how much power changed from the first to the second half at equal work: what chance brings, taken out.
 
     Power of equal blocks as a straight line in their tokens/s and in time, by least squares.
     """
-    quantity, done = "mean_power_w at equal tokens/s", measured.generated
-    lifetimes_ns = [one.finished_ns - one.submitted_ns for one in done.requests if one.finished_ns is not None]
+    quantity = "mean_power_w at equal tokens/s"
+    lifetimes_ns = [one.finished_ns - one.submitted_ns for one in measured.requests if one.finished_ns is not None]
     margin_ns = int(np.mean(lifetimes_ns)) if lifetimes_ns else 0
-    start_ns, end_ns = done.span.start_ns + margin_ns, done.span.end_ns - margin_ns
+    start_ns, end_ns = measured.span.start_ns + margin_ns, measured.span.end_ns - margin_ns
     count = (end_ns - start_ns) // OPEN_LOOP_BLOCK_NS
     if count < MIN_OPEN_LOOP_BLOCKS:
         few = f"fewer than {MIN_OPEN_LOOP_BLOCKS} s between the first and the last lifetime of a request"
@@ -113,7 +110,7 @@ def _open_loop_drift(
     watts = [found.total_j / block.duration_s for found, block in zip(joules, blocks, strict=True) if found.total_j]
     if len(watts) < len(blocks):
         return _no_drift(restart, measured, quantity, next((one.reason for one in joules if one.reason), "no power"))
-    work = [tokens_between(done, block.start_ns, block.end_ns) for block in blocks]
+    work = [tokens_between(measured, block.start_ns, block.end_ns) for block in blocks]
     changed, error = _change_at_equal_work(np.array(watts), np.array(work, dtype=np.float64))
     return Drift(
         restart=restart.restart,
@@ -136,11 +133,11 @@ def _change_at_equal_work(watts: NDArray[np.float64], work: NDArray[np.float64])
     return float(fitted[0] / watts.mean()), float(np.sqrt(variance_w2 * inverse[0, 0]) / watts.mean())
 
 
-def _no_drift(restart: RestartRecord, measured: MeasuredPass, quantity: str, reason: str | None) -> Drift:
+def _no_drift(restart: RestartRecord, measured: PassRecord, quantity: str, reason: str | None) -> Drift:
     return Drift(restart=restart.restart, pass_index=measured.index, quantity=quantity, relative=None, reason=reason)
 
 
-def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | None:
+def halves_ns(measured: PassRecord) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return two comparable parts of a pass, each from an instant to an instant (ns); None where it has none.
 
     It is cut where all requests so far have finished and the next ones are about to be submitted, next to the middle:
@@ -148,7 +145,7 @@ def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | 
     in the middle, provided that many take their turns within a half, and the first and the last mean lifetime of a
     request, in which the engine fills and empties, belong to neither. One round of requests cannot be cut.
     """
-    requests = sorted(done.requests, key=lambda one: one.submitted_ns)
+    requests = sorted(measured.requests, key=lambda one: one.submitted_ns)
     finished_ns = [one.finished_ns for one in requests]
     if len(requests) < 2 or None in finished_ns:
         return None
@@ -158,20 +155,20 @@ def halves_ns(done: GeneratedPass) -> tuple[tuple[int, int], tuple[int, int]] | 
         for one, before_ns in zip(requests[1:], latest_ns, strict=False)
         if one.submitted_ns >= before_ns
     ]
-    middle_ns = (done.span.start_ns + done.span.end_ns) // 2
-    length_ns = done.span.end_ns - done.span.start_ns
+    middle_ns = (measured.span.start_ns + measured.span.end_ns) // 2
+    length_ns = measured.span.end_ns - measured.span.start_ns
     if cuts:
         cut_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
         if abs(cut_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns:
-            return (done.span.start_ns, cut_ns), (cut_ns, done.span.end_ns)
+            return (measured.span.start_ns, cut_ns), (cut_ns, measured.span.end_ns)
     lifetime_ns = int(np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests]))
     if length_ns < LIFETIMES_TO_HALVE * lifetime_ns:
         return None
-    return (done.span.start_ns + lifetime_ns, middle_ns), (middle_ns, done.span.end_ns - lifetime_ns)
+    return (measured.span.start_ns + lifetime_ns, middle_ns), (middle_ns, measured.span.end_ns - lifetime_ns)
 
 
-def tokens_between(done: GeneratedPass, start_ns: int, end_ns: int) -> int:
+def tokens_between(measured: PassRecord, start_ns: int, end_ns: int) -> int:
     """Return the output tokens that a pass's cumulative series gained in (start, end]."""
-    before, after = np.searchsorted(done.tokens.at_ns, [start_ns, end_ns], side="right")
-    counts = np.concatenate(([0], done.tokens.output_tokens))
+    before, after = np.searchsorted(measured.tokens.at_ns, [start_ns, end_ns], side="right")
+    counts = np.concatenate(([0], measured.tokens.output_tokens))
     return int(counts[after] - counts[before])

@@ -16,7 +16,7 @@ from wattdock.analysis.procedure_schema import Procedure
 from wattdock.records import EnvironmentSnapshot, Failure
 from wattdock.values import Stored
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 
 
 class StoredSpan(Stored):

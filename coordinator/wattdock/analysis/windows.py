@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.metering import Timeline
-    from wattdock.records import GeneratedPass, MeasuredPass, RestartRecord
+    from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
 # An engine hands a finished request out and takes the next one between two steps.
@@ -48,35 +48,35 @@ class _NoWindowError(Exception):
     reason: str
 
 
-def drained(done: GeneratedPass, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
+def drained(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
     """From just before the first request until the engine has drained after the last token."""
-    return done.span.start_ns, done.span.end_ns
+    return measured.span.start_ns, measured.span.end_ns
 
 
-def begin_end(done: GeneratedPass, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
+def begin_end(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa: ARG001
     """From the first request's submission to the last token; its energy is that of two plain counter readings."""
-    submitted, _, finished = _instants(done)
+    submitted, _, finished = _instants(measured)
     return int(submitted.min()), int(finished.max())
 
 
-def ml_energy(done: GeneratedPass, in_flight: int) -> tuple[int, int]:
+def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
     """From when as many first tokens were seen as requests are in flight, to when all but that many have finished.
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
-    _, first, finished = _instants(done)
+    _, first, finished = _instants(measured)
     if len(finished) < 2 * in_flight + 2:
         raise _NoWindowError(f"{len(finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
     return int(np.sort(first)[in_flight - 1]), int(np.sort(finished)[len(finished) - in_flight - 2])
 
 
-def steady_state(done: GeneratedPass, in_flight: int) -> tuple[int, int]:
+def steady_state(measured: PassRecord, in_flight: int) -> tuple[int, int]:
     """While the engine is full and more waits: from the first tokens of the first `in_flight` to the last submission.
 
     Refills and their prefills are inside. At least 20 s and five mean lifetimes of a request; not in lock-step, where
     a figure would hang on which part of a round the window holds.
     """
-    submitted, first, finished = _instants(done)
+    submitted, first, finished = _instants(measured)
     if len(submitted) <= in_flight:
         raise _NoWindowError(f"{len(submitted)} requests never leave {in_flight} in flight and one waiting")
     start_ns = int(first[np.argsort(submitted)[:in_flight]].max())
@@ -114,16 +114,16 @@ def _require_staggered(submitted: NDArray[np.int64], in_flight: int, start_ns: i
         )
 
 
-def _instants(done: GeneratedPass) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _instants(measured: PassRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Submitted, first token, finished, per request, ns; refuses a pass that does not know them all."""
-    known = [(one.submitted_ns, one.first_token_ns, one.finished_ns) for one in done.requests]
+    known = [(one.submitted_ns, one.first_token_ns, one.finished_ns) for one in measured.requests]
     if not known or any(None in row for row in known):
         raise _NoWindowError("the engine does not tell when every request began and ended")
     submitted, first, finished = np.array(known, dtype=np.int64).T
     return submitted, first, finished
 
 
-WINDOWS: dict[str, Callable[[GeneratedPass, int], tuple[int, int]]] = {
+WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
     "drained": drained,
     "steady_state": steady_state,
     "ml-energy": ml_energy,
@@ -161,15 +161,14 @@ def _per_token(figures: Sequence[WindowFigure]) -> float | None:
     return None if total_j is None or not tokens else total_j / tokens
 
 
-def _figure(name: str, restart: RestartRecord, measured: MeasuredPass, source: _Source, in_flight: int) -> WindowFigure:
-    done = measured.generated
+def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _Source, in_flight: int) -> WindowFigure:
     where = {"window": name, "restart": restart.restart, "pass_index": measured.index}
     try:
-        start_ns, end_ns = WINDOWS[name](done, in_flight)
+        start_ns, end_ns = WINDOWS[name](measured, in_flight)
     except _NoWindowError as error:
         return WindowFigure(**where, reason=error.reason)
     span = Span(name, start_ns, end_ns)
-    tokens = done.output_tokens if name == "drained" else tokens_between(done, start_ns, end_ns)
+    tokens = measured.output_tokens if name == "drained" else tokens_between(measured, start_ns, end_ns)
     joules = source.joules_in.of(restart.timeline, span, source.used)
     total_j, timing_j = joules.total_j, joules.timing_j
     if name == "begin-end" and total_j is not None and restart.timeline:
@@ -183,7 +182,7 @@ def _figure(name: str, restart: RestartRecord, measured: MeasuredPass, source: _
         total_j=total_j,
         timing_j=timing_j,
         energy_per_output_token_j=None if total_j is None or not tokens else total_j / tokens,
-        block_spread=_block_spread(restart, done, span, source),
+        block_spread=_block_spread(restart, measured, span, source),
         reason=joules.reason,
     )
 
@@ -200,12 +199,12 @@ def _plain_difference_j(timeline: Timeline, span: Span, used: Sequence[str]) -> 
     return total_mj / MJ_PER_J
 
 
-def _block_spread(restart: RestartRecord, done: GeneratedPass, span: Span, source: _Source) -> float | None:
+def _block_spread(restart: RestartRecord, measured: PassRecord, span: Span, source: _Source) -> float | None:
     """(Largest − smallest) ÷ mean joules per token of `BLOCKS` equal blocks; None where one has no figure."""
     edges_ns = np.linspace(span.start_ns, span.end_ns, BLOCKS + 1).astype(np.int64)
     values = []
     for start_ns, end_ns in itertools.pairwise(edges_ns.tolist()):
-        tokens = tokens_between(done, start_ns, end_ns)
+        tokens = tokens_between(measured, start_ns, end_ns)
         joules = source.joules_in.of(restart.timeline, Span("block", start_ns, end_ns), source.used).total_j
         if joules is None or not tokens:
             return None

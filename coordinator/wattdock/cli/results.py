@@ -150,19 +150,13 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
-    from wattdock.analysis import WINDOWS, SpanJoules, windows
-    from wattdock.execution import DIFFERENT_GPUS
+    from wattdock.analysis import WINDOWS, windows_of
     from wattdock.reports import print_windows
     from wattdock.store import load_restarts
 
     if window not in (*WINDOWS, "all"):
         raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")
-    folder, result = row.folder, row.result
-    used = result.environment.gpu_uuids if result.environment else []
-    # Only the last restart's GPUs are stored.
-    reason = DIFFERENT_GPUS if result.energy and result.energy.reason == DIFFERENT_GPUS else None
-    restarts = load_restarts(folder, result)
-    summary = windows(restarts, used, in_flight=result.in_flight, joules_in=SpanJoules(reason))
+    summary = windows_of(load_restarts(row.folder), in_flight=row.result.in_flight)
     shown = [one for one in summary.passes if window in (one.window, "all")]
     if as_json:
         print_json(summary.model_copy(update={"passes": shown}))

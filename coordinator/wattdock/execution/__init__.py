@@ -1,6 +1,5 @@
 """execution."""
 
-from wattdock.execution.environment import DIFFERENT_GPUS
 from wattdock.execution.eta import Cost, Work, duration
 from wattdock.execution.history import earlier_costs
 from wattdock.execution.journal import read_journal
@@ -10,7 +9,6 @@ from wattdock.execution.schedule import load_groups
 from wattdock.execution.study_folder import JOURNAL, STUDIES
 
 __all__ = [
-    "DIFFERENT_GPUS",
     "JOURNAL",
     "STUDIES",
     "Cost",

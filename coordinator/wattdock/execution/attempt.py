@@ -227,11 +227,11 @@ class Attempt:
         say(f"loading {model.name}")
         asked = [gpu.uuid for gpu in self._ready.gpus]
         request = load_request(config, model_path=model_path, random_weights=model.random_weights, gpu_uuids=asked)
-        opening.loaded = client.load(
+        opening.runner, spans = client.load(
             request, timeout_s=config.timeouts.load_s, progress=lambda stage: say(f"  {stage}")
         )
-        opening.spans.extend(opening.loaded.spans)
-        seen = [gpu.uuid for gpu in opening.loaded.environment.visible_gpus]
+        opening.spans.extend(spans)
+        seen = [gpu.uuid for gpu in opening.runner.visible_gpus]
         if sorted(seen) != sorted(asked):
             raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
 
@@ -316,7 +316,7 @@ def _broke_off(timeline: Timeline, collected: Collected) -> str | None:
     """Why the meter cannot tell what this experiment's GPUs used, where it broke off; None where it did not."""
     if timeline.broke_off:
         return timeline.reason
-    used = collected.loaded.environment.used_gpu_uuids if collected.loaded else []
+    used = collected.runner.used_gpu_uuids if collected.runner else []
     events = [(uuid, event) for uuid in used if uuid in timeline.gpus for event in timeline.gpus[uuid].events]
     return next((f"{uuid}: {event.message}" for uuid, event in events if event.kind == "broke_off"), None)
 

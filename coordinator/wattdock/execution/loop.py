@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
-from wattdock.analysis import Fallback, StudyFacts
-from wattdock.checks import ExecutionPlan, preflight, require_still_free
+from wattdock.analysis import Fallback, StudyFacts, analyse, bare_result
+from wattdock.checks import ExecutionPlan, audit, preflight, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.attempt import Attempt
 from wattdock.execution.breaker import Breaker
@@ -31,14 +31,13 @@ from wattdock.execution.history import (
     stored_result,
 )
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.result import merge, result_row
 from wattdock.execution.resume import open_study
 from wattdock.execution.schedule import load_groups, schedule
 from wattdock.execution.study_folder import GIVEN_UP, STORED
 from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
-from wattdock.store import find_stored, store
+from wattdock.store import RESTARTS, find_stored, store
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -49,9 +48,9 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.execution.fallbacks import Step
     from wattdock.execution.progress import Progress
-    from wattdock.execution.record_file import Served
     from wattdock.execution.row import Row
     from wattdock.execution.study_folder import StudyFolder
+    from wattdock.records import RestartRecord
 
 
 @dataclass(frozen=True)
@@ -319,12 +318,11 @@ class _Loop:
                 self._store_errors.append(error)
 
     def _store_one(self, row: Row) -> None:
-        parts = row.served(stopped="the study ended before this experiment was complete; go on with --resume")
-        result = self._merged(row, parts)
-        records = [one.record for one in parts]
+        parts = row.restarts(stopped="the study ended before this experiment was complete; go on with --resume")
+        result = self._analysed(row, [record for record, _ in parts])
         # A coordinator that was killed may have stored it and not come to say so.
         stored = find_stored(result, self._where.output_dir)
-        folder = stored or store(result, records, log=row.log_path, output_dir=self._where.output_dir)
+        folder = stored or store(result, parts, log=row.log_path, output_dir=self._where.output_dir)
         self._stored.append(Stored(result, folder))
         self._note_fallen(result)
         self._folder.note(STORED, experiment=result.experiment_id, status=result.status, folder=folder.name)
@@ -332,17 +330,16 @@ class _Loop:
             self._folder.drop(result.experiment_id)
         self._progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
 
-    def _merged(self, row: Row, parts: list[Served]) -> ExperimentResult:
+    def _analysed(self, row: Row, restarts: list[RestartRecord]) -> ExperimentResult:
         facts = StudyFacts(study_id=self._folder.study_id, attempt=row.earlier_rows + 1)
-        started_utc = min(one.started_utc for one in parts)
-        records = [one.record for one in parts]
         try:
-            result = merge(row.config, records, row.ready, parts[-1].model, started_utc=started_utc)
-        except Exception as error:  # noqa: BLE001  (the raw timeline and requests are still worth storing)
+            result = analyse(row.config, restarts)
+            result = result.model_copy(update={"audit": audit(result)})
+        except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
             self._progress.say(traceback.format_exc())
-            message = f"a bug in wattdock: {error}; timeline.parquet and requests.parquet hold what was measured"
-            failure = Failure(kind=type(error).__name__, message=message, stage="merge", exit_code=int(ExitCode.BUG))
-            result = result_row(row.config, failure, started_utc=started_utc)
+            message = f"a bug in wattdock: {error}; the folders under {RESTARTS} hold what was measured"
+            failure = Failure(kind=type(error).__name__, message=message, stage="analysis", exit_code=int(ExitCode.BUG))
+            result = bare_result(row.config, failure, started_utc=min(restart.started_utc for restart in restarts))
         return result.model_copy(update={"study": facts, "fallback": row.fallback})
 
 

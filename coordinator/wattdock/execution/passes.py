@@ -17,7 +17,7 @@ from wattdock.errors import RunnerError
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
 from wattdock.metering import Span, span_energy
-from wattdock.records import MeasuredPass, RestartRecord, WarmUpSample
+from wattdock.records import RestartRecord, WarmUpSample
 from wattdock.runner import pass_workload
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wattdock.execution.progress import Progress
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Meter, Timeline
-    from wattdock.records import Failure, GeneratedPass, Loaded
+    from wattdock.records import Failure, PassRecord, RunnerEnvironment
     from wattdock.runner import RunnerClient
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -57,11 +57,11 @@ class Collected:
     restart: int
     stage: str = "launch"
     spans: list[Span] = field(default_factory=list)
-    passes: list[MeasuredPass] = field(default_factory=list)
+    passes: list[PassRecord] = field(default_factory=list)
     warm_up: list[WarmUpSample] = field(default_factory=list)
-    one_token: list[GeneratedPass] = field(default_factory=list)
+    one_token: list[PassRecord] = field(default_factory=list)
     clock_checks: list[ClockCheck] = field(default_factory=list)
-    loaded: Loaded | None = None
+    runner: RunnerEnvironment | None = None
     failure: Failure | None = None
     own_pids: set[int] = field(default_factory=set)
     already: frozenset[int] = frozenset()
@@ -75,7 +75,7 @@ class Collected:
             stage=self.stage,
             spans=list(self.spans),
             clock_checks=list(self.clock_checks),
-            loaded=self.loaded,
+            runner=self.runner,
             failure=self.failure,
             own_pids=self.own_pids,
             already=already,
@@ -87,7 +87,7 @@ class Collected:
             restart=self.restart,
             spans=tuple(self.spans),
             passes=tuple(self.passes),
-            loaded=self.loaded,
+            started_utc=self.started_utc.isoformat(timespec="milliseconds"),
             clock_checks=tuple(self.clock_checks),
             timeline=timeline,
             warm_up=tuple(self.warm_up),
@@ -145,10 +145,10 @@ def measure(session: Session, collected: Collected) -> None:
         with session.interrupts.patient():
             done = _measured_pass(session, collected, number)
         died = _clock_checked(session, collected)
-        span = done.generated.span
+        span = done.span
         reused_here = done.prompts_reused or reused
         collected.passes.append(dataclasses.replace(done, prompts_reused=reused_here, clock_checked=not died))
-        session.progress.say(f"  {collected.stage}: {done.generated.output_tokens:,} tokens in {span.duration_s:.2f} s")
+        session.progress.say(f"  {collected.stage}: {done.output_tokens:,} tokens in {span.duration_s:.2f} s")
         session.keep(collected)
         if died:
             raise died
@@ -231,7 +231,7 @@ def _idle(session: Session, collected: Collected, name: str) -> None:
     collected.spans.append(rest(session.meter, name, limits, session.gpu_uuids, check=session.check, say=say))
 
 
-def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:
+def _warm_up(session: Session, collected: Collected) -> list[PassRecord]:
     """Run the unmeasured passes; their prompts follow those of all other passes, however many they are."""
     config = collected.config
     first = config.repeats.passes + config.repeats.one_token_passes
@@ -242,21 +242,21 @@ def _warm_up(session: Session, collected: Collected) -> list[MeasuredPass]:
         collected.stage = f"warm-up {index + 1}/{config.warmup.passes}"
         length = _Length(config.served.requests_per_warm_up, None, settle_s=0.0)
         done.append(_run_pass(session, collected, first + index, length))
-        collected.spans.append(dataclasses.replace(done[-1].generated.span, name="warm-up"))
+        collected.spans.append(dataclasses.replace(done[-1].span, name="warm-up"))
     return done
 
 
-def _warm_up_until_steady(session: Session, collected: Collected, first: int) -> list[MeasuredPass]:
+def _warm_up_until_steady(session: Session, collected: Collected, first: int) -> list[PassRecord]:
     """Repeat passes of a quarter of the window, each with prompts of its own, until nothing drifts or the cap."""
     config, limits = collected.config, collected.config.warmup
     length = _Length(config.served.batch_size, limits.window_s / PASSES_PER_WINDOW, settle_s=session.settle_s)
-    done: list[MeasuredPass] = []
+    done: list[PassRecord] = []
     while True:
         collected.stage = f"warm-up {len(done) + 1}"
         done.append(_run_pass(session, collected, first + len(done), length))
-        span = dataclasses.replace(done[-1].generated.span, name="warm-up")
+        span = dataclasses.replace(done[-1].span, name="warm-up")
         collected.spans.append(span)
-        collected.warm_up.append(_warm_up_sample(session, span, done[-1].generated.output_tokens))
+        collected.warm_up.append(_warm_up_sample(session, span, done[-1].output_tokens))
         seen = warm_up_steadiness(collected.warm_up, limits, session.gpu_uuids)
         if not seen.drifting or seen.duration_s >= limits.cap_s:
             outcome = f"not steady at the cap: {'; '.join(seen.drifting)}" if seen.drifting else "steady"
@@ -290,7 +290,7 @@ def _one_token_passes(session: Session, collected: Collected) -> None:
     length = _Length(spec.requests_per_pass, spec.min_duration_s, session.settle_s, one_token=True)
     for number in range(repeats.one_token_passes):
         collected.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
-        done = _run_pass(session, collected, repeats.passes + number, length).generated
+        done = _run_pass(session, collected, repeats.passes + number, length)
         collected.one_token.append(done)
         collected.spans.append(dataclasses.replace(done.span, name="one-token"))
 
@@ -305,13 +305,13 @@ class _Length:
     one_token: bool = False
 
 
-def _measured_pass(session: Session, collected: Collected, number: int) -> MeasuredPass:
+def _measured_pass(session: Session, collected: Collected, number: int) -> PassRecord:
     spec = collected.config.served
     length = _Length(spec.requests_per_pass, spec.min_duration_s, settle_s=session.settle_s)
     return _run_pass(session, collected, number, length)
 
 
-def _run_pass(session: Session, collected: Collected, prompt_index: int, length: _Length) -> MeasuredPass:
+def _run_pass(session: Session, collected: Collected, prompt_index: int, length: _Length) -> PassRecord:
     """Run one pass on prompts that no other pass of this restart gets."""
     config, spec = collected.config, collected.config.served
     source = load_prompts(
@@ -355,4 +355,11 @@ def _run_pass(session: Session, collected: Collected, prompt_index: int, length:
     cpu_after, around_after = processes.cpu_times(), processes.times_around(session.pids())
     busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
     others = around_after.others_share_since(around_before) if around_after and around_before else None
-    return MeasuredPass(prompt_index, generated, busy, prompts.sha256, prompts.reused, cpu_others_share=others)
+    return dataclasses.replace(
+        generated,
+        index=prompt_index,
+        cpu_busy=busy,
+        cpu_others_share=others,
+        prompts_sha256=prompts.sha256,
+        prompts_reused=prompts.reused,
+    )

@@ -8,21 +8,18 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import held_conditions
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.eta import Work
-from wattdock.execution.record_file import Served
 from wattdock.execution.study_folder import PASS
 from wattdock.metering import excerpt
 from wattdock.records import INTERRUPTED, Failure, RestartRecord
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wattdock.analysis import Fallback
     from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from wattdock.execution.study_folder import Kept, StudyFolder
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Span, Timeline, Window
+    from wattdock.records import RunnerEnvironment
 
 # Kept of the timeline on either side of a span: idle enough to see its edges.
 MARGIN_NS = 6 * NS_PER_S
@@ -57,7 +55,7 @@ class Row:
     model: ModelFolder | None = None
     kept: dict[str, Kept] = field(default_factory=dict)
     interruption: Failure | None = None
-    unmeasured: Served | None = None
+    unmeasured: RestartRecord | None = None
     fallback: Fallback | None = None
 
     @property
@@ -111,24 +109,25 @@ class Row:
             # No fault of the experiment: whoever resumes goes on where it stopped.
             self.interruption, collected.failure = failure, None
         seen = timeline and excerpt(timeline, _intervals(collected, timeline))
-        record = self._under_conditions(collected.record(seen))
-        served = Served(self.config.experiment_id, collected.started_utc, self.model, record)
+        record = self._with_environment(collected.record(seen), collected.runner)
         if not record.passes and not record.failure:
-            self.unmeasured = served
+            self.unmeasured = record
             return
         before = self.measured(record.restart)
-        self.kept[name] = self.folder.keep(name, served)
-        for one in record.passes:
-            if one.index not in before:
-                self.note_pass(record.restart, one.index, one.generated.output_tokens)
+        self.kept[name] = self.folder.keep(name, record)
+        for measured in record.passes:
+            if measured.index not in before:
+                self.note_pass(record.restart, measured.index, measured.output_tokens)
 
     def note_pass(self, restart: int, index: int, output_tokens: int | None = None) -> None:
         """Add a measured pass to the journal."""
         facts = {"experiment": self.config.experiment_id, "restart": restart, "pass": index}
         self.folder.note(PASS, **facts, output_tokens=output_tokens)
 
-    def served(self, *, stopped: str) -> list[Served]:
-        """Return everything measured, in the order measured; an unfinished row ends with why it is.
+    def restarts(self, *, stopped: str) -> list[tuple[RestartRecord, Path | None]]:
+        """Return all records in the order measured, each with the folder that holds it; an unfinished row says why.
+
+        The folder is None where it does not hold all of a record, or there is none.
 
         Args:
             stopped: Why the run ended, for a row that it ended before.
@@ -136,30 +135,31 @@ class Row:
         Raises:
             StoreError: A record cannot be read back.
         """
-        read = [one.read() for one in self.kept.values()]
-        parts = sorted(read, key=lambda one: (one.record.restart, one.started_utc))
+        found = [(kept.read(), kept.at if isinstance(kept.at, Path) else None) for kept in self.kept.values()]
+        found.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
         if self.complete:
-            return parts
-        parts += [self.unmeasured] if self.unmeasured else []
+            return found
         failure = self.interruption or Failure(
             kind=INTERRUPTED,
             message=stopped,
             stage=f"restart {self._next_restart() + 1}",
             exit_code=int(ExitCode.INTERRUPTED),
         )
-        if parts:
-            last = parts[-1]
-            return [*parts[:-1], dataclasses.replace(last, record=dataclasses.replace(last.record, failure=failure))]
-        record = RestartRecord(self._next_restart(), failure=failure)
-        return [Served(self.config.experiment_id, datetime.now(UTC), self.model, record)]
+        if self.unmeasured:
+            found.append((self.unmeasured, None))
+        if not found:
+            began = datetime.now(UTC).isoformat(timespec="milliseconds")
+            found.append((self._with_environment(RestartRecord(self._next_restart(), began), None), None))
+        last, _ = found[-1]
+        return [*found[:-1], (dataclasses.replace(last, failure=failure), None)]
 
-    def _under_conditions(self, record: RestartRecord) -> RestartRecord:
-        """Return `record` with what it was measured under: whoever resumes may find another driver or package."""
+    def _with_environment(self, record: RestartRecord, runner: RunnerEnvironment | None) -> RestartRecord:
+        """Return `record` with what it was measured on: whoever resumes may find another driver or package."""
         try:
-            seen = environment(self.ready, [record], self.model)
-            return dataclasses.replace(record, conditions=held_conditions(seen))
-        except Exception:  # noqa: BLE001  (a bug here must not cost the passes; merging meets it again, and tells)
+            seen = environment(self.ready, record, runner, self.model)
+        except Exception:  # noqa: BLE001  (a bug here must not cost the passes; the analysis meets it again, and tells)
             return record
+        return dataclasses.replace(record, environment=seen, architecture=self.model.config if self.model else None)
 
     def _next_restart(self) -> int:
         return next(one for one in range(self.config.repeats.restarts) if self.wants(one))
@@ -167,7 +167,7 @@ class Row:
 
 def _intervals(collected: Collected, timeline: Timeline) -> tuple[tuple[int, int], ...]:
     """Return what of the timeline this experiment keeps: around its spans, which may be far from the load's."""
-    passes = [one.generated.span for one in collected.passes]
+    passes = [one.span for one in collected.passes]
     windows = [one for one in timeline.windows if any(one.holds(span.start_ns, span.end_ns) for span in passes)]
     kept: tuple[Span | Window, ...] = (*collected.spans, *passes, *windows)
     return tuple((one.start_ns - MARGIN_NS, one.end_ns + MARGIN_NS) for one in kept)

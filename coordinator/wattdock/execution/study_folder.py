@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wattdock.errors import StoreError
 from wattdock.execution.eta import cost_of
 from wattdock.execution.journal import Journal
-from wattdock.execution.record_file import Served, read_served, write_served
+from wattdock.records import RestartRecord, find_restarts, read_restart, write_restart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,15 +52,15 @@ class Kept:
     cost: Cost
     prompts_sha256: frozenset[str]
     gpu_uuids: frozenset[str]
-    at: Path | Served
+    at: Path | RestartRecord
 
-    def read(self) -> Served:
+    def read(self) -> RestartRecord:
         """Return all of it.
 
         Raises:
-            StoreError: The file cannot be read.
+            StoreError: A file cannot be read.
         """
-        return self.at if isinstance(self.at, Served) else read_served(self.at)
+        return self.at if isinstance(self.at, RestartRecord) else read_restart(self.at)
 
 
 class StudyFolder:
@@ -145,18 +145,18 @@ class StudyFolder:
 
     def new_record_name(self, experiment_id: str, restart: int) -> str:
         """Return a name for what a runner that starts now will measure; none was used before."""
-        return f"{experiment_id[:16]}-{restart}-{secrets.token_hex(4)}.npz"
+        return f"{experiment_id[:16]}-{restart}-{secrets.token_hex(4)}"
 
-    def keep(self, name: str, served: Served) -> Kept:
+    def keep(self, name: str, record: RestartRecord) -> Kept:
         """Make a record durable under `name`, replacing an earlier state of it."""
-        path = self.path / RECORDS / name
-        at: Path | Served = path
+        folder = self.path / RECORDS / name
+        at: Path | RestartRecord = folder
         try:
-            write_served(served, path)
+            write_restart(folder, record)
         except OSError as error:
             self._break(error)
-            at = served
-        return _kept(served, at)
+            at = record
+        return _kept(record, at)
 
     def kept(self, experiment_id: str) -> dict[str, Kept]:
         """Return the records of an experiment by name.
@@ -164,15 +164,16 @@ class StudyFolder:
         Raises:
             StoreError: One cannot be read.
         """
-        found = {}
-        for path in sorted((self.path / RECORDS).glob(f"{experiment_id[:16]}-*.npz")):
-            found[path.name] = _kept(read_served(path), path)
-        return found
+        folders = find_restarts(self.path / RECORDS, f"{experiment_id[:16]}-")
+        return {folder.name: _kept(read_restart(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str) -> None:
-        """Remove the records of an experiment: its stored row holds them."""
+        """Remove the records of an experiment: its stored result holds them."""
         for path in (self.path / RECORDS).glob(f"{experiment_id[:16]}-*"):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def log_path(self, experiment_id: str) -> Path:
         """Return where the logs of an experiment's runners are gathered."""
@@ -191,12 +192,11 @@ class StudyFolder:
         )
 
 
-def _kept(served: Served, at: Path | Served) -> Kept:
-    record = served.record
-    passes = frozenset(one.index for one in record.passes)
-    cost = cost_of([*record.spans, *(one.generated.span for one in record.passes)])
-    prompts = frozenset(one.prompts_sha256 for one in record.passes)
-    gpus = frozenset(gpu.uuid for gpu in record.loaded.environment.visible_gpus) if record.loaded else frozenset()
+def _kept(record: RestartRecord, at: Path | RestartRecord) -> Kept:
+    passes = frozenset(measured.index for measured in record.passes)
+    cost = cost_of([*record.spans, *(measured.span for measured in record.passes)])
+    prompts = frozenset(measured.prompts_sha256 for measured in record.passes)
+    gpus = frozenset(record.environment.leased_gpus if record.environment else ())
     return Kept(record.restart, passes, record.failure, cost, prompts, gpus, at)
 
 

@@ -9,6 +9,9 @@ from pydantic import Field
 from wattdock.host import Gpu, Link
 from wattdock.values import Stored
 
+# What an experiment without a GPU leases.
+CPU = "cpu"
+
 
 class RunnerGpu(Stored):
     """A GPU as the runner sees it; `uuid` in NVML's form, "GPU-…"."""
@@ -172,6 +175,11 @@ class EnvironmentSnapshot(Stored):
     meter: str
     meter_reason: str | None
     changes: list[ConditionChange] | None = None
+
+    @property
+    def leased_gpus(self) -> list[str]:
+        """UUIDs of the GPUs that were held for the run."""
+        return [name for name in self.leased if name != CPU]
 
     @property
     def used_gpus(self) -> list[Gpu]:

@@ -1,12 +1,16 @@
-"""What the measuring procedure saw, before it is merged: spans, requests, passes, restarts.
+"""What a measurement saw, before it is analysed: requests, passes, restarts.
 
-Plain values: no protobuf, no pydantic, no hardware. All instants are CLOCK_MONOTONIC nanoseconds of the host.
+Plain values: no protobuf, no hardware. All instants are CLOCK_MONOTONIC nanoseconds of the host.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattdock.clock import NS_PER_S
+from wattdock.errors import ClockError
+from wattdock.records.environment import ClockFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from wattdock.clock import ClockCheck
     from wattdock.metering import GpuTimeline, Span, Timeline
-    from wattdock.records.environment import RunnerEnvironment
+    from wattdock.records.environment import EnvironmentSnapshot
     from wattdock.records.failure import Failure
 
 # Kind of the failure that Ctrl-C leaves on a row.
@@ -66,8 +70,19 @@ class ReplicaPass:
 
 
 @dataclass(frozen=True)
-class GeneratedPass:
-    """What a runner reports of one pass; `replicas` is empty where one engine served it."""
+class PassRecord:
+    """One pass: what the runner reported, and what the host saw meanwhile.
+
+    Attributes:
+        replicas: What each engine did, where several equal ones served the pass.
+        prompts_sha256: Hash of the prompts sent.
+        prompts_reused: Some of the prompts were sent in an earlier pass already.
+        cpu_busy: Mean share of all CPU time that was busy, 0 to 1; None where the host does not tell.
+        cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor took, 0 to 1; None where
+            that is unknown.
+        clock_checked: After the pass, the runner's clock was checked against the host's; False where the runner was
+            gone by then.
+    """
 
     span: Span
     requests: tuple[RequestRecord, ...]
@@ -77,36 +92,12 @@ class GeneratedPass:
     cached_prompt_tokens: int | None
     prompt_repeats: int
     replicas: tuple[ReplicaPass, ...] = ()
-
-
-@dataclass(frozen=True)
-class MeasuredPass:
-    """One pass of a restart, with what the host saw meanwhile.
-
-    Attributes:
-        cpu_busy: Mean share of all CPU time that was busy, 0 to 1; None where the host does not tell.
-        prompts_sha256: Of the prompts sent.
-        prompts_reused: Some of them were sent in an earlier pass already.
-        clock_checked: The runner's clock was seen to be the host's after it; False where the runner was gone by then.
-        cpu_others_share: Of the time of the CPUs that the runner may use, what others used or the hypervisor gave away,
-            0 to 1; None where that is unknown.
-    """
-
-    index: int
-    generated: GeneratedPass
-    cpu_busy: float | None
-    prompts_sha256: str
-    prompts_reused: bool
-    clock_checked: bool = True
+    index: int = 0
+    cpu_busy: float | None = None
     cpu_others_share: float | None = None
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What a runner reports of one load."""
-
-    environment: RunnerEnvironment
-    spans: tuple[Span, ...]
+    prompts_sha256: str = ""
+    prompts_reused: bool = False
+    clock_checked: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,28 +118,33 @@ class WarmUpSample:
 
 @dataclass(frozen=True)
 class RestartRecord:
-    """One restart of one experiment: a fresh runner, its passes, and the timeline around them.
+    """One runner's service to one experiment: its passes, and the timeline around them.
 
     Attributes:
+        restart: Number of the restart, from 0; where a restart was interrupted and resumed, two records have it.
+        started_utc: When it began, ISO 8601 with milliseconds; a label, never a duration's end.
+        environment: What the passes ran on and with.
+        architecture: The model's config.json; None where the model was not resolved.
         own_pids: Processes of the runner, as this host numbers them.
-        clock: Which clock its instants are of, as text; "" where that was not recorded.
-        conditions: What it was measured on and with, as names and texts; empty where that was not recorded.
-        warm_up: Its passes in order; empty where the profile is "quick".
+        clock: Identity of the clock that all instants are of, as text.
+        warm_up: Passes of a steady warm-up, in order; empty where the profile is "quick".
         one_token: Passes of one output token per request, after the measured ones.
+        failure: Why the restart ended early.
     """
 
     restart: int
+    started_utc: str = ""
+    environment: EnvironmentSnapshot | None = None
+    architecture: Mapping[str, Any] | None = None
     spans: tuple[Span, ...] = ()
-    passes: tuple[MeasuredPass, ...] = ()
-    loaded: Loaded | None = None
+    passes: tuple[PassRecord, ...] = ()
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
     warm_up: tuple[WarmUpSample, ...] = ()
-    one_token: tuple[GeneratedPass, ...] = ()
+    one_token: tuple[PassRecord, ...] = ()
     failure: Failure | None = None
     own_pids: frozenset[int] = frozenset()
     clock: str = ""
-    conditions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def gpus(self) -> Mapping[str, GpuTimeline]:
@@ -157,8 +153,25 @@ class RestartRecord:
 
 
 def clocks_of(restarts: Sequence[RestartRecord]) -> dict[str, int]:
-    """Return a number for each clock that these records' instants are of, from 0, in the records' order.
+    """Return a number for each clock that the restarts' instants are of, from 0, in the restarts' order.
 
-    A reboot of the host between a kill and its resumption makes another one, which counts from another zero.
+    A reboot of the host between a kill and the resumption starts another clock, which counts from another zero.
     """
-    return {clock: number for number, clock in enumerate(dict.fromkeys(one.clock for one in restarts))}
+    return {clock: number for number, clock in enumerate(dict.fromkeys(restart.clock for restart in restarts))}
+
+
+def clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
+    """Return the evidence that the runners shared the host's clock.
+
+    Every check that was made passed: another clock fails the restart instead.
+    """
+    checks = [check for restart in restarts for check in restart.clock_checks]
+    mistrusted = any(restart.failure and restart.failure.kind == ClockError.__name__ for restart in restarts)
+    slowest_ns = max((check.round_trip_ns for check in checks), default=None)
+    return ClockFacts(
+        trusted=bool(checks) and not mistrusted,
+        checks=len(checks),
+        round_trip_max_s=None if slowest_ns is None else slowest_ns / NS_PER_S,
+        unchecked_passes=sum(not measured.clock_checked for restart in restarts for measured in restart.passes),
+        identities=[clock for clock in clocks_of(restarts) if clock],
+    )

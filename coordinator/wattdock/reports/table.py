@@ -9,7 +9,7 @@ from rich.text import Text
 from wattdock.checks import CPUS_ALONE, KEPT_UP
 from wattdock.reports.terminal import Sheet, console, pairs
 from wattdock.reports.words import NOTHING, fallback_text, number, seconds_text
-from wattdock.store import REQUESTS, load_requests
+from wattdock.store import RESTARTS, load_requests
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _summary_row(result: ExperimentResult) -> list[str]:
 
 def _sample_texts(folder: Path) -> list[str]:
     """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
-    if not (folder / REQUESTS).exists():
+    if not (folder / RESTARTS).is_dir():
         return []
     texts = [row["text"] for row in load_requests(folder, ("text",)) if row.get("text")]
     return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in texts[:SAMPLE_TEXTS]]

@@ -1,6 +1,6 @@
 """A stored run's power and tokens over time, small enough to draw: extremes are kept, the rest thinned.
 
-Reads a run's timeline.parquet; draws nothing.
+Reads the timelines of a run's restarts; draws nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.errors import StoreError
-from wattdock.store import CLOCK, COUNTER, TIMELINE, TOKENS
+from wattdock.records import COUNTER, TIMELINE, TOKENS
+from wattdock.store import RESTARTS, load_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ def timelines(row: Row, *, points: int) -> list[RestartTimeline]:
         StoreError: The run's timeline cannot be read.
     """
     parts = sorted({(span.restart, span.clock) for span in row.result.spans})
-    if not parts or not (row.folder / TIMELINE).exists():
+    if not parts or not (row.folder / RESTARTS).is_dir():
         return []
     used = row.result.environment.gpu_uuids if row.result.environment else []
     columns = _columns(row)
@@ -142,23 +142,18 @@ def _columns(row: Row) -> Mapping[str, Any]:
     """Return the rows that are drawn, as arrays; the other series of a timeline stay on disk."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    file = row.folder / TIMELINE
-    names = ["restart", "pass", "gpu_uuid", "series", "at_ns", "value", *EDGES]
-    try:
-        # What an older version stored has one clock only, and says nothing of it.
-        clock = [CLOCK] if CLOCK in pq.read_schema(file).names else []
-        table = pq.read_table(file, columns=names + clock)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(f"{file}: {error}; leave the run out, or bring the file back") from error
+    columns = ["restart", "pass", "clock", "gpu_uuid", "series", "at_ns", "value", *EDGES]
+    table = load_table(row.folder, TIMELINE, columns)
     series = table["series"].cast(pa.string())
     wanted = pc.or_(pc.is_in(series, pa.array(_drawn(row))), pc.starts_with(series, "host_"))
     table = table.filter(wanted).sort_by("at_ns")
     numbers = {name: table[name].to_numpy() for name in ("restart", "at_ns", "value", *EDGES)}
     texts = {name: _coded(table[name].cast(pa.string())) for name in ("gpu_uuid", "series")}
-    clocks = np.array(table[CLOCK].fill_null(0)) if clock else np.zeros(len(table), dtype=np.int16)
-    return texts | numbers | {"pass": np.array(table["pass"].fill_null(-1)), CLOCK: clocks}
+    identities = row.result.environment.clock.identities if row.result.environment else []
+    numbered = {clock: number for number, clock in enumerate(identities)}
+    clocks = np.array([numbered.get(clock, 0) for clock in _coded(table["clock"].cast(pa.string()))], dtype=np.int16)
+    return texts | numbers | {"pass": np.array(table["pass"].fill_null(-1)), "clock": clocks}
 
 
 def _coded(texts: Any) -> NDArray[np.object_]:
@@ -181,7 +176,7 @@ def _drawn(row: Row) -> list[str]:
 def _restart(number: int, clock: int, row: Row, used: Sequence[str], columns: Mapping[str, Any]) -> RestartTimeline:
     own = [span for span in row.result.spans if (span.restart, span.clock) == (number, clock)]
     origin_ns = min(span.start_ns for span in own)
-    here = (columns["restart"] == number) & (columns[CLOCK] == clock)
+    here = (columns["restart"] == number) & (columns["clock"] == clock)
     part = {name: column[here] for name, column in columns.items()}
     part["at_s"] = (part["at_ns"] - origin_ns) / NS_PER_S
     metered = set(part["gpu_uuid"]) - {None}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from wattdock.clock import ClockCheck
     from wattdock.inputs import PromptSet
     from wattdock.launch import LaunchedRunner
-    from wattdock.records import GeneratedPass, Loaded, RequestRecord
+    from wattdock.metering import Span
+    from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 
 PROTOCOL_VERSION = 1
 CALL_TIMEOUT_S = 10.0
@@ -118,15 +119,17 @@ class RunnerClient:
             )
         return min(checks, key=lambda check: check.round_trip_ns)
 
-    def load(self, request: pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]) -> Loaded:
-        """Load a model and return what the engine runs with.
+    def load(
+        self, request: pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
+    ) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
+        """Load a model; return what the engine runs with, and the spans of the load.
 
         Raises:
             ConfigError: The engine knows an argument or value not.
             RunnerError: It failed, died, or took longer than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        loaded: Loaded | None = None
+        loaded: tuple[RunnerEnvironment, tuple[Span, ...]] | None = None
         for event in self._events(self._stub.Load(request), "loading", deadline=deadline):
             if event.HasField("loaded"):
                 loaded = wire.loaded(event.loaded)
@@ -144,7 +147,7 @@ class RunnerClient:
         silence_s: float,
         stall_s: float,
         heartbeat: Callable[[pb.Heartbeat], None],
-    ) -> GeneratedPass:
+    ) -> PassRecord:
         """Run one pass; once it is over nothing but its runner's death or silence keeps its record from arriving.
 
         Args:

@@ -12,8 +12,7 @@ from wattdock.config import RANDOM_WEIGHTS
 from wattdock.errors import ConfigError
 from wattdock.metering import Span
 from wattdock.records import (
-    GeneratedPass,
-    Loaded,
+    PassRecord,
     ReplicaPass,
     RequestRecord,
     RunnerEnvironment,
@@ -119,8 +118,8 @@ def span(message: pb.Span) -> Span:
     return Span(message.name, message.start_ns, message.end_ns, message.drained)
 
 
-def loaded(message: pb.Loaded) -> Loaded:
-    """Return what the runner says of the engine it loaded."""
+def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
+    """Return what the runner says of the engine that it loaded, and the spans of the load."""
     given = message.environment
     environment = RunnerEnvironment(
         visible_gpus=[
@@ -141,7 +140,7 @@ def loaded(message: pb.Loaded) -> Loaded:
         weight_bytes=optional(given, "weight_bytes"),
         warnings=list(given.warnings),
     )
-    return Loaded(environment, tuple(map(span, message.spans)))
+    return environment, tuple(map(span, message.spans))
 
 
 def request_record(message: pb.RequestRecord) -> RequestRecord:
@@ -164,11 +163,11 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
 
 def generated_pass(
     summary: pb.PassSummary, requests: Sequence[RequestRecord], tokens: Sequence[pb.TokenSeries]
-) -> GeneratedPass:
+) -> PassRecord:
     """Return one pass, put together from the chunks that came before its summary."""
     at_ns = [at for chunk in tokens for at in chunk.at_ns]
     counts = [count for chunk in tokens for count in chunk.output_tokens]
-    return GeneratedPass(
+    return PassRecord(
         span=span(summary.span),
         requests=tuple(sorted(requests, key=lambda request: request.index)),
         tokens=TokenSeries(np.array(at_ns, dtype=np.int64), np.array(counts, dtype=np.int64)),

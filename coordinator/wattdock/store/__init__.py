@@ -1,20 +1,23 @@
 """store."""
 
-from wattdock.store.folders import LOG, REQUESTS, RESULT, TIMELINE, find_stored, load_requests, load_result, store
+from wattdock.store.folders import (
+    LOG,
+    RESTARTS,
+    RESULT,
+    find_stored,
+    load_requests,
+    load_restarts,
+    load_result,
+    load_table,
+    store,
+)
 from wattdock.store.query import Filters, LeftOut, query, select, stored_backends, write_csv, write_parquet
-from wattdock.store.reread import load_restarts
 from wattdock.store.selection import Row, chosen_rows, is_result_itself, replacement
-from wattdock.store.tables import CLOCK, COUNTER, TOKENS
-from wattdock.store.upgrade import upgraded
 
 __all__ = [
-    "CLOCK",
-    "COUNTER",
     "LOG",
-    "REQUESTS",
+    "RESTARTS",
     "RESULT",
-    "TIMELINE",
-    "TOKENS",
     "Filters",
     "LeftOut",
     "Row",
@@ -24,12 +27,12 @@ __all__ = [
     "load_requests",
     "load_restarts",
     "load_result",
+    "load_table",
     "query",
     "replacement",
     "select",
     "store",
     "stored_backends",
-    "upgraded",
     "write_csv",
     "write_parquet",
 ]

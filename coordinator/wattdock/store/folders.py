@@ -21,16 +21,19 @@ from pydantic import BaseModel, ValidationError
 from wattdock.analysis import SCHEMA_VERSION, ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
-from wattdock.store.tables import requests_table, timeline_table
-from wattdock.store.upgrade import upgraded
+from wattdock.records import REQUESTS, read_restart, write_restart
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
+
     from wattdock.records import RestartRecord
 
-RESULT, TIMELINE, REQUESTS, LOG = "result.json", "timeline.parquet", "requests.parquet", "runner.log"
+RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
+# A restart that was measured, and the folder that holds it already; None where it is to be written.
+Measured = tuple["RestartRecord", "Path | None"]
 
 
 class _Workload(BaseModel):
@@ -45,7 +48,7 @@ class _Settings(BaseModel):
     workload: _Workload
 
 
-def store(result: ExperimentResult, restarts: Sequence[RestartRecord], *, log: Path, output_dir: Path) -> Path:
+def store(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
     """Write one row to a new folder under `output_dir` and return the folder.
 
     Raises:
@@ -104,28 +107,58 @@ def load_result(path: Path) -> ExperimentResult:
     return result
 
 
-def load_requests(folder: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return these columns of a result's requests, one row each.
+def load_restarts(folder: Path) -> tuple[RestartRecord, ...]:
+    """Return the records of a result's restarts, in the order measured.
 
     Raises:
         StoreError: They are not there, or cannot be read.
     """
+    places = sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda place: int(place.name))
+    if not places:
+        raise StoreError(f"{folder / RESTARTS} is not there or empty; bring it back, or name another result")
+    return tuple(map(read_restart, places))
+
+
+def load_table(folder: Path, name: str, columns: Sequence[str]) -> pa.Table:
+    """Return these columns of a table of all restarts of a result.
+
+    Args:
+        folder: The result's folder.
+        name: The table's file in each restart's folder, `REQUESTS` or `TIMELINE`.
+        columns: Those of `records.requests_schema` or `records.timeline_schema`.
+
+    Raises:
+        StoreError: A file is not there, or cannot be read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = folder / REQUESTS
-    if not file.is_file():
-        raise StoreError(f"{file} is not there; bring it back, or name another result")
-    try:
-        rows: list[dict[str, Any]] = pq.read_table(file, columns=list(columns)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0]
-        raise StoreError(f"{file} cannot be read: {why}; bring it back, or name another result") from error
-    return rows
+    files = [place / name for place in sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda place: int(place.name))]
+    missing = next((file for file in files if not file.is_file()), None if files else folder / RESTARTS)
+    if missing:
+        raise StoreError(f"{missing} is not there; bring it back, or name another result")
+    parts = []
+    for file in files:
+        try:
+            parts.append(pq.ParquetFile(file).read(columns=list(columns)))
+        except (OSError, pa.ArrowException) as error:
+            why = " ".join(str(error).split())
+            raise StoreError(f"{file} cannot be read: {why}; bring it back, or name another result") from error
+    return pa.concat_tables(parts)
+
+
+def load_requests(folder: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return these columns of the requests of all measured passes of a result, one row each.
+
+    Raises:
+        StoreError: They are not there, or cannot be read.
+    """
+    rows: list[dict[str, Any]] = load_table(folder, REQUESTS, [*columns, "one_token"]).to_pylist()
+    return [row for row in rows if not row.pop("one_token")]
 
 
 def _document(file: Path) -> dict[str, Any]:
-    """Return what stands in a result.json, brought to this schema version."""
+    """Return what stands in a result.json of this schema version."""
     try:
         document = json.loads(file.read_bytes())
     except ValueError as error:
@@ -133,26 +166,24 @@ def _document(file: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise StoreError(f"{file}: is no result; name a result folder")
     version = document.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if isinstance(version, int) and version != SCHEMA_VERSION:
         raise StoreError(
-            f"{file}: has schema version {version}, this wattdock reads up to {SCHEMA_VERSION}; use a newer wattdock"
+            f"{file}: has schema version {version}, this wattdock reads {SCHEMA_VERSION}; "
+            "use the wattdock that wrote it"
         )
-    return upgraded(document)
+    return document
 
 
-def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> Path:
+def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:
     """Write into a hidden folder beside the final one, then rename: readers never see half a result."""
-    import pyarrow.parquet as pq
-
     parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     try:
         partial.chmod(0o777 & ~_umask())
         (partial / RESULT).write_text(json_text(result, indent=2, ascii_only=False) + "\n", encoding="utf-8")
-        pq.write_table(timeline_table(restarts), partial / TIMELINE, compression="zstd")
-        pq.write_table(requests_table(restarts), partial / REQUESTS, compression="zstd")
         (partial / LOG).write_bytes(log.read_bytes() if log.exists() else b"")
-        for written in (*partial.iterdir(), partial):
+        _put_restarts(partial / RESTARTS, restarts)
+        for written in (*partial.rglob("*"), partial):
             sync(written)
         final = _rename(partial, parent / name)
     except BaseException:
@@ -161,6 +192,27 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
     # The study's records go once this returns: a power cut must not take the name that replaces them.
     sync(parent)
     return final
+
+
+def _put_restarts(place: Path, restarts: Sequence[Measured]) -> None:
+    """Put each restart's folder below `place`, by its number in the order measured.
+
+    The files are linked, so that until the study drops its records, a crash finds them in both places or in one.
+    """
+    place.mkdir()
+    for number, (record, folder) in enumerate(restarts):
+        if folder is None:
+            write_restart(place / str(number), record)
+        else:
+            shutil.copytree(folder, place / str(number), copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where the filesystem cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _rename(partial: Path, final: Path) -> Path:
@@ -174,7 +226,7 @@ def _rename(partial: Path, final: Path) -> Path:
     return partial.rename(final.with_name(f"{final.name}-{secrets.token_hex(2)}"))
 
 
-def _rescue(name: str, result: ExperimentResult, restarts: Sequence[RestartRecord], log: Path) -> str:
+def _rescue(name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> str:
     """Put what was measured somewhere else; return where, in words."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="wattdock-rescued-"))

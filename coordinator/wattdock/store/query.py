@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RESULT = "result.json"
-PARQUET = ("requests", "timeline")
+# View → its files below a result's folder, and which of their rows count.
+PARQUET = {
+    "requests": ("restarts/*/requests.parquet", "NOT one_token"),
+    "timeline": ("restarts/*/timeline.parquet", "true"),
+}
+# A restart's files → the result's folder.
+OWN_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
 # DuckDB's names of statements that only answer; MULTI is a PIVOT. An EXPLAIN ANALYZE runs what it explains.
 ASKING = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
@@ -94,12 +100,13 @@ def open_results(
     connection = duckdb.connect(config=OFFLINE)
     connection.execute(VIEWS.format(source=source.format(files=_files(output_dir, RESULT))))
     for name in _parquet_named(sql):
+        pattern, wanted = PARQUET[name]
         # Results that were copied without these are results all the same.
-        if next((one for one in output_dir.glob(f"[!.]*/{name}.parquet") if one not in spoiled), None):
+        if next((file for file in output_dir.glob(f"[!.]*/{pattern}") if file not in spoiled), None):
             connection.execute(
-                f"CREATE VIEW all_{name} AS SELECT parse_dirpath(filename) AS folder, * EXCLUDE filename "
-                f"FROM read_parquet({_files(output_dir, f'{name}.parquet', spoiled)}, "
-                f"filename = true, union_by_name = true) WHERE {READABLE}"
+                f"CREATE VIEW all_{name} AS SELECT * FROM (SELECT {OWN_FOLDER} AS folder, * EXCLUDE filename "
+                f"FROM read_parquet({_files(output_dir, pattern, spoiled)}, "
+                f"filename = true, union_by_name = true) WHERE {wanted}) WHERE {READABLE}"
             )
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
@@ -109,10 +116,12 @@ def _parquet_named(sql: str) -> list[str]:
     return [name for name in PARQUET if name in sql.lower()]
 
 
-def unreadable(output_dir: Path, name: str = RESULT) -> list[Path]:
-    """Return the files called `name` of results in `output_dir` that this user cannot read: queries leave them out."""
-    folders = [one.path for one in os.scandir(output_dir) if one.name[0] != "."] if output_dir.is_dir() else []
-    closed = [file for one in folders if not os.access(file := f"{one}/{name}", os.R_OK)]
+def unreadable(output_dir: Path, pattern: str = RESULT) -> list[Path]:
+    """Return the files of results in `output_dir` that this user cannot read: queries leave them out."""
+    if pattern != RESULT:
+        return [file for file in output_dir.glob(f"[!.]*/{pattern}") if not os.access(file, os.R_OK)]
+    folders = [entry.path for entry in os.scandir(output_dir) if entry.name[0] != "."] if output_dir.is_dir() else []
+    closed = [file for folder in folders if not os.access(file := f"{folder}/{RESULT}", os.R_OK)]
     return [Path(file) for file in closed if os.path.lexists(file)]
 
 
@@ -120,7 +129,7 @@ def _files(output_dir: Path, name: str, spoiled: Collection[Path] = ()) -> str:
     """Return the SQL that names these files: a pattern, or a list where one of them would fail the whole query."""
     if not (left_out := {*unreadable(output_dir, name), *spoiled}):
         return _quoted(f"{glob.escape(str(output_dir))}/[!.]*/{name}")
-    found = [_quoted(glob.escape(str(one))) for one in output_dir.glob(f"[!.]*/{name}") if one not in left_out]
+    found = [_quoted(glob.escape(str(file))) for file in output_dir.glob(f"[!.]*/{name}") if file not in left_out]
     return f"[{', '.join(found)}]::VARCHAR[]"
 
 
@@ -189,7 +198,7 @@ def _asked(
 
 def _spoiled(output_dir: Path, sql: str) -> dict[Path, str]:
     """Return the Parquet files that the query is about and that cannot be read to their end, and why."""
-    files = [file for name in _parquet_named(sql) for file in sorted(output_dir.glob(f"[!.]*/{name}.parquet"))]
+    files = [file for name in _parquet_named(sql) for file in sorted(output_dir.glob(f"[!.]*/{PARQUET[name][0]}"))]
     found = {file: _parquet_error(file) for file in files if os.access(file, os.R_OK)}
     return {file: f"is no whole Parquet file ({reason})" for file, reason in found.items() if reason}
 

@@ -1,16 +1,16 @@
 """What result files look like as tables: the SQL of the views, made from one list of columns.
 
-Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the Parquet files),
-each without what a later row of the same study stands for; `all_results`, `all_passes`, … hold that too.
+Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the restarts' Parquet
+files), each without what a later row of the same study stands for; `all_results`, `all_passes`, … hold that too.
 """
 
 from __future__ import annotations
 
 import json
 
-from wattdock.store.upgrade import UPGRADES
+from wattdock.analysis import SCHEMA_VERSION
 
-# Column → DuckDB type and place in result.json. What an older schema version lacks is null.
+# Column → DuckDB type and place in result.json.
 FIELDS = {
     "schema_version": ("INTEGER", "schema_version"),
     "experiment_id": ("VARCHAR", "experiment_id"),
@@ -79,7 +79,7 @@ PASS_FIELDS = {
     "reason": "VARCHAR",
 }
 COUNTS = "folder IN (SELECT folder FROM results)"
-READABLE = "parse_dirpath(filename) IN (SELECT folder FROM fields WHERE _wrong IS NULL)"
+READABLE = "folder IN (SELECT folder FROM fields WHERE _wrong IS NULL)"
 
 _PATHS = ", ".join(f"'$.{place}'" for _, place in FIELDS.values())
 _CASTS = ", ".join(f"try_cast(f[{at}] AS {kind}) AS {name}" for at, (name, (kind, _)) in enumerate(FIELDS.items(), 1))
@@ -92,7 +92,6 @@ _MISFITS = " ".join(
 _PUBLIC = ", ".join(name for name in FIELDS if not name.startswith("_"))
 _DERIVED = ", ".join(f"{expression} AS {name}" for name, expression in DERIVED.items())
 _PASS = "[{" + json.dumps(PASS_FIELDS) + "}]"
-NEWEST = max(UPGRADES) + 1
 # One pass over each file's JSON whatever is asked, kept so that what is wrong with a file, null for a result that can
 # be read, takes no second one. Casting in the same step takes four times as long.
 VIEWS = f"""
@@ -102,8 +101,8 @@ VIEWS = f"""
     CREATE VIEW fields AS SELECT folder, {_CASTS}, CASE
         WHEN f IS NULL THEN 'is no JSON; was it cut short?'
         WHEN experiment_id IS NULL OR schema_version IS NULL THEN 'is no result'
-        WHEN schema_version > {NEWEST} THEN
-            'has schema version ' || schema_version || ', this wattdock reads up to {NEWEST}; use a newer wattdock'
+        WHEN schema_version <> {SCHEMA_VERSION} THEN 'has schema version ' || schema_version
+            || ', this wattdock reads {SCHEMA_VERSION}; use the wattdock that wrote it'
         {_MISFITS}
         END AS _wrong
     FROM texts;
@@ -112,8 +111,7 @@ VIEWS = f"""
     CREATE VIEW all_passes AS SELECT folder, content->>'$.experiment_id' AS experiment_id,
         unnest(from_json(content->'$.energy.passes', '{_PASS}'), recursive := true)
     FROM (
-        SELECT parse_dirpath(filename) AS folder, content FROM {{source}}
-        WHERE json_valid(content) AND {READABLE}
+        SELECT parse_dirpath(filename) AS folder, content FROM {{source}} WHERE json_valid(content) AND {READABLE}
     );
     CREATE VIEW passes AS FROM all_passes WHERE {COUNTS};
 """

@@ -75,13 +75,13 @@ def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | N
 
 
 def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
-    spans = [one.generated.span for one in restart.passes]
+    spans = [one.span for one in restart.passes]
     return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
 
 
 def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
     """Most memory in a pass beyond what the runner held at its begin or end, whichever is more."""
-    return _largest([_foreign_in(restart, uuid, one.generated.span) for one in restart.passes])
+    return _largest([_foreign_in(restart, uuid, one.span) for one in restart.passes])
 
 
 def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
@@ -94,7 +94,7 @@ def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
 def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
     """Mean power in the pass where it is largest, less that before the runner started; None where one is unknown."""
     empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w = _largest([_mean_power_w(restart, uuid, [one.generated.span], joules_in) for one in restart.passes])
+    busy_w = _largest([_mean_power_w(restart, uuid, [one.span], joules_in) for one in restart.passes])
     idle_w = _mean_power_w(restart, uuid, empty, joules_in)
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 

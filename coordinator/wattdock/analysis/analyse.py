@@ -1,0 +1,197 @@
+"""The whole result of an experiment from the records of its restarts. Pure."""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import TYPE_CHECKING, Any, Literal
+
+from wattdock.analysis.compute import compute
+from wattdock.analysis.conditions import gpu_conditions
+from wattdock.analysis.data_parallel import data_parallel
+from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.environment_diff import ABSENT, differing, held_conditions
+from wattdock.analysis.idle import idle_baselines, idle_energy_j
+from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.multi_gpu import multi_gpu
+from wattdock.analysis.performance import performance
+from wattdock.analysis.phases import phases
+from wattdock.analysis.procedure import procedure
+from wattdock.analysis.result_schema import ExperimentResult, StoredSpan
+from wattdock.analysis.statistics import statistical_j, statistics
+from wattdock.analysis.windows import windows
+from wattdock.records import INTERRUPTED, ConditionChange, clock_facts, clocks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.analysis.energy_schema import EnergyResult
+    from wattdock.analysis.windows_schema import WindowSummary
+    from wattdock.config import ExperimentConfig
+    from wattdock.metering import Span
+    from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord
+
+DIFFERENT_GPUS = "restarts used different GPUs"
+NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
+PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
+EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
+
+
+def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:
+    """Return an experiment's result, finished or failed, without its audit.
+
+    Raises:
+        ValueError: No restart says what it ran on.
+    """
+    environment = merged_environment(restarts)
+    passes = [measured for restart in restarts for measured in restart.passes]
+    used = tuple(environment.gpu_uuids)
+    gpus = Gpus(
+        used=used,
+        leased=tuple(environment.leased_gpus),
+        bystanders=tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
+    )
+    speed = performance(passes, offered_rate_per_s=config.served.rate_per_s)
+    joules_in = SpanJoules(why_no_sum(restarts))
+    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
+    energy = _completed(energy, restarts, used, config, joules_in)
+    architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
+    clocks = clocks_of(restarts)
+    return bare_result(
+        config,
+        next((restart.failure for restart in restarts if restart.failure), None),
+        started_utc=min(restart.started_utc for restart in restarts),
+        environment=environment,
+        energy=energy,
+        performance=speed,
+        compute=compute(
+            architecture, passes, environment, energy, in_flight=config.served.batch_size // config.section.replicas
+        ),
+        statistics=statistics(energy.passes),
+        procedure=procedure(restarts, gpus, config.warmup, joules_in),
+        multi_gpu=multi_gpu(energy, speed, restarts),
+        data_parallel=data_parallel(config, restarts, energy, joules_in),
+        spans=[span for restart in restarts for span in _stored_spans(restart, clocks[restart.clock], used, joules_in)],
+    )
+
+
+def bare_result(
+    config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
+) -> ExperimentResult:
+    """Return a result with all keys; those that are not among `parts` stay empty."""
+    return ExperimentResult(
+        experiment_id=config.experiment_id,
+        started_utc=started_utc,
+        config=config.model_dump(mode="json"),
+        status=_status(failure),
+        error=failure,
+        **EMPTY | parts,
+    )
+
+
+def windows_of(restarts: Sequence[RestartRecord], *, in_flight: int) -> WindowSummary:
+    """Return the figures of every window definition for every pass.
+
+    Args:
+        restarts: Where they come from; of a stored result, too, for a definition that is newer than the result.
+        in_flight: Requests that the engines serve at once.
+    """
+    used = merged_environment(restarts).gpu_uuids
+    return windows(restarts, used, in_flight=in_flight, joules_in=SpanJoules(why_no_sum(restarts)))
+
+
+def merged_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapshot:
+    """Return the last loaded restart's environment, with what all restarts together say of clocks, prompts and changes.
+
+    Raises:
+        ValueError: No restart says what it ran on.
+    """
+    known = [restart.environment for restart in restarts if restart.environment]
+    if not known:
+        raise ValueError("no restart recorded its environment")
+    last = ([snapshot for snapshot in known if snapshot.framework] or known)[-1]
+    prompts = next((measured.prompts_sha256 for restart in restarts for measured in restart.passes), None)
+    told = {"clock": clock_facts(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
+    return last.model_copy(update=told)
+
+
+def why_no_sum(restarts: Sequence[RestartRecord]) -> str | None:
+    """Return why joules cannot be summed over the GPUs used in all passes; None where they can.
+
+    An engine that places a model by itself may take other GPUs in another restart.
+    """
+    placements = {
+        frozenset(restart.environment.gpu_uuids) for restart in restarts if restart.passes and restart.environment
+    }
+    return DIFFERENT_GPUS if len(placements) > 1 else None
+
+
+def _changes(restarts: Sequence[RestartRecord]) -> list[ConditionChange] | None:
+    """Return in which conditions the measured restarts differ; None where one of several did not record them."""
+    measured = [restart for restart in restarts if restart.passes]
+    held = [held_conditions(restart.environment) if restart.environment else {} for restart in measured]
+    if len(measured) > 1 and not all(held):
+        return None
+    changes = []
+    for name in differing(held):
+        seen: dict[str, list[int]] = {}
+        for restart, conditions in zip(measured, held, strict=True):
+            numbers = seen.setdefault(conditions.get(name, ABSENT), [])
+            if restart.restart not in numbers:
+                numbers.append(restart.restart)
+        changes.append(ConditionChange(name=name, restarts=seen))
+    return changes
+
+
+def _completed(
+    energy: EnergyResult,
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    config: ExperimentConfig,
+    joules_in: SpanJoules,
+) -> EnergyResult:
+    """Return `energy` with the idle baselines, the energy above them, and the other window definitions' figures."""
+    baselines = idle_baselines(restarts, used, config.idle, joules_in)
+    idle = idle_energy_j(restarts, baselines, used)
+    split = phases(restarts, used, joules_in)
+    by_window = windows(restarts, used, in_flight=config.served.batch_size, joules_in=joules_in) if used else None
+    seen = {
+        "prefill_j": split.prefill_j,
+        "decode_j": split.decode_j,
+        "idle_baselines": baselines or None,
+        "conditions": gpu_conditions(restarts, used, joules_in),
+        "phases": split,
+        "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
+        "windows": by_window,
+    }
+    if energy.total_j is None or idle is None:
+        return energy.model_copy(update={**seen, "net_reason": NO_IDLE_POWER})
+    idle_j, idle_uncertainty_j = idle
+    net = {
+        "net_j": energy.total_j - idle_j,
+        "net_uncertainty_j": hypot(energy.uncertainty.timing_j or 0.0, idle_uncertainty_j),
+    }
+    return energy.model_copy(update={**seen, **net})
+
+
+def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
+    if failure is None:
+        return "ok"
+    return "interrupted" if failure.kind == INTERRUPTED else "failed"
+
+
+def _stored_spans(restart: RestartRecord, clock: int, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
+    spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
+    spans += [(measured.span, measured.index) for measured in restart.passes]
+    energies = [joules_in.of(restart.timeline, span, used) for span, _ in spans]
+    return [
+        StoredSpan(
+            **vars(span),
+            restart=restart.restart,
+            pass_index=pass_index,
+            clock=clock,
+            energy_j=joules.total_j,
+            timing_j=joules.timing_j,
+            reason=joules.reason,
+        )
+        for (span, pass_index), joules in zip(spans, energies, strict=True)
+    ]

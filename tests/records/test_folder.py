@@ -1,0 +1,132 @@
+"""What was measured reads back from disk to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from golden.replay import HERE, load_inputs, restarts_of
+from merge_samples import constant_power, measured, request, timeline
+from stored_results import SAMPLE
+
+from wattdock.clock import ClockCheck
+from wattdock.errors import StoreError
+from wattdock.metering.timeline import GpuProcess, HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
+from wattdock.records import EnvironmentSnapshot, Failure, find_restarts, read_restart, write_restart
+from wattdock.records.folder import NEWER, RECORD, REQUESTS, TIMELINE, _decode
+from wattdock.records.restart import RestartRecord, WarmUpSample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def full() -> RestartRecord:
+    """Return a record in which nothing is left out."""
+    gpu = dataclasses.replace(
+        constant_power("GPU-a", 600, start_s=0, end_s=4),
+        series={"power_w": Series(np.array([1, 2]), np.array([0.1, 1 / 3])), "none": EMPTY},
+        processes=(ProcessSample(5, (GpuProcess(1, "compute", None), GpuProcess(2, "mps", 7))),),
+        events=(MeterEvent(9, "gap", "0.3 s"),),
+        busy_fraction=0.25,
+        lag=LagModel(0.021, 0.002),
+        card="2026-01-01T00:00:00+00:00",
+    )
+    seen = request(0, 1, 1.5, 2, 3)
+    seen = dataclasses.replace(
+        seen, intended_ns=5, text="a “text”\n", output_ids=(1, 2, 3), cached_prompt_tokens=0, replica=1
+    )
+    host = HostTimeline({"package-0": Series(np.array([1, 5]), np.array([0.0, float("inf")]))}, gpu.events)
+    return RestartRecord(
+        restart=2,
+        started_utc="2026-01-02T03:04:05.678+00:00",
+        environment=EnvironmentSnapshot.model_validate(json.loads(SAMPLE.read_text())["environment"]),
+        architecture={"vocab_size": 7, "rope": {"type": None}},
+        spans=(Span("load", 1, 2, drained=True), Span("launch", 0, 1)),
+        passes=(measured(1, 1, 2, (seen, request(1, 1, 1.2, 2, 3))), measured(3, 3, 4, ())),
+        clock_checks=(ClockCheck("boot", 12),),
+        timeline=dataclasses.replace(timeline(gpu), host=host),
+        warm_up=(WarmUpSample(Span("warm-up", 1, 2), 7, float("nan"), {"GPU-a temperature_c": 50.5}),),
+        one_token=(measured(5, 3, 4, (seen,)), measured(6, 4, 5, (seen, seen))),
+        failure=Failure(kind="RunnerError", message="m", stage="pass 2", exit_code=5, log_tail="t"),
+        own_pids=frozenset({4, 5}),
+        clock="boot 1",
+    )
+
+
+EMPTY = Series(np.zeros(0, dtype=np.int64), np.zeros(0))
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two values are equal in type and content, arrays and all."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray):
+        return first.dtype == second.dtype and bool(np.array_equal(first, second))
+    if dataclasses.is_dataclass(first):
+        return all(same(getattr(first, part.name), getattr(second, part.name)) for part in dataclasses.fields(first))
+    if isinstance(first, tuple | list):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    return bool(first == second) or (isinstance(first, float) and first != first and second != second)
+
+
+@pytest.mark.parametrize("record", [full(), RestartRecord(0)], ids=["full", "bare"])
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path, record: RestartRecord) -> None:
+    """Every field of every part, with its type: a resumed row must not differ, and None is not zero."""
+    write_restart(tmp_path / "x", record)
+    assert same(read_restart(tmp_path / "x"), record)
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["fake-full", "fake-replicas", "fake-rapl", "h200-two-gpus", "world-faulty"])
+def test_recorded_restarts_read_back_to_the_last_bit(tmp_path: Path, name: str) -> None:
+    """With the series, processes, events and one-token passes of real runs."""
+    for record in restarts_of(*load_inputs(HERE / name)):
+        write_restart(tmp_path / "x", record)
+        assert same(read_restart(tmp_path / "x"), record)
+
+
+def test_a_newer_state_replaces_the_older_one_whole_whenever_it_is_cut_off(tmp_path: Path) -> None:
+    """A power cut may come between the two renames, and while the older state is being removed."""
+    older, newer = RestartRecord(0), RestartRecord(1)
+    write_restart(tmp_path / "x", older)
+    write_restart(tmp_path / "x", newer)
+    assert read_restart(tmp_path / "x") == newer
+    (tmp_path / "x").rename(tmp_path / f"x{NEWER}")
+    write_restart(tmp_path / "y", older)
+    (tmp_path / "y").rename(tmp_path / "x")
+    (tmp_path / "x" / RECORD).unlink()
+    assert find_restarts(tmp_path) == [tmp_path / "x"]
+    assert read_restart(tmp_path / "x") == newer
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"restart": {}, "more": 1}'])
+@pytest.mark.parametrize("name", [RECORD, REQUESTS, TIMELINE])
+def test_a_file_that_is_no_records_is_told(tmp_path: Path, name: str, content: bytes) -> None:
+    """And nothing in it is executed."""
+    write_restart(tmp_path / "x", full())
+    (tmp_path / "x" / name).write_bytes(content)
+    with pytest.raises(StoreError, match=r"x does not hold what was measured"):
+        read_restart(tmp_path / "x")
+
+
+def test_a_table_of_another_length_is_refused(tmp_path: Path) -> None:
+    """Half a timeline must not pass for a whole one."""
+    write_restart(tmp_path / "x", full())
+    file = tmp_path / "x" / TIMELINE
+    whole = pq.ParquetFile(file).read()
+    for table in (whole.slice(0, len(whole) - 1), whole.slice(0, 0)):
+        pq.write_table(table, file)
+        with pytest.raises(StoreError, match="ends after"):
+            read_restart(tmp_path / "x")
+
+
+def test_a_type_that_nothing_reads_is_refused() -> None:
+    """Text in place of an array would show only where the result is stored, and cost it."""
+    with pytest.raises(TypeError, match="nothing here reads a set"):
+        _decode(set[int], ["a0"])
