@@ -111,7 +111,10 @@ def read_restart(folder: Path) -> RestartRecord:
     try:
         bare: RestartRecord = _decode(RestartRecord, json.loads((folder / RECORD).read_bytes()))
         # Each file by itself: a folder called "name=value" is no partition.
-        requests, samples = (pq.read_table(folder / name, partitioning=None) for name in (REQUESTS, TIMELINE))
+        requests, samples = (
+            pq.read_table(folder / name, partitioning=None).select(schema().names)
+            for name, schema in ((REQUESTS, requests_schema), (TIMELINE, timeline_schema))
+        )
         return _filled(bare, _requests(requests), _Samples(samples))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
