@@ -9,9 +9,9 @@ RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_mis
     --mount=type=bind,source=build/wheels/coordinator,target=/build/wheels \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
     python3 /build/install_missing.py /build/pyproject.toml /opt/wattdock/packages /build/wheels
-COPY proto /opt/wattdock/proto
-COPY runners /opt/wattdock/runners
-COPY coordinator /opt/wattdock/coordinator
+COPY --chmod=755 proto /opt/wattdock/proto
+COPY --chmod=755 runners /opt/wattdock/runners
+COPY --chmod=755 coordinator /opt/wattdock/coordinator
 ENV PYTHONPATH=/opt/wattdock/coordinator:/opt/wattdock/proto:/opt/wattdock/packages \
     NVIDIA_DRIVER_CAPABILITIES=utility
 ENTRYPOINT ["python3", "-m", "wattdock"]

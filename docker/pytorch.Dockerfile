@@ -10,9 +10,9 @@ RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_mis
     --mount=type=bind,source=build/wheels/pytorch,target=/build/wheels \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
     python3 /build/install_missing.py /build/runner/requirements-${VARIANT}.txt /opt/wattdock/packages /build/wheels
-COPY proto /opt/wattdock/proto
-COPY runners/common /opt/wattdock/runners/common
-COPY runners/pytorch/*.py /opt/wattdock/runners/pytorch/
+COPY --chmod=755 proto /opt/wattdock/proto
+COPY --chmod=755 runners/common /opt/wattdock/runners/common
+COPY --chmod=755 runners/pytorch/*.py /opt/wattdock/runners/pytorch/
 ENV PYTHONPATH=/opt/wattdock/proto:/opt/wattdock/runners/common:/opt/wattdock/runners/pytorch:/opt/wattdock/packages
 ENTRYPOINT ["python3", "-m", "wattdock_runner"]
 ARG VERSION=unknown

@@ -10,9 +10,9 @@ RUN --mount=type=bind,source=docker/install_missing.py,target=/build/install_mis
     --mount=type=bind,source=build/wheels/tensorrt,target=/build/wheels \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false \
     python3 /build/install_missing.py /build/runner/requirements-${VARIANT}.txt /opt/wattdock/packages /build/wheels
-COPY proto /opt/wattdock/proto
-COPY runners/common /opt/wattdock/runners/common
-COPY runners/tensorrt/*.py /opt/wattdock/runners/tensorrt/
+COPY --chmod=755 proto /opt/wattdock/proto
+COPY --chmod=755 runners/common /opt/wattdock/runners/common
+COPY --chmod=755 runners/tensorrt/*.py /opt/wattdock/runners/tensorrt/
 ENV PYTHONPATH=/opt/wattdock/proto:/opt/wattdock/runners/common:/opt/wattdock/runners/tensorrt:/opt/wattdock/packages
 ENTRYPOINT ["python3", "-m", "wattdock_runner"]
 ARG VERSION=unknown

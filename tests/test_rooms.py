@@ -25,7 +25,7 @@ WIDER_DOORS = {
     "host": 11,
     "inputs": 11,
     "launch": 13,
-    "launch.images": 23,
+    "launch.images": 12,
     "metering": 26,
     "records": 29,
     "reports": 32,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import tarfile
 import uuid
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +19,6 @@ from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, req
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from wattdock.launch.engine import Containers
 
@@ -73,6 +74,23 @@ def build_on(
         options = {"pull": False, "rm": True, "labels": labels, "network_mode": "none"}
         client.images.build(fileobj=context, custom_context=True, tag=name, **options)
     return image_there(name)
+
+
+def image_labels(revision: str, base_digest: str = "") -> dict[str, str]:
+    """Return what `wattdock images build` writes on an image."""
+    return {
+        "org.opencontainers.image.revision": revision,
+        "org.opencontainers.image.base.name": "base:1",
+        "org.opencontainers.image.base.digest": base_digest,
+    }
+
+
+def commit_of_these_files() -> str:
+    """Return a commit that this checkout does not differ from, made without touching it where none is there yet."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    words = (["stash", "create"], ["rev-parse", "HEAD"])
+    said = (subprocess.run([*git, *each], capture_output=True, text=True, check=True).stdout.strip() for each in words)
+    return next(filter(None, said))
 
 
 def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

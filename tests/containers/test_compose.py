@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
@@ -20,9 +19,7 @@ import yaml
 from containers.engines import image_there
 from unprivileged import UID, popen_as_user
 
-from wattdock.launch.images.labels import recipe_of
-from wattdock.launch.images.lock import write_lock
-from wattdock.launch.images.locking import from_image
+from wattdock.launch.images.lock import LockedImage, write_lock
 from wattdock.launch.orphans import place_of
 
 if TYPE_CHECKING:
@@ -136,12 +133,8 @@ def ours(client: DockerClient) -> list[Container]:
 
 def lock_by_id(file: Path) -> None:
     """Lock the PyTorch runner's image as this engine has it."""
-    found = image_there("wattdock-pytorch")
-    found = dataclasses.replace(found, image=dataclasses.replace(found.image, digests=()))
-    recipe = recipe_of(found.image.labels)
-    assert recipe is not None
-    entry = from_image("pytorch", found, recipe, registry=None)
-    write_lock(file, {"pytorch": entry})
+    image = image_there("wattdock-pytorch").image
+    write_lock(file, {"pytorch": LockedImage(digest=image.id, base="base")})
 
 
 def runners(client: DockerClient) -> list[Container]:

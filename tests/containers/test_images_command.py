@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,7 @@ import pytest
 import yaml
 from containers.engines import BASE, engine_address, image_there, tagged
 
-from wattdock.launch.images.lock import LockedImage, write_lock
-from wattdock.launch.images.locking import NOT_BUILT
+from wattdock.launch.images.lock import NOT_BUILT, LockedImage, write_lock
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -68,8 +66,7 @@ def test_what_cannot_be_done_is_one_line_with_what_to_do(
     """Nothing is pulled but by `pull`."""
     image_there(BASE)
     lock = tmp_path / "images.lock"
-    reasons = dict.fromkeys(("repo_digest", "image_id", "inputs_sha256", "base_digest"), NOT_BUILT)
-    write_lock(lock, {"vllm": LockedImage(base="base", date=date.today(), unresolved=reasons)})
+    write_lock(lock, {"vllm": LockedImage(base="base")})
     done = images(*words, lock=lock)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
@@ -92,11 +89,10 @@ def test_a_lock_written_where_no_registry_answers_says_what_it_lacks(tmp_path: P
     assert done.returncode == 0, done.stderr
     [entry] = yaml.safe_load(lock.read_text())["images"].values()
     assert entry["base"].startswith("nvcr.io/nvidia/tensorrt-llm/release:")
-    assert entry["unresolved"].keys() >= {"repo_digest", "image_id", "inputs_sha256"}
-    assert (entry["base_digest"] is None) == ("base_digest" in entry["unresolved"])
+    assert (entry["digest"], entry["revision"]) == (None, None)
     verified = images("verify", "tensorrt", lock=lock)
     assert verified.returncode == 3
-    assert "tensorrt: repo_digest is open: not built yet" in verified.stdout
+    assert "tensorrt: digest is open: not built yet" in verified.stdout
 
 
 def test_an_image_that_does_not_say_what_it_was_made_from_cannot_be_locked(

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from containers.engines import tagged
+from containers.engines import commit_of_these_files, image_labels, tagged
 from containers.registry import serving
 from containers.test_images_command import images
 from docker.errors import ImageNotFound
 
 from wattdock.launch.engine import find_containers
-from wattdock.launch.images.inputs import read_inputs
-from wattdock.launch.images.labels import Recipe, labels_from
-from wattdock.launch.images.lock import write_lock
-from wattdock.launch.images.locking import from_image
+from wattdock.launch.images.lock import LockedImage, write_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 DIGEST = f"sha256:{'b' * 64}"
-# Of the one image whose wheels no test fetches.
+# Of the one image that no test builds.
 NAME = "tensorrt"
 
 
@@ -57,23 +54,22 @@ class Locked:
 @pytest.fixture
 def locked(client: DockerClient, tmp_path: Path) -> Iterator[Locked]:
     """An image with the labels of a real build, pushed to a registry of one test's own, and locked."""
-    wheel = {f"build/wheels/{NAME}/x-1-py3-none-any.whl": "3" * 64}
-    inputs = {**read_inputs(NAME, variant="cuda", base=DIGEST), **wheel}
-    recipe = Recipe(inputs, {"BASE": "base:1", "VARIANT": "cuda"}, DIGEST, "2026-11-21T12:00:00+00:00")
+    revision = commit_of_these_files()
     (tmp_path / "own").write_text(str(tmp_path))
     with ExitStack() as registry, tagged("kept") as name:
         repository = f"{registry.enter_context(serving(tmp_path))}/{name}"
         # Small: it is pushed for every test.
         (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY own /own\n")
-        client.images.build(path=str(tmp_path), tag=name, rm=True, labels=labels_from(recipe))
+        client.images.build(path=str(tmp_path), tag=name, rm=True, labels=image_labels(revision, DIGEST))
         built = client.images.get(name).id
         client.images.get(name).tag(repository, "1")
         client.images.push(repository, tag="1")
-        entry = from_image(NAME, find_containers(name, backend=NAME), recipe, registry=None)
-        assert entry.repo_digest
+        digest = find_containers(name, backend=NAME).image.digest
+        assert digest
+        entry = LockedImage(digest=digest, base="base:1", base_digest=DIGEST, revision=revision)
         write_lock(tmp_path / "images.lock", {NAME: entry})
         store = tmp_path / "registry/docker/registry/v2"
-        yield Locked(tmp_path / "images.lock", name, entry.repo_digest, store, registry.close)
+        yield Locked(tmp_path / "images.lock", name, digest, store, registry.close)
         with suppress(ImageNotFound):
             client.images.remove(built, force=True)
 

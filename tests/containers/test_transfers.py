@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from containers.engines import engine_address, tagged
+from containers.engines import engine_address, image_labels, tagged
 
-from wattdock.launch.images.labels import Recipe, labels_from
-from wattdock.launch.images.registry import push, registry_digest
+from wattdock.launch.images.registry import push_image, registry_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,21 +15,19 @@ if TYPE_CHECKING:
 
     from docker import DockerClient
 
-MADE_FROM = labels_from(Recipe({"FROM": f"sha256:{'b' * 64}"}, {"BASE": "b"}, None, "2026-11-21T12:00:00+00:00"))
-
 
 @pytest.fixture
 def names(client: DockerClient, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """Two images of the same inputs with other bits, as two builds make them."""
+    """Two images of the same commit with other bits, as two builds make them."""
     with tagged("first") as first, tagged("second") as second:
         for name in (first, second):
             (tmp_path / "built").write_text(name)
             (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY built /built\n")
-            client.images.build(path=str(tmp_path), tag=name, labels=MADE_FROM)
+            client.images.build(path=str(tmp_path), tag=name, labels=image_labels("abc"))
         yield first, second
 
 
-def test_a_second_build_of_the_same_inputs_leaves_the_first_its_tag(
+def test_a_second_build_of_the_same_commit_leaves_the_first_its_tag(
     names: tuple[str, str], registry: str, client: DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Registries remove what has no tag, and the first may be what a paper names."""
@@ -40,7 +37,7 @@ def test_a_second_build_of_the_same_inputs_leaves_the_first_its_tag(
     pushed = []
     for image in images:
         image.tag("wattdock-transfer")
-        pushed.append(push("transfer", registry))
+        pushed.append(push_image("transfer", registry))
     assert pushed[0] != pushed[1]
     tags = [next(tag for tag in client.images.get(image.id).tags if tag.startswith(registry)) for image in images]
     assert [f"{registry}/wattdock-transfer@{registry_digest(tag)}" for tag in tags] == pushed

@@ -106,8 +106,10 @@ def _plan(case: Plain) -> ExecutionPlan:
 def _launch(plain: Plain) -> LauncherChoice:
     containers = None
     if inside := plain["containers"]:
-        engine = Engine(**{**inside["engine"], "runtimes": tuple(inside["engine"]["runtimes"])})
-        containers = Containers(engine, Image(**{**inside["image"], "digests": tuple(inside["image"]["digests"])}))
+        engine = {name: value for name, value in inside["engine"].items() if name != "image_store"}
+        image = {name: value for name, value in inside["image"].items() if name != "platform"}
+        engine["runtimes"], image["digests"] = tuple(engine["runtimes"]), tuple(image["digests"])
+        containers = Containers(Engine(**engine), Image(**image))
     pin = Pin(**plain["pin"]) if plain["pin"] else None
     return LauncherChoice(plain["name"], plain["reason"], plain["change"], containers, pin)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.launch.uv import failure, from_pip, uv_variables
+from wattdock.launch.uv import failure, pip_settings, uv_call, uv_variables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ global.no-color='true'
 
 def test_pips_configuration_reaches_uv(tmp_path: Path) -> None:
     """The environment wins over a file; a folder of wheels that is not there is left out, as pip does."""
-    assert from_pip(LISTED.format(here=tmp_path)) == {
+    assert uv_variables(pip_settings(LISTED.format(here=tmp_path))) == {
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
         "UV_INDEX": "https://one.example/simple file:///two/simple",
         "UV_FIND_LINKS": str(tmp_path),
@@ -44,9 +44,11 @@ def test_a_pip_that_is_configured_by_variables_and_a_file_is_asked(tmp_path: Pat
         "PATH": "/bin",
         "PIP_CONFIG_FILE": str(file),
         "PIP_TIMEOUT": "7",
+        "PIP_NO_INDEX": "1",
         "UV_DEFAULT_INDEX": "https://u.example",
     }
-    found = uv_variables(environ)
+    command, found = uv_call(["pip", "install", "x"], environ)
+    assert command[-4:] == ["pip", "install", "x", "--no-index"]
     assert found["UV_DEFAULT_INDEX"] == "https://u.example"
     assert (found["UV_HTTP_TIMEOUT"], found["ALL_PROXY"]) == ("7", "http://proxy.example:3128")
     assert (found["UV_INDEX_STRATEGY"], found["PATH"]) == ("unsafe-best-match", "/bin")

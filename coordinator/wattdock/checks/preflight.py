@@ -12,7 +12,7 @@ from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import Machine, choose_gpus, folders, inventory, leases
 from wattdock.inputs import check_model, check_prompts, memory_fit
 from wattdock.launch import choose_launcher, find_runner
-from wattdock.launch.images import lock_path, read_lock
+from wattdock.launch.images import read_lock
 from wattdock.metering import choose_meter
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.host import Gpu, GpuInventory
     from wattdock.launch import Launcher, LauncherChoice
-    from wattdock.launch.images import ReadLock
+    from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter, MeterChoice
 
 # A runner that has just ended may still be on its GPU for a moment.
@@ -38,13 +38,13 @@ class _Host:
     holders: Mapping[str, leases.Holder]
 
     @cached_property
-    def lock(self) -> ReadLock:
+    def lock(self) -> ImagesLock:
         """The lock of images, read once, so that all experiments of a study start what it said then.
 
         Raises:
             ConfigError: The lock is missing or malformed.
         """
-        return read_lock(lock_path())
+        return read_lock()
 
 
 @dataclass(frozen=True)

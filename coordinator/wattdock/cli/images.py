@@ -1,6 +1,5 @@
 """Arguments of `wattdock images …`, nothing else."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +9,7 @@ from wattdock.cli.options import Json
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 
 if TYPE_CHECKING:
-    from wattdock.launch.images import ImageStatus, LockedImage, ReadLock
+    from wattdock.launch.images import ImageStatus
 
 app = typer.Typer(help="Build images, and pin them by content.")
 
@@ -32,7 +31,7 @@ def list_(as_json: Json = False) -> None:
     """Show which images are here, and which are locked."""
     from wattdock.reports import print_images
 
-    print_images(_statuses(None, _lock().images), as_json=as_json)
+    print_images(_statuses(None, ask_registry=None), as_json=as_json)
 
 
 @app.command()
@@ -41,13 +40,11 @@ def verify(names: Names = None, offline: Offline = False, as_json: Json = False)
 
     Exit code 3 where anything differs, is open, or could not be checked.
     """
-    from wattdock.launch.images import asked_of_registry
     from wattdock.reports import print_images
 
-    entries = _lock().images
-    found = [asked_of_registry(one, entries.get(one.name), offline=offline) for one in _statuses(names, entries)]
+    found = _statuses(names, ask_registry=not offline)
     print_images(found, as_json=as_json)
-    if any(one.differences or one.unresolved or (one.unchecked and not offline) for one in found):
+    if any(image.differences or image.unresolved or (image.unchecked and not offline) for image in found):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
@@ -61,25 +58,27 @@ def build(
     build_options: BuildOptions = "",
 ) -> None:
     """Build one image from this checkout; pulls nothing."""
-    from wattdock.launch.images import Builder, base_name, build_image, find_base
+    from wattdock.launch.images import build_image, read_lock
 
-    on = find_base(name, base_name(name, variant=variant, given=base), _lock().images)
-    build_image(name, variant=variant, base=on, builder=Builder(client, pip_conf, build_options))
+    lock = read_lock(may_be_absent=True)
+    build_image(name, lock, variant=variant, base=base, client=client, pip_conf=pip_conf, options=build_options)
 
 
 @app.command()
 def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", base: Base = None) -> None:
     """Get locked images from their registries, by digest, and see that they are the locked ones."""
-    from wattdock.launch.images import base_name, pull_base, pull_locked
+    from wattdock.launch.images import pull_base, pull_image, read_lock
 
-    lock = _lock()
-    for name in _chosen(names) if bases or names else _pushed(lock.images):
-        if bases:
-            wanted = base_name(name, variant=variant, given=base)
-            done = "pulled" if pull_base(name, wanted, lock.images) else "is here"
-            typer.echo(f"{name}: base {wanted} {done}", err=True)
-            continue
-        typer.echo(f"{name}: {pull_locked(name, lock)}")
+    lock = read_lock(may_be_absent=True)
+    if bases:
+        for name in _chosen(names):
+            typer.echo(f"{name}: {pull_base(name, lock, variant=variant, base=base)}", err=True)
+        return
+    pushed = [name for name, entry in lock.images.items() if entry.repo_digest]
+    if not (names or pushed):
+        raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
+    for name in names or pushed:
+        typer.echo(f"{name}: {pull_image(name, lock)}")
 
 
 @app.command()
@@ -96,25 +95,24 @@ def lock(names: Names = None, registry: Registry = None) -> None:
 
     All of the images named, or none: exit code 3 where one cannot be locked, with every such one and why.
     """
-    from wattdock.launch.images import new_entries, write_lock
+    from wattdock.launch.images import lock_images, read_lock
 
     def tell(error: PreflightError) -> None:
         typer.echo(f"wattdock: {error}", err=True)
 
-    before = _lock()
-    after = new_entries(_chosen(names), before.images, registry=registry, tell=tell)
-    write_lock(before.path, {**before.images, **after})
-    for name, entry in after.items():
-        typer.echo(f"{name}: {entry.repo_digest or entry.image_id or 'not locked'}")
-        for key, why in entry.unresolved.items():
+    entries = lock_images(_chosen(names), read_lock(may_be_absent=True), registry=registry, tell=tell)
+    for name, entry in entries.items():
+        typer.echo(f"{name}: {entry.digest or 'not locked'}")
+        for key, why in entry.open_points.items():
             typer.echo(f"{name}: {key} is open: {why}", err=True)
 
 
-def _statuses(names: list[str] | None, entries: Mapping[str, "LockedImage"]) -> list["ImageStatus"]:
-    from wattdock.launch.images import image_status
+def _statuses(names: list[str] | None, *, ask_registry: bool | None) -> list["ImageStatus"]:
+    from wattdock.launch.images import image_status, read_lock
 
-    every = _chosen(names) if names else sorted({*_chosen(None), *entries})
-    return [image_status(name, entries.get(name)) for name in every]
+    lock = read_lock(may_be_absent=True)
+    every = _chosen(names) if names else sorted({*_chosen(None), *lock.images})
+    return [image_status(name, lock, ask_registry=ask_registry) for name in every]
 
 
 def _chosen(names: list[str] | None) -> list[str]:
@@ -122,18 +120,3 @@ def _chosen(names: list[str] | None) -> list[str]:
     from wattdock.launch.images import image_names
 
     return names or [*image_names()]
-
-
-def _pushed(entries: Mapping[str, "LockedImage"]) -> list[str]:
-    found = [name for name, entry in entries.items() if entry.repo_digest]
-    if not found:
-        raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
-    return found
-
-
-def _lock() -> "ReadLock":
-    """Return the lock as it is now; an empty one where none was written yet."""
-    from wattdock.launch.images import ReadLock, lock_path, read_lock
-
-    path = lock_path()
-    return read_lock(path) if path.exists() else ReadLock(path, {}, sha256="")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.config import RANDOM_WEIGHTS
-from wattdock.launch.images import inputs_sha256, recipe_of
 from wattdock.records import (
     ContainerFacts,
     EnvironmentSnapshot,
@@ -108,16 +107,14 @@ def _container_facts(plan: ExecutionPlan) -> ContainerFacts | None:
     if (containers := plan.launch.containers) is None:
         return None
     engine, image, pin = containers.engine, containers.image, plan.launch.pin
-    recipe = recipe_of(image.labels)
     return ContainerFacts(
         engine=engine.name,
         engine_version=engine.version,
         rootless=engine.rootless,
         image=image.name,
         image_id=image.id,
-        image_store=engine.image_store,
-        inputs_sha256=inputs_sha256(recipe.inputs) if recipe else None,
-        base_digest=recipe.base_digest if recipe else None,
+        revision=image.revision,
+        base_digest=image.base_digest,
         locked=pin is not None,
         locked_digest=pin.repo_digest if pin else None,
         lock_sha256=pin.lock_sha256 if pin else None,

@@ -15,7 +15,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import check_python, environment_in_use
-from wattdock.launch.images import find_locked
+from wattdock.launch.images.locked import find_locked
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import find_runner
 from wattdock.launch.socket_folder import make_socket_folder
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.launch.engine import Containers
-    from wattdock.launch.images import Pin, ReadLock
+    from wattdock.launch.images import ImagesLock
+    from wattdock.launch.images.locked import Pin
     from wattdock.launch.protocol import Launcher
 
 
@@ -75,7 +76,7 @@ class LauncherChoice:
 
 
 def choose_launcher(
-    config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ReadLock]
+    config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]
 ) -> LauncherChoice:
     """Return how runners of an experiment are started here.
 
@@ -104,7 +105,7 @@ def choose_launcher(
 
 
 def _choose(
-    config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ReadLock]
+    config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]
 ) -> tuple[str, str, str, Containers | None, Pin | None]:
     if config.container.locked:
         containers, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import PreflightError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import docker
 
@@ -24,6 +24,9 @@ PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
 VARIANT_LABEL = "wattdock.variant"
+# Source: OCI image specification, annotations.
+REVISION_LABEL = "org.opencontainers.image.revision"
+BASE_NAME_LABEL, BASE_DIGEST_LABEL = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
 
 
 class NoContainersError(PreflightError):
@@ -54,8 +57,6 @@ class Engine:
         remapped: Containers' users are others on the host unless a container asks for the host's.
         selinux: Containers are labelled, and may not reach unlabelled sockets.
         runtimes: Names of what starts its containers; NVIDIA's gives them GPUs.
-        image_store: What keeps its images: "classic", "containerd" or "podman". The id of one and the same image
-            differs between them; its digest does not.
     """
 
     address: str
@@ -65,7 +66,6 @@ class Engine:
     remapped: bool = False
     selinux: bool = False
     runtimes: tuple[str, ...] = ()
-    image_store: str = "classic"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Image:
         variant: "cpu" or "cuda", what its packages were built for; None where its label does not tell.
         digests: All digests by which registries have it; several where it was pushed to several.
         labels: What its builder wrote on it.
-        platform: "linux/amd64".
     """
 
     name: str
@@ -88,7 +87,22 @@ class Image:
     variant: str | None = None
     digests: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    platform: str | None = None
+
+    @property
+    def base(self) -> str | None:
+        """Name of the image that this one was built on; None where its builder did not say."""
+        return self.labels.get(BASE_NAME_LABEL) or None
+
+    @property
+    def base_digest(self) -> str | None:
+        """The digest, "sha256:…", by which a registry has that image."""
+        return self.labels.get(BASE_DIGEST_LABEL) or None
+
+    @property
+    def revision(self) -> str | None:
+        """Commit of the sources, "-dirty" behind it where files differed from that commit."""
+        said = self.labels.get(REVISION_LABEL)
+        return None if said in (None, "", "unknown") else said
 
 
 @dataclass(frozen=True)
@@ -187,8 +201,8 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
 
     Source: Docker Engine API v1.41, GET /version and GET /info; Podman names itself among the components.
     """
-    components = [str(one.get("Name", "")) for one in version.get("Components") or ()]
-    options = {str(one).split(",")[0] for one in info.get("SecurityOptions") or ()}
+    components = [str(component.get("Name", "")) for component in version.get("Components") or ()]
+    options = {str(option).split(",")[0] for option in info.get("SecurityOptions") or ()}
     return Engine(
         address=address,
         name="podman" if any("podman" in name.lower() for name in components) else "docker",
@@ -197,16 +211,7 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         remapped="name=userns" in options,
         selinux="name=selinux" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
-        image_store=_image_store(components, info),
     )
-
-
-def _image_store(components: Sequence[str], info: Mapping[str, Any]) -> str:
-    """Source: Docker Engine documentation, "containerd image store": `DriverStatus` names the snapshotter."""
-    if any("podman" in name.lower() for name in components):
-        return "podman"
-    status = {str(key): str(value) for key, value in info.get("DriverStatus") or ()}
-    return "containerd" if "io.containerd.snapshotter" in status.get("driver-type", "") else "classic"
 
 
 def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
@@ -218,7 +223,6 @@ def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
     labels = (attributes.get("Config") or {}).get("Labels") or {}
     # An image may be in several registries; asked for by one's digest, that is the one that counts.
     digest = name if name in digests else digests[0] if digests else None
-    system, machine = attributes.get("Os"), attributes.get("Architecture")
     return Image(
         name=name,
         id=str(attributes["Id"]),
@@ -226,5 +230,4 @@ def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
         variant=labels.get(VARIANT_LABEL),
         digests=digests,
         labels=labels,
-        platform=f"{system}/{machine}" if system and machine else None,
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.process import KEEPER
-from wattdock.launch.uv import failure, uv_command, uv_variables
+from wattdock.launch.uv import failure, uv_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -314,14 +314,15 @@ class Uv:
         Raises:
             LaunchError: It failed; holds what it said last and the log's path.
         """
-        environ, temporary = uv_variables(os.environ), self.notes / "tmp"
+        command, environ = uv_call(words, os.environ)
+        temporary = self.notes / "tmp"
         temporary.mkdir(exist_ok=True)
         recent: deque[str] = deque(maxlen=200)
         log_path = self.notes / "uv.log"
         with (
             log_path.open("a", encoding="utf-8") as log,
             subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), "0", str(temporary), *uv_command(*words)],
+                [sys.executable, "-I", "-S", str(KEEPER), "0", str(temporary), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -31,6 +31,7 @@ VARIABLES = {
     "client-cert": ("SSL_CLIENT_CERT", " "),
     "proxy": ("ALL_PROXY", " "),
 }
+TRUE = ("1", "true", "yes", "on")
 ALIASES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 # Strongest last. Source: pip documentation, "Configuration", precedence.
 SECTIONS = ("global", "install", ":env:")
@@ -40,23 +41,21 @@ CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 DEFAULT_INDEX = "https://pypi.org/simple"
 
 
-def uv_command(*words: str) -> list[str]:
-    """Return the command line of a call of uv."""
-    return [sys.executable, "-I", "-m", "uv", *words]
-
-
-def uv_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return uv's whole environment: `environ`, and what pip's configuration says where `environ` has nothing."""
+def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the whole environment of a call of uv: `environ`, and what pip is configured with."""
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
     # An environment without pip has nothing to carry over.
     listed = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False).stdout
-    translated = ALWAYS | from_pip(listed)
+    settings = pip_settings(listed)
     own = {name: value for name, value in environ.items() if value and name.startswith("UV_")}
-    return dict(environ) | translated | own
+    # The only one of these that uv has no variable for.
+    alone = words[0] == "pip" and settings.get("no-index", "").lower() in TRUE
+    options = ["--no-index"] if alone else []
+    return [sys.executable, "-I", "-m", "uv", *words, *options], {**environ, **ALWAYS, **uv_variables(settings), **own}
 
 
-def from_pip(listed: str) -> dict[str, str]:
-    """Return uv's variables for pip's configuration as `pip config list` prints it."""
+def pip_settings(listed: str) -> dict[str, str]:
+    """Return pip's configuration by option, from what `pip config list` prints. Pure."""
     settings: dict[str, str] = {}
     lines = [line.partition("=") for line in listed.splitlines()]
     for section in SECTIONS:
@@ -64,6 +63,11 @@ def from_pip(listed: str) -> dict[str, str]:
             if key.startswith(f"{section}.") and (text := str(ast.literal_eval(value))).strip():
                 option = key.removeprefix(f"{section}.")
                 settings[ALIASES.get(option, option)] = text
+    return settings
+
+
+def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return uv's variables for pip's configuration."""
     found = {}
     for option, (variable, separator) in VARIABLES.items():
         values = settings.get(option, "").split()
@@ -111,8 +115,7 @@ def failure(lines: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def main() -> None:
     """Become uv."""
-    environ = uv_variables(os.environ)
-    command = uv_command(*sys.argv[1:])
+    command, environ = uv_call(sys.argv[1:], os.environ)
     os.execve(command[0], command, environ)
 
 

@@ -20,7 +20,7 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import Run
 from wattdock.host import inventory
 from wattdock.inputs import resolve_model
-from wattdock.launch.images import SETTING
+from wattdock.launch.images import LOCK_VARIABLE
 from wattdock.publish.bundle import LOCK, STUDY
 from wattdock.reports import agreement, compare
 from wattdock.store import Row
@@ -172,7 +172,7 @@ def prepare_reproduction(
         here = {"experiment_id": config.experiment_id, "config": config.model_dump(mode="json")}
         bundled.append(replace(row, result=row.result.model_copy(update=here)))
     if any(config.container.locked for config in configs.values()):
-        os.environ[SETTING] = str(bundle.folder / LOCK)
+        os.environ[LOCK_VARIABLE] = str(bundle.folder / LOCK)
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
     return Reproduction(tuple(bundled), Run(study, output_dir=output_dir, home=home, resume=resume), skipped)
 

@@ -94,8 +94,7 @@ class ContainerFacts(Stored):
 
     Attributes:
         image_id: Hash by which this machine's engine has the image; says exactly what ran, on this machine.
-        image_store: What keeps the engine's images, and so what its ids are: "classic", "containerd" or "podman".
-        inputs_sha256: Hash over what the image was made from; None for one that does not say.
+        revision: Commit of the image's sources, "-dirty" behind it where files differed; None where it does not say.
         base_digest: "sha256:…" by which a registry has the image's base.
         locked: The image is the one in `docker/images.lock`, held against it before anything was started.
         locked_digest: "repository@sha256:…" by which it was locked; None where it was locked by its id only.
@@ -107,8 +106,7 @@ class ContainerFacts(Stored):
     rootless: bool
     image: str
     image_id: str
-    image_store: str | None = None
-    inputs_sha256: str | None = None
+    revision: str | None = None
     base_digest: str | None = None
     locked: bool = False
     locked_digest: str | None = None

@@ -1,77 +1,178 @@
-"""Build an image from exactly the files that its inputs name, and write on it what they were.
+"""Build an image from this checkout, on a base that is on the engine, and write on it what both were.
 
-Pulls nothing: its base must be on the engine, and it is that engine that builds.
+Only `pull_base` pulls.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import shlex
-import shutil
 import subprocess
-import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.launch.images.bases import steady_name
-from wattdock.launch.images.inputs import WHEELS, input_files, inputs_below
-from wattdock.launch.images.labels import Recipe, labels_from
-from wattdock.launch.images.registry import engine_address
+from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, find_containers
+from wattdock.launch.images.registry import engine_address, local_name, pull
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from wattdock.launch.images.bases import Base
+    from wattdock.launch.images.lock import ImagesLock
 
-SOURCE_DATE_EPOCH = "SOURCE_DATE_EPOCH"
+DOCKER = REPO / "docker"
+CPU_BASE = "docker.io/library/python:3.12-bookworm"
+DEFAULT_BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
 # What decides the content or what is said of it, and so is not for a build's options.
 OURS = frozenset("--build-arg --build-context --builder --file -f --label --pull --tag -t --target".split())
-FILE_MODE, FOLDER_MODE = 0o644, 0o755
+# What engines leave out of names.
+IMPLIED = ("docker.io/library/", "docker.io/")
 
 
 @dataclass(frozen=True)
-class Builder:
-    """The client that builds, and what it is told besides.
+class Base:
+    """A base image that is on the engine.
 
     Attributes:
-        client: "docker", or Podman's.
-        pip_conf: A pip configuration, passed as a secret.
-        options: More words for its `build`.
+        name: With its tag, as people call it.
+        digest: "sha256:…" by which the registry in its name has it; None where it was made here.
     """
 
-    client: str = "docker"
-    pip_conf: Path | None = None
-    options: str = ""
+    name: str
+    digest: str | None
+
+    @property
+    def reference(self) -> str:
+        """By what the engine finds it: its digest where there is one, since names move."""
+        return self.name if self.digest is None or "@" in self.name else f"{self.name}@{self.digest}"
 
 
-def build(name: str, *, variant: str, base: Base, builder: Builder) -> None:
-    """Build `wattdock-<name>` on a base that is on the engine.
+def image_names() -> tuple[str, ...]:
+    """Return the names of all images that have a Dockerfile, sorted."""
+    return tuple(sorted(file.name.removesuffix(".Dockerfile") for file in DOCKER.glob("*.Dockerfile")))
+
+
+def default_base(name: str, variant: str) -> str:
+    """Return the base image that is taken where none is named.
 
     Raises:
-        PreflightError: The client is not there, or its build failed.
+        ConfigError: There is no image of this name.
+    """
+    if name not in image_names():
+        raise ConfigError(f"unknown image {name!r}; there are {', '.join(image_names())}")
+    found = DEFAULT_BASE.search((DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8"))
+    return CPU_BASE if variant == "cpu" or found is None else found[1]
+
+
+def pull_base(name: str, lock: ImagesLock, *, variant: str, base: str | None) -> str:
+    """Get the base of an image where it is not here; return in words what was done.
+
+    Args:
+        base: The base image; None is the Dockerfile's own.
+
+    Raises:
+        PreflightError: The engine or the registry would not.
+    """
+    wanted = base or default_base(name, variant)
+    try:
+        find_base(name, wanted, lock)
+    except NoImageError:
+        pull(base_reference(name, wanted, lock))
+        return f"base {wanted} pulled"
+    return f"base {wanted} is here"
+
+
+def find_base(name: str, base: str, lock: ImagesLock) -> Base:
+    """Return a base that is here.
+
+    Raises:
+        NoImageError: It is not, or not as it is locked.
+        NoContainersError: No engine answers.
+    """
+    how = f"get it with: wattdock images pull {name} --bases (same --variant and --base)"
+    found = find_containers(base_reference(name, base, lock), backend=name, how=how).image
+    return Base(base, own_digest(base, found.digests))
+
+
+def base_reference(name: str, base: str, lock: ImagesLock) -> str:
+    """Return by what to look for a base: its digest where the lock has one for it, else its name."""
+    entry = lock.images.get(name)
+    if entry is None or entry.base != base or entry.base_digest is None:
+        return base
+    return f"{repository_of(base)}@{entry.base_digest}"
+
+
+def own_digest(base: str, digests: Sequence[str]) -> str | None:
+    """Return the digest by which the registry in an image's own name has it; others' are left aside. Pure."""
+    own = familiar(repository_of(base))
+    pairs = (digest.partition("@") for digest in digests)
+    return next((digest for repository, _, digest in pairs if familiar(repository) == own), None)
+
+
+def repository_of(reference: str) -> str:
+    """Return a reference without its tag or digest. Pure."""
+    from docker.utils import parse_repository_tag
+
+    return str(parse_repository_tag(reference)[0])
+
+
+def familiar(repository: str) -> str:
+    """Return a name as engines write it: without what they leave out. Pure."""
+    return next((repository.removeprefix(prefix) for prefix in IMPLIED if repository.startswith(prefix)), repository)
+
+
+def build_image(
+    name: str,
+    lock: ImagesLock,
+    *,
+    variant: str,
+    base: str | None = None,
+    client: str = "docker",
+    pip_conf: Path | None = None,
+    options: str = "",
+) -> None:
+    """Build `wattdock-<name>` on a base that is on the engine.
+
+    Args:
+        variant: "cpu" or "cuda": which of the backend's requirement files.
+        base: The base image; None is the Dockerfile's own.
+        client: "docker", or Podman's.
+        pip_conf: A pip configuration, passed as a secret.
+        options: More words for the client's `build`.
+
+    Raises:
+        PreflightError: The base or the client is not there, or the build failed.
         ConfigError: There is no such image, or an option would make it another than it says it is.
     """
-    require_harmless(shlex.split(builder.options))
-    source_date_s = source_date()
-    with staged(name, source_date_s) as context, steady_name(base) as base_name:
-        recipe = new_recipe(context, source_date_s, variant=variant, base=base)
-        command = build_command(name, recipe, context, builder, base_name=base_name)
-        env = build_environment(os.environ, source_date_s, engine=engine_address())
-        try:
-            code = subprocess.run(command, env=env, check=False).returncode
-        except OSError as error:
-            raise PreflightError(
-                f"cannot run {builder.client}: {error.strerror}; name another with --client"
-            ) from error
+    require_harmless(shlex.split(options))
+    found = find_base(name, base or default_base(name, variant), lock)
+    # Mounted by the Dockerfile also where no wheel was fetched.
+    (REPO / "build" / "wheels" / name).mkdir(parents=True, exist_ok=True)
+    secret = ["--secret", f"id=pip.conf,src={pip_conf}"] if pip_conf else []
+    command = [client, *build_words(name, variant, found), *secret, *shlex.split(options), str(REPO)]
+    try:
+        code = subprocess.run(command, env=build_environment(os.environ, engine_address()), check=False).returncode
+    except OSError as error:
+        raise PreflightError(f"cannot run {client}: {error.strerror}; name another with --client") from error
     if code:
-        raise PreflightError(f"{builder.client} build of wattdock-{name} failed with code {code}; see its output above")
+        raise PreflightError(f"{client} build of {local_name(name)} failed with code {code}; see its output above")
+
+
+def build_words(name: str, variant: str, base: Base) -> list[str]:
+    """Return what a client's `build` is told of one image, but for the folder."""
+    arguments = {"BASE": base.reference, "VARIANT": variant, "VERSION": __version__, "REVISION": revision()}
+    # Written even where it is empty: an image inherits the labels of its base.
+    labels = {BASE_NAME_LABEL: base.name, BASE_DIGEST_LABEL: base.digest or ""}
+    words = ["build", "--file", str(DOCKER / f"{name}.Dockerfile"), "--tag", local_name(name)]
+    for argument, value in arguments.items():
+        words += ["--build-arg", f"{argument}={value}"]
+    for label, value in labels.items():
+        words += ["--label", f"{label}={value}"]
+    return words
 
 
 def require_harmless(options: Sequence[str]) -> None:
@@ -85,21 +186,7 @@ def require_harmless(options: Sequence[str]) -> None:
         raise ConfigError(f"build option {taken} is not for --build-options: the image would not be what it says it is")
 
 
-def new_recipe(context: Path, source_date_s: int, *, variant: str, base: Base) -> Recipe:
-    """Return what an image is made from: what its context holds, which a checkout that is edited meanwhile does not.
-
-    Args:
-        source_date_s: The sources' time, in seconds since 1970.
-    """
-    return Recipe(
-        inputs=inputs_below(context, variant=variant, base=base.digest or base.id),
-        build_args={"BASE": base.argument, "VARIANT": variant, "VERSION": __version__, "REVISION": revision()},
-        base_digest=base.digest,
-        source_date=datetime.fromtimestamp(source_date_s, UTC).isoformat(),
-    )
-
-
-def build_environment(environ: Mapping[str, str], source_date_s: int, *, engine: str) -> dict[str, str]:
+def build_environment(environ: Mapping[str, str], engine: str) -> dict[str, str]:
     """Return the environment of the client's build. Pure.
 
     The engine that was asked for the base builds on it, whatever builder or context the client would choose: another
@@ -109,79 +196,28 @@ def build_environment(environ: Mapping[str, str], source_date_s: int, *, engine:
     the engine's own, and DOCKER_HOST wins over contexts but for one that is named.
     """
     kept = {name: value for name, value in environ.items() if name != "DOCKER_CONTEXT"}
-    ours = {"DOCKER_HOST": engine, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
-    return kept | ours | {SOURCE_DATE_EPOCH: str(source_date_s)}
-
-
-def build_command(name: str, recipe: Recipe, context: Path, builder: Builder, *, base_name: str) -> list[str]:
-    """Return the words of the client's build. Pure.
-
-    Args:
-        base_name: By which the engine finds the base; what people call it is in the recipe.
-    """
-    words = [builder.client, "build", "--file", str(context / "docker" / f"{name}.Dockerfile")]
-    words += ["--tag", f"wattdock-{name}"]
-    for argument, value in {**recipe.build_args, "BASE": base_name}.items():
-        words += ["--build-arg", f"{argument}={value}"]
-    for label, value in labels_from(recipe).items():
-        words += ["--label", f"{label}={value}"]
-    if builder.pip_conf:
-        words += ["--secret", f"id=pip.conf,src={builder.pip_conf}"]
-    return [*words, *shlex.split(builder.options), str(context)]
-
-
-@contextmanager
-def staged(name: str, source_date_s: int) -> Iterator[Path]:
-    """Yield a folder that holds an image's inputs and nothing else, with times and modes that no checkout changes."""
-    parent = REPO / "build"
-    parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="context-", dir=parent) as scratch:
-        context = Path(scratch)
-        # Mounted by the Dockerfile also where no wheel was fetched.
-        (context / WHEELS / name).mkdir(parents=True)
-        for path in input_files(name):
-            _stage(REPO / path, context / path, source_date_s)
-        for folder, _, _ in os.walk(context, topdown=False):
-            Path(folder).chmod(FOLDER_MODE)
-            os.utime(folder, (source_date_s, source_date_s))
-        yield context
-
-
-def _stage(source: Path, target: Path, source_date_s: int) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.suffix == ".whl":
-        # Hundreds of megabytes, which are installed from and not copied into a layer.
-        with contextlib.suppress(OSError):
-            os.link(source, target)
-            return
-    shutil.copyfile(source, target)
-    target.chmod(FILE_MODE)
-    os.utime(target, (source_date_s, source_date_s))
-
-
-def source_date() -> int:
-    """Return the time of the sources, in seconds since 1970: SOURCE_DATE_EPOCH, else that of the checked-out commit.
-
-    Raises:
-        PreflightError: Neither is known.
-    """
-    given = os.environ.get(SOURCE_DATE_EPOCH, "")
-    text = given or _git("log", "-1", "--format=%ct")
-    if text is None or not text.isdigit():
-        seen = f"{SOURCE_DATE_EPOCH} is {given!r}" if given else "this is no git checkout"
-        raise PreflightError(f"{seen}: set {SOURCE_DATE_EPOCH} to the sources' time, in seconds since 1970")
-    return int(text)
+    return kept | {"DOCKER_HOST": engine, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
 
 
 def revision() -> str:
-    """Return the commit that is checked out, marked where files differ from it.
+    """Return the commit that is checked out, with "-dirty" where files differ from it.
 
     WATTDOCK_REVISION says it instead where it is set; without either it is "unknown".
     """
-    return os.environ.get("WATTDOCK_REVISION") or _git("describe", "--always", "--dirty") or "unknown"
+    return os.environ.get("WATTDOCK_REVISION") or git("describe", "--always", "--dirty") or "unknown"
 
 
-def _git(*words: str) -> str | None:
+def changes_since(name: str, commit: str) -> list[str] | None:
+    """Return which files of an image's sources differ from a commit; None where git does not know it."""
+    own = ("coordinator", "runners") if name == "coordinator" else (f"runners/{name}", "runners/common")
+    found = git(
+        "diff", "--name-only", commit, "--", f"docker/{name}.Dockerfile", "docker/install_missing.py", "proto", *own
+    )
+    return None if found is None else found.split()
+
+
+def git(*words: str) -> str | None:
+    """Return what git says of this checkout; None where there is no git, or no checkout of it."""
     try:
         done = subprocess.run(["git", "-C", REPO, *words], capture_output=True, text=True, check=False)
     except FileNotFoundError:
