@@ -26,7 +26,6 @@ NO_OUTPUT = {
     "inputs/gguf.py",
     "inputs/shapes.py",
     "inputs/prompts.py",
-    "launch/images/labels.py",
     "publish/create.py",
     "reports/scaling_points.py",
     "runner/wire.py",
