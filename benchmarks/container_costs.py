@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wattdock import __version__
-from wattdock.config.experiment import ContainerSpec
+from wattdock.config import ContainerSpec
 from wattdock.errors import PreflightError
 from wattdock.launch.docker import DockerLauncher, create_and_start
 from wattdock.launch.engine import Containers, connect, find_containers

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from arms import Way
 
 from wattdock.analysis.performance import quantiles, tpot_s
-from wattdock.config.experiment import RANDOM_WEIGHTS
-from wattdock.config.workload import PromptSpec, WorkloadSpec
+from wattdock.config import ModelSpec, PromptSpec, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
 from wattdock.inputs import load_prompts
 from wattdock.inputs.shapes import resolve_shape
@@ -202,7 +201,7 @@ def live_engine(
         gpu_uuids=() if gpu is None else (gpu.uuid,),
         model_path=model.path,
     )
-    low, high = RANDOM_WEIGHTS
+    low, high = ModelSpec.RANDOM_WEIGHTS
     request = pb.LoadRequest(
         model_path=str(model.path),
         dtype=size.dtype,

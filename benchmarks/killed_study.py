@@ -33,7 +33,7 @@ from kept_passes import (
     unheld,
 )
 
-from wattdock.config.load import load_study
+from wattdock.config import load_study
 from wattdock.errors import ConfigError, WattdockError
 
 if TYPE_CHECKING:

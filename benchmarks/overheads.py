@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.config.workload import PromptSpec, WorkloadSpec
+from wattdock.config import PromptSpec, WorkloadSpec
 from wattdock.inputs import load_prompts
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec

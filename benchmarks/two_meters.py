@@ -20,7 +20,7 @@ import yaml
 
 from wattdock import __version__
 from wattdock.analysis.joules import SpanJoules
-from wattdock.config.load import load_study
+from wattdock.config import load_study
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.execution.loop import Run
 from wattdock.execution.progress import progress_for

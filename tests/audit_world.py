@@ -19,7 +19,7 @@ from wattdock.analysis.analyse import analyse
 from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import NS_PER_S, ClockCheck
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.inputs import ModelFolder

@@ -10,7 +10,7 @@ import pytest
 from contract.runner_process import FAKE_FOLDER, Runner, load_request, running, workload
 from contract.subjects import write_config
 
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.errors import RunnerError
 from wattdock.execution.failures import MEMORY, cause_of
 from wattdock.execution.interrupts import Interrupts

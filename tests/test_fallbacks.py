@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER
 from wattdock.execution.fallbacks import Circumstances, ladder
 

@@ -12,7 +12,7 @@ from merge_samples import measured, request, stepped_power, timeline
 
 from wattdock.analysis.steadiness import AtRest, above_band, at_rest
 from wattdock.clock import NS_PER_S, ClockCheck, now_ns
-from wattdock.config.experiment import ExperimentConfig, IdleSpec
+from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.passes import Collected, Session, measure, rest

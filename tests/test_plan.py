@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.config.expand import Study
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig, Study
 from wattdock.execution.schedule import load_groups, schedule
 
 

@@ -20,7 +20,7 @@ AT_THE_ROOT = 5
 DOOR = 10
 WIDER_DOORS = {
     "analysis": 73,
-    "config": 20,
+    "config": 12,
     "execution": 13,
     "host": 11,
     "inputs": 11,

@@ -14,7 +14,7 @@ from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.procedure import halves_ns, procedure
 from wattdock.analysis.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
 from wattdock.clock import NS_PER_S
-from wattdock.config.experiment import IdleSpec, WarmUpSpec
+from wattdock.config import IdleSpec, WarmUpSpec
 from wattdock.metering.curve import span_energy
 from wattdock.metering.timeline import MeterEvent, Series, Span
 from wattdock.records.restart import RestartRecord, TokenSeries, WarmUpSample

@@ -9,7 +9,7 @@ from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.analyse import bare_result
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
 from wattdock.records import TIMELINE, timeline_schema
 from wattdock.records.restart import RestartRecord

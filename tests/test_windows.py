@@ -12,7 +12,7 @@ from report_rows import row
 
 from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
-from wattdock.config.workload import WorkloadSpec
+from wattdock.config import WorkloadSpec
 from wattdock.inputs import PromptSet
 from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, TokenSeries
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.config.experiment import ContainerSpec
+from wattdock.config import ContainerSpec
 from wattdock.errors import PreflightError
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import Containers, find_containers

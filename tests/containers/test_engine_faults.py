@@ -18,7 +18,7 @@ from containers.engines import engine_address
 from fake_nvml import FakeGpu
 from unprivileged import give_to_user, popen_as_user, user_home
 
-from wattdock.config.experiment import ContainerSpec
+from wattdock.config import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import Containers, connect, find_containers
 from wattdock.launch.protocol import LaunchSpec

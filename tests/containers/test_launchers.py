@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.config.experiment import ContainerSpec
+from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, reap

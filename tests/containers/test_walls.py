@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LAUNCH = """
 import os, sys, time
 from pathlib import Path
-from wattdock.config.experiment import ContainerSpec
+from wattdock.config import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import find_containers
 from wattdock.launch.protocol import LaunchSpec

@@ -18,7 +18,7 @@ import pytest
 from contract.runner_process import collect, generate_requests, ids_prompt, load_request, refusal, workload
 from contract.subjects import TINY_LLAMA
 
-from wattdock.config.sections.base import section_class
+from wattdock.config.sections import section_class
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 
 REPO = Path(__file__).resolve().parents[2]
 

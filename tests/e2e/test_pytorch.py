@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from wattdock.config.experiment import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.inputs import resolve_model
 
 REPO = Path(__file__).resolve().parents[2]
@@ -61,5 +61,5 @@ def test_real_text_with_the_token_counts_that_the_tokenizer_gives(embedded_home:
 def embedded_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the embedded model, fetched and converted once."""
     home = tmp_path_factory.mktemp("home")
-    resolve_model(ModelSpec(id=EMBEDDED_MODEL), home=home, progress=print)
+    resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print)
     return home

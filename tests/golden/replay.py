@@ -25,7 +25,7 @@ from wattdock.analysis.result_schema import ExperimentResult, Fallback, StudyFac
 from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, Link, Machine
 from wattdock.inputs import ModelFolder

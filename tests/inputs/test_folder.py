@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from inputs import tiny
 
-from wattdock.config import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.inputs import check_model, resolve_model
 from wattdock.inputs.model_folder import sampled_revision
@@ -99,7 +99,7 @@ def test_both_ends_of_a_large_weight_file_count(tmp_path: Path) -> None:
     assert len({sampled_revision(tiny.write(tmp_path / str(i), files)) for i, files in enumerate(made)}) == len(ends)
 
 
-@pytest.mark.parametrize("given", [{"id": EMBEDDED_MODEL}, {"shape": "tiny-llama"}, {"path": "/x"}])
+@pytest.mark.parametrize("given", [{"id": ModelSpec.EMBEDDED}, {"shape": "tiny-llama"}, {"path": "/x"}])
 def test_a_revision_of_what_has_none_is_refused(given: dict[str, str]) -> None:
     """Ignoring it would pretend that something was pinned."""
     with pytest.raises(ConfigError, match="only a hub model has revisions"):

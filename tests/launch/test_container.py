@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wattdock.config.experiment import ContainerSpec
+from wattdock.config import ContainerSpec
 from wattdock.launch.container import Bind, User, create_arguments
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.protocol import LaunchSpec

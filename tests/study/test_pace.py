@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wattdock.clock import NS_PER_S
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig
 from wattdock.execution.eta import Cost, Work, cost_of, duration, words
 from wattdock.metering.timeline import Span
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock.config.expand import Study
-from wattdock.config.experiment import ExperimentConfig
+from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.resume import open_study
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config import NOT_IDENTITY
+from wattdock.config import ExperimentConfig
 from wattdock.text import dotted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ SPELLED = {
 
 def settings(result: ExperimentResult) -> dict[str, str]:
     """Return every setting that makes the experiment what it is, by its dotted name."""
-    written = {name: value for name, value in result.config.items() if name not in NOT_IDENTITY}
+    written = {name: value for name, value in result.config.items() if name not in ExperimentConfig.NOT_IDENTITY}
     return {name: str(value) for name, value in dotted(written) if value is not None}
 
 

@@ -60,11 +60,11 @@ def estimate(
 
 
 def _engine(backend: str) -> "EngineMemory":
-    from wattdock.config import section_class
+    from wattdock.config import ExperimentConfig
     from wattdock.launch import find_runner
 
     find_runner(backend)
-    if (engine := section_class(backend)().memory()) is None:
+    if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
         raise ConfigError(f"--backend {backend} does not tell how it uses memory; take pytorch, vllm or tensorrt")
     return engine
 

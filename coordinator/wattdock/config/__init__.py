@@ -1,34 +1,22 @@
-"""config."""
+"""What a person writes, in YAML and flags, checked: experiments, and studies that sweep them.
 
-from wattdock.config.expand import InvalidPoint, Study, without_duplicates
-from wattdock.config.experiment import (
-    EMBEDDED_MODEL,
-    NOT_IDENTITY,
-    RANDOM_WEIGHTS,
-    ContainerSpec,
-    ExperimentConfig,
-    GpuCount,
-    IdleSpec,
-    ModelSpec,
-    WarmUpSpec,
-)
-from wattdock.config.lines import read_yaml
+In: a file and command-line flags. Out: a `Study` of `ExperimentConfig`s, each with its backend's section, which says
+how the engine is split (`Split`) and uses memory (`EngineMemory`); or a `ConfigError` with file, line, nearest name.
+Must not know: this machine, models' files, runners.
+"""
+
+from wattdock.config.expand import Study
+from wattdock.config.experiment import ContainerSpec, ExperimentConfig, IdleSpec, ModelSpec, WarmUpSpec
 from wattdock.config.load import load_study
-from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.schema import study_schema
-from wattdock.config.sections.base import section_class
+from wattdock.config.sections import EngineMemory, Split
 from wattdock.config.workload import PromptSpec, WorkloadSpec
+from wattdock.config.yaml_lines import read_yaml
 
 __all__ = [
-    "EMBEDDED_MODEL",
-    "NOT_IDENTITY",
-    "RANDOM_WEIGHTS",
     "ContainerSpec",
     "EngineMemory",
     "ExperimentConfig",
-    "GpuCount",
     "IdleSpec",
-    "InvalidPoint",
     "ModelSpec",
     "PromptSpec",
     "Split",
@@ -37,7 +25,4 @@ __all__ = [
     "WorkloadSpec",
     "load_study",
     "read_yaml",
-    "section_class",
-    "study_schema",
-    "without_duplicates",
 ]

@@ -11,18 +11,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattdock.config.experiment import ExperimentConfig
-from wattdock.config.layers import Settings, laid_over, nested
-from wattdock.config.sweep import SweepError, points
+from wattdock.config.experiment import ExperimentConfig, model_mapping
+from wattdock.config.study import Settings, SweepError, points
+from wattdock.config.workload import prompts_mapping
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wattdock.config.study import StudyFile
-    from wattdock.config.sweep import Point
+    from wattdock.config.study import Point, StudyFile
 
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
+MODEL_NAMES = {"id", "path", "shape"}
 NAME_CHARACTERS = 40
 # So many points that are all wrong are wrong in the same way.
 MANY = 200
@@ -129,6 +129,38 @@ def without_duplicates(
         if first is not one:
             lines.append(f"duplicate: {one.label!r} is the same experiment as {first.label!r} and is measured once")
     return tuple(kept.values()), tuple(lines)
+
+
+def laid_over(under: Settings, over: Settings) -> Settings:
+    """Return `under` with `over` laid over it, mappings key by key; short forms are written out first.
+
+    A model that is named anew replaces the other whole: the revision of one means nothing to the other.
+    """
+    under, over = _written_out(under), _written_out(over)
+    merged = dict(under)
+    for key, value in over.items():
+        below = under.get(key)
+        if not (isinstance(below, dict) and isinstance(value, dict)) or (
+            key == "model" and not MODEL_NAMES.isdisjoint(value)
+        ):
+            merged[key] = value
+        else:
+            merged[key] = laid_over(below, value)
+    return merged
+
+
+def nested(name: str, value: Any) -> Settings:
+    """Return {"a": {"b": value}} for "a.b"."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    settings: Settings = value
+    return settings
+
+
+def _written_out(data: Settings) -> Settings:
+    """Return `data` with the strings that stand for mappings replaced by these."""
+    forms = {"model": model_mapping, "prompts": prompts_mapping}
+    return data | {key: form(data[key]) for key, form in forms.items() if key in data}
 
 
 def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], list[str]]:

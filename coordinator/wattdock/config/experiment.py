@@ -9,7 +9,7 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -19,15 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from wattdock.config.sections.base import BackendSection, section_class
-from wattdock.config.workload import PromptSpec, WorkloadSpec
-from wattdock.config.written import Positive, Seconds, Written
+from wattdock.config.sections import BackendSection, section_class
+from wattdock.config.workload import Positive, PromptSpec, Seconds, WorkloadSpec, Written
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
-# Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
-RANDOM_WEIGHTS = (-1e-3, 1e-3)
-# Say where, under which label or with how much patience something runs, not what is measured.
-NOT_IDENTITY = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
 
 
 def model_mapping(value: Any) -> Any:
@@ -45,6 +40,10 @@ class ModelSpec(Written):
     A plain string stands for an id, for a folder where it starts with `/`, `./`, `../` or `~`, and for a shape where
     it starts with `shape:`.
     """
+
+    EMBEDDED: ClassVar = EMBEDDED_MODEL
+    # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
+    RANDOM_WEIGHTS: ClassVar = (-1e-3, 1e-3)
 
     id: str | None = None
     path: Path | None = None
@@ -145,6 +144,9 @@ class GpuCount(Written):
     count: Positive
     min_free_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
+    def __str__(self) -> str:
+        return str(self.model_dump(exclude_none=True)).replace("'", "")
+
 
 class TimeoutsSpec(Written):
     """How long each stage may take; a runner past its limit is killed.
@@ -211,6 +213,9 @@ class ExperimentConfig(Written):
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
+
+    # Say where, under which label or with how much patience something runs, not what is measured.
+    NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
 
     name: str = ""
     backend: str = "pytorch"
@@ -285,6 +290,11 @@ class ExperimentConfig(Written):
         return self.gpus.count if isinstance(self.gpus, GpuCount) else self.section.gpus_needed()
 
     @property
+    def min_free_bytes(self) -> float:
+        """Free VRAM that each GPU must have at least."""
+        return (self.gpus.min_free_gb or 0) * 1e9 if isinstance(self.gpus, GpuCount) else 0.0
+
+    @property
     def prompts(self) -> PromptSpec:
         """The workload's prompts with their source decided."""
         spec = self.workload.prompts
@@ -299,7 +309,7 @@ class ExperimentConfig(Written):
     @cached_property
     def experiment_id(self) -> str:
         """Hash of the canonical config: equal settings, equal id; 64 hexadecimal digits."""
-        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in NOT_IDENTITY}
+        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in self.NOT_IDENTITY}
         return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from wattdock.config.expand import Study, expand
+from wattdock.config.expand import Study, expand, laid_over, nested
 from wattdock.config.experiment import ExperimentConfig
-from wattdock.config.layers import Settings, laid_over, nested
-from wattdock.config.lines import Location, read_yaml
-from wattdock.config.sections.base import section_class
-from wattdock.config.study import StudyFile, is_study
-from wattdock.config.sweep import SweepError
+from wattdock.config.sections import section_class
+from wattdock.config.study import Settings, StudyFile, SweepError, is_study
+from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:

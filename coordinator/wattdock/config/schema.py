@@ -73,7 +73,7 @@ def _ref(kind: Any, definitions: Schema) -> Schema:
 
 
 def _section_names() -> list[str]:
-    return sorted(one.name for one in pkgutil.iter_modules(sections.__path__) if one.name != "base")
+    return sorted(module.name for module in pkgutil.iter_modules(sections.__path__))
 
 
 if __name__ == "__main__":

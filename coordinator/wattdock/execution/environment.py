@@ -7,7 +7,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from wattdock import __version__
-from wattdock.config import RANDOM_WEIGHTS
+from wattdock.config import ModelSpec
 from wattdock.records import (
     ContainerFacts,
     EnvironmentSnapshot,
@@ -90,7 +90,7 @@ def _topology(plan: ExecutionPlan) -> Topology | None:
 
 def _model_facts(plan: ExecutionPlan, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:
     spec = plan.config.model
-    low, high = RANDOM_WEIGHTS
+    low, high = ModelSpec.RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
     return ModelFacts(
         kind=model.kind if model else "unknown",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config import NOT_IDENTITY
+from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.journal import read_journal
 from wattdock.execution.study_folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder, named_like
@@ -107,7 +107,10 @@ def _label(config: dict[str, Any]) -> str:
 
 
 def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
-    parts = ({key: one for key, one in config.items() if key not in NOT_IDENTITY} for config in (before, now))
+    parts = (
+        {key: one for key, one in config.items() if key not in ExperimentConfig.NOT_IDENTITY}
+        for config in (before, now)
+    )
     old, new = map(_leaves, parts)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)

@@ -6,7 +6,6 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.config import GpuCount
 from wattdock.errors import PreflightError
 from wattdock.text import pluralize
 
@@ -52,7 +51,7 @@ def choose_gpus(
     """
     if config.accelerator == "cpu":
         if config.gpus != "auto":
-            raise PreflightError(f"accelerator: cpu and gpus: {_asked(config)} contradict each other; drop one")
+            raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other; drop one")
         return ()
     host = _Host(found, visible, leases or {}, weight_bytes)
     ours = _visible(found.gpus, visible)
@@ -85,8 +84,7 @@ def _why_not(config: ExperimentConfig, host: _Host, gpu: Gpu) -> str | None:
 
 def _bytes_needed(config: ExperimentConfig, weight_bytes: int | None) -> float:
     """Least VRAM per GPU: its share of the weights, and what was asked for."""
-    asked = (config.gpus.min_free_gb or 0) * 1e9 if isinstance(config.gpus, GpuCount) else 0.0
-    return max(asked, (weight_bytes or 0) * config.section.replicas / config.gpus_asked)
+    return max(config.min_free_bytes, (weight_bytes or 0) * config.section.replicas / config.gpus_asked)
 
 
 def _require_free(config: ExperimentConfig, host: _Host, named: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -179,10 +177,3 @@ def _each_once(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     if len({gpu.uuid for gpu in gpus}) < len(gpus):
         raise PreflightError(f"gpus: {[gpu.index for gpu in gpus]} names a GPU twice; name each once")
     return gpus
-
-
-def _asked(config: ExperimentConfig) -> str:
-    if not isinstance(config.gpus, GpuCount):
-        return str(config.gpus)
-    written = ", ".join(f"{name}: {value}" for name, value in config.gpus.model_dump(exclude_none=True).items())
-    return f"{{{written}}}"

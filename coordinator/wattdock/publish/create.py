@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.analysis import BOUNDARY_STATEMENT
-from wattdock.config import NOT_IDENTITY, PromptSpec
+from wattdock.config import ExperimentConfig, PromptSpec
 from wattdock.errors import ConfigError, StoreError
 from wattdock.execution import JOURNAL, STUDIES
 from wattdock.launch.images import lock_path
@@ -253,7 +253,9 @@ def _describe(rows: Sequence[Row], name: str, gathered: _Gathered, options: Bund
     experiments: dict[str, dict[str, Any]] = {}
     for row in rows:
         settings = _settings(row.result, gathered.prompts, _lock_digest(gathered))
-        identity = json.dumps({key: settings[key] for key in settings if key not in NOT_IDENTITY}, sort_keys=True)
+        identity = json.dumps(
+            {key: settings[key] for key in settings if key not in ExperimentConfig.NOT_IDENTITY}, sort_keys=True
+        )
         experiments.setdefault(identity, settings)
         positions[row.folder.resolve().name] = [*experiments].index(identity)
     title = options.title or name

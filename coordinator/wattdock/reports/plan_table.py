@@ -12,7 +12,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wattdock.config import ExperimentConfig, InvalidPoint, Study
+    from wattdock.config import ExperimentConfig, Study
     from wattdock.errors import WattdockError
     from wattdock.execution import Cost
 
@@ -41,7 +41,7 @@ def print_plan(study: Study, checked: Sequence[ExecutionPlan | WattdockError], c
     out.print(Sheet(COLUMNS, rows))
     if len(numbered) > SHOWN:
         out.print(f"… and {len(numbered) - SHOWN} more; --json prints all", style="dim")
-    for line in (*_troubles(study.invalid, study.experiments, checked), *_unchecked(study.experiments)):
+    for line in (*_troubles(study, checked), *_unchecked(study.experiments)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     passes = sum(sum(work.passes_left) for work in works)
     out.print(
@@ -92,13 +92,9 @@ def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
             yield f"not checked: {', '.join(own)}; only {backend}'s runner knows what its engine takes"
 
 
-def _troubles(
-    invalid: Iterable[InvalidPoint],
-    experiments: Sequence[ExperimentConfig],
-    checked: Sequence[ExecutionPlan | WattdockError],
-) -> Iterable[str]:
-    for point in invalid:
+def _troubles(study: Study, checked: Sequence[ExecutionPlan | WattdockError]) -> Iterable[str]:
+    for point in study.invalid:
         yield f"invalid: {point.name}: {point.reason}"
-    for config, one in zip(experiments, checked, strict=True):
-        if not isinstance(one, ExecutionPlan):
-            yield f"cannot run here: {config.label}: {one}"
+    for config, found in zip(study.experiments, checked, strict=True):
+        if not isinstance(found, ExecutionPlan):
+            yield f"cannot run here: {config.label}: {found}"

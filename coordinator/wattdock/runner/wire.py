@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.clock import ClockIdentity
-from wattdock.config import RANDOM_WEIGHTS
+from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
 from wattdock.metering import Span
 from wattdock.records import (
@@ -56,7 +56,7 @@ def load_request(
     config: ExperimentConfig, *, model_path: Path, random_weights: bool, gpu_uuids: Sequence[str]
 ) -> pb.LoadRequest:
     """Return what the runner is asked to load."""
-    low, high = RANDOM_WEIGHTS
+    low, high = ModelSpec.RANDOM_WEIGHTS
     seed = config.model.weights_seed
     return pb.LoadRequest(
         model_path=str(model_path),

@@ -12,7 +12,7 @@ from contract.runner_process import VLLM_FOLDER
 from facts.vllm_source import key, used
 from packaging.specifiers import SpecifierSet
 
-from wattdock.config.sections.base import ReplicableSection
+from wattdock.config.sections import ReplicableSection
 from wattdock.config.sections.vllm import Section
 
 FACTS = json.loads((Path(__file__).parents[2] / "facts/vllm.json").read_text(encoding="utf-8"))

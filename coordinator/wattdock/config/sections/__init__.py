@@ -1,1 +1,257 @@
-"""One file per backend that has settings of its own; the file's name is the backend's."""
+"""What a backend's section can answer: how its engine is split over GPUs, and how it uses their memory. Pure.
+
+A backend without a file of its own here uses `BackendSection` as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from wattdock.config.workload import Positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wattdock.config.workload import WorkloadSpec
+
+# Ways to spread a model, of which each is a curve of its own.
+SplitKind = Literal["one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How one model is spread over GPUs.
+
+    Attributes:
+        tensor: GPUs that each layer is split over.
+        pipeline: Groups of GPUs that the layers are spread over, whether they work at once or in turn.
+        replicas: Whole models beside each other, each split as above.
+        by_device_map: The layers are spread by accelerate, and the GPUs work in turn.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    replicas: int = 1
+    by_device_map: bool = False
+
+    @classmethod
+    def of(cls, parallelism: Mapping[str, Any]) -> Split:
+        """Return the split that a runner says is in effect."""
+        tensor, pipeline, replicas = (
+            int(parallelism.get(f"{kind}_parallel_size") or 1) for kind in ("tensor", "pipeline", "data")
+        )
+        if parallelism.get("kind") == "device_map":
+            return cls(pipeline=max(1, len(parallelism.get("devices") or {})), by_device_map=True)
+        return cls(tensor, pipeline, replicas)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it takes."""
+        return self.tensor * self.pipeline * self.replicas
+
+    @property
+    def kind(self) -> SplitKind:
+        """Which way the model is spread."""
+        if self.replicas > 1:
+            return "data" if self.tensor == self.pipeline == 1 else "data × split"
+        if self.pipeline > 1 and self.tensor > 1:
+            return "tensor × pipeline"
+        if self.pipeline > 1:
+            return "device_map" if self.by_device_map else "pipeline"
+        return "tensor" if self.tensor > 1 else "one GPU"
+
+    @property
+    def label(self) -> str:
+        """The split as the field writes it: "TP=2 PP=2"."""
+        sizes = {"DP": self.replicas, "TP": self.tensor, "layers over" if self.by_device_map else "PP": self.pipeline}
+        return " ".join(f"{kind}={size}" for kind, size in sizes.items() if size > 1) or "one GPU"
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """How an engine uses a GPU's memory, as far as its settings tell; what they leave open is assumed.
+
+    Attributes:
+        share: Of each GPU's memory, what the engine may take.
+        step_tokens: Most tokens that one step computes; None: all prompts of a batch at once.
+        logits_rows: Most requests whose logits are computed together; None: the batch.
+        kv_cache_bytes: Size of the cache on each GPU where it was set; None fills or grows.
+        kv_dtype: Of keys and values; "auto" is the model's own.
+        repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
+        queues: Whether requests that the cache has no room for may wait, rather than fail.
+        estimable: False where settings move weights or caches off the GPU, or quantise while loading.
+    """
+
+    share: float = 1.0
+    step_tokens: int | None = None
+    logits_rows: int | None = None
+    kv_cache_bytes: int | None = None
+    kv_dtype: str = "auto"
+    repeats_kv_heads: bool = False
+    queues: bool = False
+    estimable: bool = True
+
+
+# Ways to split one model over GPUs, as the sections call them.
+SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_plan", "device_map")
+
+
+class BackendSection(BaseModel):
+    """Engine arguments of one backend.
+
+    Names that the section does not declare are passed through: the runner holds them against its engine and refuses
+    an unknown one with the nearest valid name.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
+
+    # The kinds of arrival that the backend's runner offers; None where only that knows.
+    arrivals: ClassVar[tuple[str, ...] | None] = None
+
+    dtype: str = "auto"
+
+    def gpus_needed(self) -> int:
+        """Return how many GPUs this section's parallelism takes, where a GPU is used at all."""
+        return self.gpus_per_model() * self.replicas
+
+    def gpus_per_model(self) -> int:
+        """Return how many GPUs hold one copy of the model."""
+        return 1
+
+    @property
+    def replicas(self) -> int:
+        """Equal engines that serve the workload together."""
+        return 1
+
+    @property
+    def work_factor(self) -> int:
+        """What `workload` is multiplied by: the number of replicas under weak scaling, else 1."""
+        return 1
+
+    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:  # noqa: ARG002
+        """Return the settings of every other way to split the model over so many GPUs."""
+        return ()
+
+    def as_replicas(self, gpus: int) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
+        return None
+
+    def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:  # noqa: ARG002
+        """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
+        return {"dtype": "bfloat16"} if dtype == "float32" else {}
+
+    def require_drawable(self) -> None:
+        """Accept settings under which the runner can draw a model's weights at random.
+
+        Raises:
+            ConfigError: Holds the setting, and what to do without it.
+        """
+
+    def require_servable(self, workload: WorkloadSpec) -> None:
+        """Accept what a workload asks of the parallelism.
+
+        Raises:
+            ValueError: Holds both values.
+        """
+
+    @property
+    def passed_through(self) -> tuple[str, ...]:
+        """Names of what is set and not declared here; only the engine can tell whether it knows them."""
+        return tuple(self.model_extra or ())
+
+    def split(self, gpus: int) -> Split:  # noqa: ARG002
+        """Return how these settings spread a model over a number of GPUs."""
+        return Split()
+
+    def memory(self) -> EngineMemory | None:
+        """Return how these settings have the engine use a GPU's memory; None where the section does not tell."""
+        return None
+
+    @property
+    def moves_memory(self) -> bool:
+        """Whether settings keep weights or caches elsewhere, or quantise while loading; they are passed through."""
+        given = self.model_extra or {}
+        return bool(getattr(self, "quantization", None)) or any("offload" in name for name in given)
+
+    def engine_args(self) -> dict[str, Any]:
+        """Return what the runner's engine is given, apart from `dtype`; what is as by default is its own to decide."""
+        return self.model_dump(exclude={"dtype"}, exclude_unset=True, exclude_defaults=True)
+
+
+class ReplicableSection(BackendSection):
+    """A section of a backend whose engine the runner can hold several of.
+
+    Attributes:
+        data_parallel_size: Independent engines, each with the whole model on a GPU of its own, that take requests from
+            one queue.
+        data_parallel_scaling: What `workload` says of them. "strong": the whole, so `batch_size` is shared out among
+            them; "weak": each one's share, so `batch_size`, `min_requests`, `prompts.count` and `rate_per_s` count for
+            each of them.
+    """
+
+    data_parallel_size: Positive = 1
+    data_parallel_scaling: Literal["strong", "weak"] = "strong"
+
+    @model_validator(mode="after")
+    def _one_way_to_split(self) -> Self:
+        splits = [f"{name}: {value}" for name in SPLITS if (value := getattr(self, name, None)) not in (None, 1)]
+        if self.data_parallel_size > 1 and splits:
+            raise ValueError(
+                f"data_parallel_size: {self.data_parallel_size} gives each engine one GPU and {splits[0]} splits the "
+                "model over several; choose one of the two"
+            )
+        return self
+
+    def unsplit(self) -> dict[str, Any]:
+        """Return the settings of a model that is not split."""
+        return {}
+
+    def as_replicas(self, gpus: int) -> dict[str, Any] | None:
+        """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
+        return {**self.unsplit(), "data_parallel_size": gpus} if gpus > 1 and self.replicas == 1 else None
+
+    @property
+    def replicas(self) -> int:
+        """Equal engines that serve the workload together."""
+        return self.data_parallel_size
+
+    @property
+    def work_factor(self) -> int:
+        """What `workload` is multiplied by: the number of replicas under weak scaling, else 1."""
+        return self.data_parallel_size if self.data_parallel_scaling == "weak" else 1
+
+    def require_servable(self, workload: WorkloadSpec) -> None:
+        """Accept requests in flight that can be shared out equally.
+
+        Raises:
+            ValueError: Holds both values.
+        """
+        in_flight = workload.batch_size * self.work_factor
+        if in_flight % self.replicas or (workload.arrival == "single" and self.replicas > 1):
+            raise ValueError(
+                f"batch_size: {workload.batch_size} with arrival: {workload.arrival} cannot be shared out among "
+                f"data_parallel_size: {self.replicas} engines equally; take a multiple, or data_parallel_scaling: weak"
+            )
+
+    def engine_args(self) -> dict[str, Any]:
+        """Return what the runner's engine is given, apart from `dtype`."""
+        return self.model_dump(exclude={"dtype", "data_parallel_scaling"}, exclude_unset=True, exclude_defaults=True)
+
+
+def factor_pairs(count: int) -> tuple[tuple[int, int], ...]:
+    """Return every pair of whole numbers whose product is `count`, the first one falling."""
+    return tuple((first, count // first) for first in range(count, 0, -1) if count % first == 0)
+
+
+def section_class(backend: str) -> type[BackendSection]:
+    """Return the section that `backend` declares, or the one that passes everything through."""
+    name = f"wattdock.config.sections.{backend}"
+    if not backend.isidentifier() or importlib.util.find_spec(name) is None:
+        return BackendSection
+    declared: type[BackendSection] = importlib.import_module(name).Section
+    return declared

@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import ReplicableSection
-from wattdock.config.written import Positive
+from wattdock.config.sections import EngineMemory, ReplicableSection, Split
+from wattdock.config.workload import Positive
 
 
 class Section(ReplicableSection):

@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from wattdock.config.placement import EngineMemory, Split
-from wattdock.config.sections.base import BackendSection, factor_pairs
-from wattdock.config.written import Positive
+from wattdock.config.sections import BackendSection, EngineMemory, Split, factor_pairs
+from wattdock.config.workload import Positive
 
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.constructor import ConstructorError
 
 from wattdock.errors import ConfigError
 
@@ -26,7 +25,6 @@ MAX_NODES = 50_000
 MERGE = "tag:yaml.org,2002:merge"
 
 Location = tuple[str | int, ...]
-Pairs = list[tuple[yaml.Node, yaml.Node]]
 # Ten times as fast where PyYAML was built with libyaml, as its wheels are.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -78,30 +76,6 @@ def _yaml_message(path: Path, text: str, error: Exception) -> str:
     return f"{path}{line}: {problem}; fix the YAML"
 
 
-def _pairs(node: yaml.MappingNode, known: dict[int, Pairs]) -> Pairs:
-    """Return a mapping's keys and values, those of `<<:` first; its own win over these, and earlier ones over later.
-
-    Each node is looked at once: PyYAML's own way copies, so that merges of merges become gigabytes.
-    """
-    if id(node) in known:
-        return known[id(node)]
-    known[id(node)] = []
-    inherited: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-    own: Pairs = []
-    for key_node, value_node in node.value:
-        if key_node.tag != MERGE:
-            own.append((key_node, value_node))
-            continue
-        for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-            if not isinstance(source, yaml.MappingNode):
-                raise ConstructorError(problem="`<<:` takes mappings", problem_mark=source.start_mark)
-            for pair in _pairs(source, known):
-                inherited.setdefault(str(pair[0].value), pair)
-    names = {str(key_node.value) for key_node, _ in own}
-    known[id(node)] = [*(pair for name, pair in inherited.items() if name not in names), *own]
-    return known[id(node)]
-
-
 def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
     value = loader.construct_object(node)
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -120,9 +94,11 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
     if not isinstance(node, yaml.MappingNode):
         return _scalar(loader, node, path)
     mapping: dict[Any, Any] = {}
-    for key_node, value_node in _pairs(node, {}):
-        key = loader.construct_object(key_node)
+    for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
+        if key_node.tag == MERGE:
+            raise ConfigError(f"{path}:{line}: `<<:` is not known here; put what experiments share under `defaults:`")
+        key = loader.construct_object(key_node)
         if not isinstance(key, str):
             raise ConfigError(f"{path}:{line}: the key {key!r} is not a word; quote it")
         if key in mapping:

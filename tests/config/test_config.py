@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from wattdock.config.experiment import ExperimentConfig
-from wattdock.config.load import load_study
+from wattdock.config import ExperimentConfig, load_study
 from wattdock.errors import ConfigError
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
@@ -235,12 +234,11 @@ def test_hostile_yaml_is_answered_in_one_line_and_a_few_seconds(tmp_path: Path, 
     assert len(str(caught.value)) < 500
 
 
-def test_what_is_merged_is_overridden_by_what_stands_beside_it(tmp_path: Path) -> None:
-    """As YAML has it, with `<<:`; a key that is written twice is still a mistake."""
-    text = "defaults:\n  workload: &w {batch_size: 1, seed: 3}\nexperiments:\n- workload: {<<: *w, batch_size: 2}\n"
-    (tmp_path / "x.yaml").write_text(text)
-    [config] = load_study(tmp_path / "x.yaml", {}).experiments
-    assert (config.workload.batch_size, config.workload.seed) == (2, 3)
+def test_a_merge_key_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
+    """A study has `defaults:` for what its experiments share."""
+    (tmp_path / "x.yaml").write_text("workload:\n  <<: {batch_size: 1}\n")
+    with pytest.raises(ConfigError, match=r"x\.yaml:2: `<<:` is not known here; put .* under `defaults:`"):
+        load_study(tmp_path / "x.yaml", {})
 
 
 def test_a_section_passes_names_it_does_not_know_to_the_engine() -> None:

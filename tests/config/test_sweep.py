@@ -12,15 +12,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.config.load import load_study
+from wattdock.config import load_study
 from wattdock.config.schema import study_schema
-from wattdock.config.sweep import SweepError, points, values
+from wattdock.config.study import SweepError, points, values
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config.expand import Study
+    from wattdock.config import Study
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
 
 
