@@ -45,8 +45,18 @@ def report_bare(
         span_ns: Start and end of the pass.
         ids: The new token ids of each prompt, where they were kept.
     """
+    from wattdock_runner.recorder import RequestRecord
+
     start_ns, end_ns = span_ns
-    for index, (prompt, tokens) in enumerate(zip(prompts, counts, strict=True)):
-        recorder.submitted(index, prompt_tokens=len(prompt.content), cached_prompt_tokens=0, at_ns=start_ns)
-        recorder.emitted(index, tokens, end_ns)
-        recorder.finished(index, "length", output_ids=ids[index] if ids else None)
+    recorder.requests = [
+        RequestRecord(
+            index,
+            start_ns,
+            len(prompt.content),
+            cached_prompt_tokens=0,
+            steps=[(end_ns, tokens)],
+            output_ids=list(ids[index]) if ids else [],
+            finish_reason="length",
+        )
+        for index, (prompt, tokens) in enumerate(zip(prompts, counts, strict=True))
+    ]

@@ -6,17 +6,19 @@ This file imports no engine, so that the runner can say what it is at once; the 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Finding
 from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import InvalidRequest, WrongState
+from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_pytorch_load import PyTorchModel
+    from wattdock_pytorch_engine import PyTorchEngine
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
@@ -42,7 +44,7 @@ class PyTorchBackend:
     can_replicate = True
 
     def __init__(self) -> None:
-        self._model: PyTorchModel | None = None
+        self._engine: PyTorchEngine | None = None
 
     def ranks(self, order: LoadOrder) -> int:
         """Return how many ranks `tp_plan: auto` splits the model over: `tp_size`, else one for each GPU."""
@@ -65,18 +67,18 @@ class PyTorchBackend:
         """
         start_ns = now_ns()
         report("importing torch and transformers", None)
-        from wattdock_pytorch_load import load_model
+        from wattdock_pytorch_load import load_engine
 
-        self._model, loaded = load_model(order, report, start_ns)
+        self._engine, loaded = load_engine(order, report, start_ns)
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run static batches of `in_flight` requests until the pass's minima are met."""
-        if self._model is None:
-            raise WrongState("no model is loaded")
-        from wattdock_pytorch_pass import run_pass
+        if self._engine and self._engine.ranks > 1:
+            from wattdock_pytorch_ranks import RankTickets
 
-        run_pass(self._model, workload, prompts, recorder)
+            workload = replace(workload, tickets=RankTickets(self._engine.devices[0]))
+        serve(self._engine, workload, prompts, recorder)
 
     def diagnose(self) -> Sequence[Finding]:
         """Say whether torch can be imported, and how many GPUs it counts (without opening a context)."""
@@ -88,8 +90,8 @@ class PyTorchBackend:
 
     def unload(self) -> None:
         """Drop the model and give its memory back to the device."""
-        self._model = None
+        self._engine = None
         # A runner that never loaded must not import torch only to stop.
         if "wattdock_pytorch_load" in sys.modules:
-            sys.modules["wattdock_pytorch_load"].free_memory()
+            sys.modules["wattdock_pytorch_weights"].free_memory()
             sys.modules["wattdock_pytorch_ranks"].leave()

@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-import gc
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
+from wattdock_pytorch_engine import PyTorchEngine
 from wattdock_pytorch_ranks import distributed_config, exchange_named, join, require_split, require_splittable
-from wattdock_pytorch_weights import Placement, balanced_placement, draw_model, empty_model
+from wattdock_pytorch_weights import (
+    Placement,
+    balanced_placement,
+    draw_model,
+    empty_model,
+    freeing_memory,
+    leave_out_of_collections,
+)
 
 from wattdock_runner.backend import LoadedModel
-from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
+from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.clock import Span, now_ns
-from wattdock_runner.errors import InvalidRequest, OutOfMemory
-from wattdock_runner.gpus import driver_version, require_gpus, torch_gpus
+from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wattdock_runner.backend import Gpu, LoadOrder
 
-T = TypeVar("T")
-
 DEFAULT_CPU_THREADS = torch.get_num_threads()
 
 
-@dataclass(frozen=True)
-class PyTorchModel:
-    """A loaded model and what a pass needs to know of it.
-
-    Attributes:
-        devices: Those that hold parameters; the first takes the inputs.
-        eos_ids: Ids that end a sequence, by the checkpoint's own word.
-        pad_id: Fills up shorter prompts, always masked.
-        ranks: How many processes hold the model together.
-    """
-
-    model: Any
-    tokenizer: Any
-    devices: tuple[torch.device, ...]
-    eos_ids: tuple[int, ...]
-    pad_id: int
-    ranks: int = 1
-
-
-def load_model(
+def load_engine(
     order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
-) -> tuple[PyTorchModel, LoadedModel]:
+) -> tuple[PyTorchEngine, LoadedModel]:
     """Load what `order` says, on the GPUs it names or on the CPU when it names none.
 
     Args:
@@ -74,15 +59,19 @@ def load_model(
     model.eval()
     defaults = _take_generation_defaults(model, order)
     report("reading the tokenizer", None)
-    tokenizer = _tokenizer(order)
-    loaded = _as_loaded(model, tokenizer, defaults, order.rank.count if order.rank else 1)
+    eos = defaults.eos_token_id
+    if eos is None:
+        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
+    pad_id = defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0
+    ranks = order.rank.count if order.rank else 1
+    engine = PyTorchEngine(model, read_tokenizer(AutoTokenizer, order), eos_token_ids(eos), pad_id, ranks)
     # No other device: that would open a context on a GPU which another rank, or nobody, uses.
-    for device in loaded.devices:
+    for device in engine.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     leave_out_of_collections()
     span = Span("load", start_ns, now_ns(), drained=True)
-    return loaded, _describe(loaded, order, gpus, defaults, span)
+    return engine, _describe(engine, order, gpus, defaults, span)
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:
@@ -90,7 +79,7 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
     options: dict[str, Any] = {"trust_remote_code": order.trust_remote_code}
     attention = order.engine_args.get("attn_implementation")
     try:
-        config = AutoConfig.from_pretrained(order.model_path, local_files_only=True, **options)
+        config = read_from_folder(AutoConfig, order)
         options["dtype"] = _dtype(order, config, has_gpu)
         options |= {"attn_implementation": attention} if attention else {}
         if order.rank:
@@ -151,35 +140,15 @@ def _take_generation_defaults(model: Any, order: LoadOrder) -> GenerationConfig:
     return own
 
 
-def _tokenizer(order: LoadOrder) -> Any:
-    if not has_tokenizer(order.model_path):
-        return None
-    return AutoTokenizer.from_pretrained(
-        order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
-    )
-
-
-def _as_loaded(model: Any, tokenizer: Any, defaults: GenerationConfig, ranks: int) -> PyTorchModel:
-    eos = defaults.eos_token_id
-    if eos is None:
-        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    return PyTorchModel(
-        model,
-        tokenizer,
-        devices=tuple(dict.fromkeys(parameter.device for parameter in model.parameters())),
-        eos_ids=eos_token_ids(eos),
-        pad_id=defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0,
-        ranks=ranks,
-    )
-
-
 def _describe(
-    loaded: PyTorchModel, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
+    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
 ) -> LoadedModel:
-    model = loaded.model
+    model = engine.model
     parameters = list(model.parameters())
     used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
-    layers = _layers_per_gpu(model, gpus)
+    split = {"kind": "tensor", "tensor_parallel_size": engine.ranks}
+    if engine.ranks == 1:
+        split = {"kind": "device_map" if len(used) > 1 else "none"}
     devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
     return LoadedModel(
         visible_gpus=gpus,
@@ -189,27 +158,19 @@ def _describe(
             "attn_implementation": model.config._attn_implementation,
             "device_map": {name: str(device) for name, device in devices_by_name.items()},
             "tp_plan": "auto" if order.rank else None,
-            "tp_size": loaded.ranks,
+            "tp_size": engine.ranks,
             "cpu_threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "eos_token_ids": list(loaded.eos_ids),
+            "eos_token_ids": list(engine.eos_ids),
             "trust_remote_code": order.trust_remote_code,
         },
-        parallelism=_parallelism(loaded, len(used), layers),
+        parallelism=split | {"devices": _layers_per_gpu(model, gpus)},
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        driver_version=driver_version(),
-        cuda_version=torch.version.cuda,
-        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
+        versions=cuda_versions(torch, gpus),
         warnings=ignored_settings_warnings(defaults.to_diff_dict()),
         spans=(span,),
     )
-
-
-def _parallelism(loaded: PyTorchModel, gpus: int, layers: dict[str, int]) -> dict[str, Any]:
-    if loaded.ranks > 1:
-        return {"kind": "tensor", "tensor_parallel_size": loaded.ranks, "devices": layers}
-    return {"kind": "device_map" if gpus > 1 else "none", "devices": layers}
 
 
 def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
@@ -222,41 +183,3 @@ def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
             uuid = gpus[device.index].uuid
             counts[uuid] = counts.get(uuid, 0) + 1
     return counts
-
-
-def freeing_memory(what: str, work: Callable[[], T]) -> T:
-    """Return `work()`, with running out of memory named and what it held given back first.
-
-    Raises:
-        OutOfMemory: Says during what, and the allocator's own sentence.
-    """
-    try:
-        return work()
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        reason = str(error) or "host memory is used up"
-    except RuntimeError as error:
-        # The CPU allocator has no exception class of its own.
-        if "DefaultCPUAllocator" not in str(error):
-            raise
-        reason = str(error)
-    # Only out here has the exception let go of the frames that hold tensors.
-    free_memory()
-    raise OutOfMemory(f"out of memory while {what}: {reason}")
-
-
-def leave_out_of_collections() -> None:
-    """Keep Python's garbage collector from looking at what is loaded, until memory is freed.
-
-    A full collection of it takes tenths of a second, in whichever pass the recorder's objects happen to bring it about.
-    vLLM does the same when its engine has started.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def free_memory() -> None:
-    """Collect garbage and give cached device memory back."""
-    gc.unfreeze()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

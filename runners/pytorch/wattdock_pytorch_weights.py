@@ -1,12 +1,12 @@
-"""Build a model whose parameters are drawn, directly where they will live; and decide where that is.
+"""Decide where a model's parameters lie, draw them there, and give memory back.
 
 An 8 B model must neither pass through host memory nor be initialised twice.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+import gc
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
@@ -14,13 +14,15 @@ from accelerate.utils import get_balanced_memory
 from transformers import AutoModelForCausalLM
 from wattdock_pytorch_ranks import own_part, split_empty
 
+from wattdock_runner.checkpoint import draw_uniform
 from wattdock_runner.errors import OutOfMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from wattdock_runner.backend import RandomWeights, Rank
 
+T = TypeVar("T")
 Placement = dict[str, "int | str"]
 
 
@@ -79,12 +81,8 @@ def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
 
 
 def _draw(parameter: Any, name: str, device: torch.device, weights: RandomWeights) -> torch.nn.Parameter:
-    digest = hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()
-    generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
-    # Drawn in float32: a CPU draws bfloat16 from 256 values only, and bit patterns decide what arithmetic costs.
-    values = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-    values.uniform_(weights.low, weights.high, generator=generator)
-    values = values.to(parameter.dtype)
+    values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+    draw_uniform(torch, values, name, weights)
     return torch.nn.Parameter(own_part(values, parameter) if is_split(parameter) else values, requires_grad=False)
 
 
@@ -98,3 +96,41 @@ def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:
     parts = name.split(".")
     parents = [".".join(parts[:length]) for length in range(len(parts), -1, -1)]
     return torch.device(next(placement[parent] for parent in parents if parent in placement))
+
+
+def freeing_memory(what: str, work: Callable[[], T]) -> T:
+    """Return `work()`, with running out of memory named and what it held given back first.
+
+    Raises:
+        OutOfMemory: Says during what, and the allocator's own sentence.
+    """
+    try:
+        return work()
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        reason = str(error) or "host memory is used up"
+    except RuntimeError as error:
+        # The CPU allocator has no exception class of its own.
+        if "DefaultCPUAllocator" not in str(error):
+            raise
+        reason = str(error)
+    # Only out here has the exception let go of the frames that hold tensors.
+    free_memory()
+    raise OutOfMemory(f"out of memory while {what}: {reason}")
+
+
+def leave_out_of_collections() -> None:
+    """Keep Python's garbage collector from looking at what is loaded, until memory is freed.
+
+    A full collection of it takes tenths of a second, in whichever pass the recorder's objects happen to bring it about.
+    vLLM does the same when its engine has started.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def free_memory() -> None:
+    """Collect garbage and give cached device memory back."""
+    gc.unfreeze()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

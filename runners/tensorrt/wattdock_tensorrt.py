@@ -5,28 +5,49 @@ This file imports no engine, so that the runner can say what it is at once; the 
 
 from __future__ import annotations
 
-import sys
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from wattdock_tensorrt_arguments import OURS, engine_arguments
-
+from wattdock_runner.arguments import Argument, source_fields
 from wattdock_runner.backend import Arrival, Finding
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import WrongState
+from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_tensorrt_load import TensorrtModel
+    from wattdock_tensorrt_engine import TensorrtEngine
 
-    from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
 
+# Set by wattdock itself, from what stands elsewhere in an experiment.
+OURS = {"dtype", "model", "pipeline_parallel_size", "skip_tokenizer_init", "tensor_parallel_size", "trust_remote_code"}
+# Text is encoded outside the engine, the runner is offline, and Python objects cannot come from a file.
+ELSEWHERE = {"tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision", "post_processor_hook"}
+ELSEWHERE |= {"postprocess_tokenizer_dir", "num_postprocess_workers", "batched_logits_processor", "checkpoint_loader"}
+# One runner is one engine on one host, with MPI.
+ELSEWHERE |= {"backend", "mpi_session", "orchestrator_type", "gpus_per_node", "env_overrides", "load_format"}
+ELSEWHERE |= {"telemetry_config", "otlp_traces_endpoint", "decoding_config"}
+# It changes single values of config.json: FLOPs, memory and revision would be of a model that did not run.
+REFUSED = "another model would run than the one that the result describes; write it into a folder's config.json"
+OWN = {"tp_size": Argument((int,)), "pp_size": Argument((int,))}
+OWN |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
 NEVER_RUN = "this runner has been run with a stand-in only, never yet with the real TensorRT-LLM"
 FIRST_RUN = "docs/tensorrt.md has the ten minutes that the first person with its image is asked for"
+
+
+def engine_arguments() -> dict[str, Argument] | None:
+    """Return the arguments that a caller may set, or None where no TensorRT-LLM is installed.
+
+    Source: class TorchLlmArgs in tensorrt_llm/llmapi/llm_args.py.
+    """
+    found = source_fields("tensorrt_llm", "llmapi/llm_args.py", "TorchLlmArgs")
+    if found is None:
+        return None
+    return {name: argument for name, argument in found.items() if name not in OURS | ELSEWHERE} | OWN
 
 
 class TensorrtBackend:
@@ -41,7 +62,7 @@ class TensorrtBackend:
     can_replicate = False
 
     def __init__(self) -> None:
-        self._model: TensorrtModel | None = None
+        self._engine: TensorrtEngine | None = None
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:
@@ -54,33 +75,24 @@ class TensorrtBackend:
         if find_spec("tensorrt_llm") is None:
             raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
         report("importing tensorrt_llm", None)
-        from wattdock_tensorrt_load import load_model
+        from wattdock_tensorrt_load import load_engine
 
-        self._model, loaded = load_model(order, report, start_ns)
+        self._engine, loaded = load_engine(order, report, start_ns)
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Feed requests to the engine as they arrive until the pass's minima are met."""
-        if self._model is None:
-            raise WrongState("no model is loaded")
-        from wattdock_tensorrt_pass import run_pass
-
-        run_pass(self._model, workload, prompts, recorder)
+        serve(self._engine, workload, prompts, recorder)
 
     def diagnose(self) -> Sequence[Finding]:
-        """Say how far this runner is proven, and whether the installed TensorRT-LLM has all that it sets."""
+        """Say how far this runner is proven, and whether TensorRT-LLM's arguments can be read."""
         proven = Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN)
-        arguments = engine_arguments(())
-        if arguments is None:
+        if self.engine_arguments is None:
             return [proven, Finding("tensorrt-llm source", "fail", "cannot be found", "run the backend in its image")]
-        if lacking := sorted(OURS - arguments.keys()):
-            advice = f"use a version within {self.supported_versions}"
-            return [proven, Finding("tensorrt-llm arguments", "fail", f"lacks {', '.join(lacking)}", advice)]
-        return [proven, Finding("tensorrt-llm arguments", "ok", str(len(arguments)))]
+        return [proven, Finding("tensorrt-llm arguments", "ok", str(len(self.engine_arguments)))]
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
-        model, self._model = self._model, None
-        # A runner that never loaded must not import the engine only to stop.
-        if model is not None:
-            sys.modules["wattdock_tensorrt_load"].stop_engine(model)
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.stop()

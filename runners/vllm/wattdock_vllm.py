@@ -14,13 +14,14 @@ from wattdock_vllm_arguments import engine_arguments
 
 from wattdock_runner.backend import Arrival, Finding
 from wattdock_runner.clock import now_ns
-from wattdock_runner.environment import package_version
 from wattdock_runner.errors import WrongState
+from wattdock_runner.process import package_version
+from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_vllm_load import VllmModel
+    from wattdock_vllm_engine import VllmEngine
 
     from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
@@ -42,7 +43,7 @@ class VllmBackend:
     can_replicate = True
 
     def __init__(self) -> None:
-        self._model: VllmModel | None = None
+        self._engine: VllmEngine | None = None
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:
@@ -55,18 +56,14 @@ class VllmBackend:
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
         report("importing vllm", None)
-        from wattdock_vllm_load import load_model
+        from wattdock_vllm_load import load_engine
 
-        self._model, loaded = load_model(order, report, start_ns)
+        self._engine, loaded = load_engine(order, report, start_ns)
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Feed requests to the engine as they arrive until the pass's minima are met."""
-        if self._model is None:
-            raise WrongState("no model is loaded")
-        from wattdock_vllm_pass import run_pass
-
-        run_pass(self._model, workload, prompts, recorder)
+        serve(self._engine, workload, prompts, recorder)
 
     def diagnose(self) -> Sequence[Finding]:
         """Say where vLLM lies and how many arguments it takes; importing it would take seconds."""
@@ -80,7 +77,7 @@ class VllmBackend:
         # A runner that never loaded must not import vLLM only to stop.
         if (load := sys.modules.get("wattdock_vllm_load")) is None:
             return
-        load.end_engine(self._model and self._model.engine)
+        load.end_engine(self._engine and self._engine.llm)
         # Memory is given back only once nothing here holds the engine.
-        self._model = None
+        self._engine = None
         load.free_memory()

@@ -1,19 +1,19 @@
-"""Read the names and types of vLLM's engine arguments from its source, without importing it.
+"""vLLM's engine arguments: which are taken, wattdock's defaults, and what an engine says is in effect.
 
-Importing vLLM takes seconds and loads torch, and a runner must answer at once.
+Knows no engine and imports no vLLM: names and types come from vLLM's source.
 """
 
 from __future__ import annotations
 
-import ast
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.arguments import Argument
+from wattdock_runner.arguments import json_ready, source_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from wattdock_runner.arguments import Argument
 
 # Set by wattdock itself, from what stands elsewhere in an experiment.
 OURS = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"}
@@ -21,7 +21,7 @@ OURS = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "t
 OURS |= {"hf_token", "worker_extension_cls"}
 # Several engines, or several machines: one runner is one engine on one host.
 ELSEWHERE = ("data_parallel", "master_", "nnodes", "node_rank", "_")
-# Another model than the folder's config.json describes: FLOPs, memory and revision would be of one that did not run.
+# FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
 _MODEL = "another model would run than the one that the result describes; "
 _FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
 _HUB = _MODEL + "set model.id and model.revision instead"
@@ -36,18 +36,28 @@ REFUSED = {
     "revision": _HUB,
     "code_revision": _HUB,
 }
-JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "dict": (dict,),
-    "float": (float,),
-    "int": (int,),
-    "list": (list,),
-    "None": (type(None),),
-    "set": (list,),
-    "str": (str,),
-    "tuple": (list,),
+# vLLM's own choice is nearly all memory that it believes to be free.
+CPU_KV_CACHE_BYTES = 1 << 31
+# Where vLLM's configuration keeps an engine argument by another name.
+OTHER_NAMES = {
+    "enable_mamba_cache_stochastic_rounding": "mamba_config.enable_stochastic_rounding",
+    "kv_cache_dtype": "cache_config.cache_dtype",
+    "limit_mm_per_prompt": "model_config.multimodal_config.limit_per_prompt",
+    "lora_target_modules": "lora_config.target_modules",
+    "mamba_backend": "mamba_config.backend",
+    "mamba_cache_philox_rounds": "mamba_config.stochastic_rounding_philox_rounds",
+    "mamba_ssu_algorithm": "mamba_config.ssu_algorithm",
+    "scheduling_policy": "scheduler_config.policy",
+    "spec_method": "speculative_config.method",
+    "spec_model": "speculative_config.model",
+    "spec_tokens": "speculative_config.num_speculative_tokens",
 }
-ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
+# Parts of its parts, whose names are those of engine arguments.
+INNER_PARTS = ("model_config.multimodal_config", "offload_config.uva", "offload_config.prefetch")
+# Its names are the same, and say what a drafting model runs with.
+DRAFTS_OWN = "speculative_config"
+# Results of resolving the arguments that decide how fast an engine is.
+RESOLVED = ("num_gpu_blocks", "dtype", "max_num_batched_tokens", "async_scheduling")
 
 
 def engine_arguments() -> dict[str, Argument] | None:
@@ -55,38 +65,17 @@ def engine_arguments() -> dict[str, Argument] | None:
 
     Source: class EngineArgs in vllm/engine/arg_utils.py.
     """
-    spec = find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    source = Path(spec.submodule_search_locations[0]) / "engine" / "arg_utils.py"
-    return arguments_in(source.read_text(encoding="utf-8"))
+    found = source_fields("vllm", "engine/arg_utils.py", "EngineArgs")
+    return None if found is None else takeable_of(found)
 
 
-def arguments_in(source: str) -> dict[str, Argument]:
-    """Return the annotated fields of class EngineArgs in `source`; pure."""
-    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    fields = next(node for node in classes if node.name == "EngineArgs").body
-    annotated = {
-        field.target.id: field.annotation
-        for field in fields
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
+def takeable_of(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
+    """Return EngineArgs's fields without those that wattdock sets, with those refused that would change the model."""
     return {
-        name: Argument(json_types(annotation), refused=REFUSED.get(name, ""))
-        for name, annotation in annotated.items()
+        name: replace(argument, refused=REFUSED.get(name, ""))
+        for name, argument in arguments.items()
         if name not in OURS and not name.startswith(ELSEWHERE)
     }
-
-
-def json_types(annotation: ast.expr) -> tuple[type, ...]:
-    """Return what JSON may bring for an annotation; anything, where only vLLM can judge."""
-    if isinstance(annotation, ast.BinOp):
-        left, right = json_types(annotation.left), json_types(annotation.right)
-        return tuple(dict.fromkeys(left + right))
-    if isinstance(annotation, ast.Subscript):
-        return json_types(annotation.value)
-    name = str(annotation.value) if isinstance(annotation, ast.Constant) else getattr(annotation, "id", "")
-    return JSON_TYPES.get(name, ANY_JSON)
 
 
 def defaults_for(given: Mapping[str, object], *, on_gpu: bool, kv_cache_is_set: bool) -> dict[str, object]:
@@ -96,14 +85,51 @@ def defaults_for(given: Mapping[str, object], *, on_gpu: bool, kv_cache_is_set: 
         kv_cache_is_set: Whether the environment sizes the KV cache of a CPU engine.
     """
     # A cached prompt is not computed: energy per token would be that of another workload.
-    chosen: dict[str, object] = {"enable_prefix_caching": False, "disable_log_stats": True}
+    defaults: dict[str, object] = {"enable_prefix_caching": False, "disable_log_stats": True}
     if not on_gpu:
         # Compiling for a CPU takes half a minute and a C++ compiler, which a fresh machine may lack.
-        chosen["enforce_eager"] = True
+        defaults["enforce_eager"] = True
         if not kv_cache_is_set:
-            chosen["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
-    return {name: value for name, value in chosen.items() if name not in given}
+            defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
+    return {name: value for name, value in defaults.items() if name not in given}
 
 
-# vLLM's own choice is nearly all memory that it believes to be free.
-CPU_KV_CACHE_BYTES = 1 << 31
+def effective_engine_args(config: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return what the engine holds of its arguments after its start; JSON-ready.
+
+    Those that nothing in its configuration holds are left out: what was asked says nothing of what is in effect.
+
+    Args:
+        config: A VllmConfig.
+        names: Of all engine arguments.
+    """
+    held = _held(config)
+    return {name: json_ready(held[name]) for name in sorted({*names, *RESOLVED}) if name in held}
+
+
+def _held(config: Any) -> dict[str, Any]:
+    """Return all that a configuration and its parts hold, by an engine argument's name where it has one."""
+    parts = [config, *(getattr(config, field.name) for field in fields(config) if field.name != DRAFTS_OWN)]
+    parts += [_at(config, place) for place in INNER_PARTS]
+    held: dict[str, Any] = {"enable_lora": config.lora_config is not None}
+    # Only what an instance has: its class has the defaults of what it was made from and did not keep.
+    for part in filter(is_dataclass, parts):
+        held = vars(part) | held
+    for name, place in OTHER_NAMES.items():
+        path, _, attribute = place.rpartition(".")
+        if hasattr(holder := _at(config, path), attribute):
+            held[name] = getattr(holder, attribute)
+    return held
+
+
+def _at(config: Any, place: str) -> Any:
+    """Return what lies at a dotted path; None where a part of it is absent."""
+    for name in place.split("."):
+        config = getattr(config, name, None)
+    return config
+
+
+def attention_backend(by_worker: Iterable[Sequence[str] | None]) -> str | None:
+    """Return the names of the attention backends that an engine's layers run on; None where a worker cannot tell."""
+    told = list(by_worker)
+    return None if None in told else ", ".join(sorted({name for names in told for name in names or ()})) or None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 # Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and because
 # vLLM goes on waiting for a core process that was killed. Workers of a split model are processes of their own, spawned,
@@ -25,55 +24,31 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
-from wattdock_vllm_arguments import defaults_for, engine_arguments
-from wattdock_vllm_describe import attention_backend, effective_engine_args, parallelism
-from wattdock_vllm_faults import ChildFaults, fault_of
-from wattdock_vllm_sockets import close_sockets, open_sockets
+from wattdock_vllm_arguments import attention_backend, defaults_for, effective_engine_args, engine_arguments
+from wattdock_vllm_engine import VllmEngine
+from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
 from wattdock_runner.backend import Gpu, LoadedModel
-from wattdock_runner.checkpoint import eos_token_ids, has_tokenizer, ignored_settings_warnings
+from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
-from wattdock_runner.gpus import driver_version, nvml_uuid, require_gpus
-from wattdock_runner.room import require_room
+from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus, require_room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from wattdock_runner.backend import LoadOrder
+
+T = TypeVar("T")
 
 # What vLLM splits a model by, each 1 by default.
 SPLIT_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
-@dataclass(frozen=True)
-class VllmModel:
-    """A running engine and what a pass needs to know of it.
-
-    Attributes:
-        faults: What the engine's own processes report.
-        sockets: What it speaks to them through, held so that the death of one does not have the others collected.
-        context_tokens: Positions that prompt and answer share.
-        max_num_seqs: Most requests that the engine serves at a time.
-        cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
-        block_tokens: Tokens that one block holds.
-    """
-
-    engine: LLMEngine
-    faults: ChildFaults
-    sockets: tuple[Any, ...]
-    tokenizer: Any
-    vocab_size: int
-    context_tokens: int
-    max_num_seqs: int
-    cache_blocks: int | None
-    block_tokens: int
-
-
-def load_model(
+def load_engine(
     order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
-) -> tuple[VllmModel, LoadedModel]:
+) -> tuple[VllmEngine, LoadedModel]:
     """Start an engine as `order` says, on the GPUs it names or on the CPU when it names none.
 
     Args:
@@ -88,17 +63,19 @@ def load_model(
     require_gpus(order.gpu_uuids, gpus, "vLLM")
     if not gpus and not current_platform.is_cpu():
         raise WrongState("this build of vLLM needs a GPU; for a CPU, install the backend's requirements-cpu.txt")
-    config = _checkpoint_config(order)
+    try:
+        config = read_from_folder(AutoConfig, order)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
     if gpus:
         sizes = {name: int(settings.get(name, 1)) for name in SPLIT_SIZES}
         require_room(weight_bytes(parameters, settings, config), sizes, gpus, "vLLM")
     report("drawing random weights" if order.random_weights else "reading weights", None)
-    model = _start(settings, order, report)
+    engine = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
-    described = _describe(model, gpus, parameters, span, random_weights=order.random_weights is not None)
-    return model, described
+    return engine, _describe(engine.llm, order, gpus, parameters, span)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -114,15 +91,6 @@ def visible_gpus() -> tuple[Gpu, ...]:
         )
         for index in range(torch.cuda.device_count())
     )
-
-
-def _checkpoint_config(order: LoadOrder) -> Any:
-    try:
-        return AutoConfig.from_pretrained(
-            order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
 
 
 def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str, Any]:
@@ -174,18 +142,18 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
 
 
 def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:
-    """Return what the weights of all GPUs together take; None where they are not pluralize, or quantised."""
+    """Return what the weights of all GPUs together take; None where their number is unknown, or they are quantised."""
     if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
         return None
     return parameters * (2 if settings["dtype"] == "auto" else int(getattr(torch, settings["dtype"]).itemsize))
 
 
-def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmModel:
+def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmEngine:
     faults = ChildFaults()
     try:
         # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
-        engine = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    # Of a worker that did not start, vLLM says so by a plain Exception.
+        llm = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
+    # vLLM raises a plain Exception where a worker did not start.
     except Exception as error:
         fault = faults.cause() or fault_of(error)
         if fault.is_memory:
@@ -196,99 +164,57 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
             raise RuntimeError(f"a process of vLLM's engine did not start: {fault}") from error
         raise
     report("reading the tokenizer", None)
-    drain(engine)
-    config = engine.vllm_config
-    return VllmModel(
-        engine,
-        faults,
-        open_sockets(),
-        _tokenizer(order),
-        vocab_size=config.model_config.get_vocab_size(),
-        context_tokens=config.model_config.max_model_len,
-        max_num_seqs=config.scheduler_config.max_num_seqs,
-        cache_blocks=_cache_blocks(engine),
-        block_tokens=config.cache_config.block_size,
-    )
-
-
-def _cache_blocks(engine: LLMEngine) -> int | None:
-    """Return the size of the KV cache in blocks, where every layer keeps every token."""
-    core: Any = engine.engine_core
-    cache = core.engine_core.scheduler.kv_cache_config
-    groups = cache.kv_cache_groups
-    plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
-    # One block is vLLM's own placeholder.
-    return int(cache.num_blocks) - 1 if plain else None
-
-
-def _tokenizer(order: LoadOrder) -> Any:
-    if not has_tokenizer(order.model_path):
-        return None
-    return AutoTokenizer.from_pretrained(
-        order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
-    )
+    engine = VllmEngine(llm, faults, read_tokenizer(AutoTokenizer, order))
+    engine.drain()
+    return engine
 
 
 def _describe(
-    model: VllmModel,
-    gpus: tuple[Gpu, ...],
-    parameters: int | None,
-    span: Span,
-    *,
-    random_weights: bool,
+    llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameters: int | None, span: Span
 ) -> LoadedModel:
-    config = model.engine.vllm_config
-    places = model.engine.collective_rpc("wattdock_place")
-    layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
+    config = llm.vllm_config
+    layers_by_gpu = by_gpu(llm.collective_rpc("wattdock_place"))
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, engine_arguments() or ()) | {
         # Chosen in each worker, layer by layer; the configuration holds what was asked.
-        "attention_backend": attention_backend(model.engine.collective_rpc("wattdock_attention")),
+        "attention_backend": attention_backend(llm.collective_rpc("wattdock_attention")),
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
         # Not an argument, but what came of them: weights, activation peak, graphs and cache as vLLM measured them.
-        "memory_by_gpu": memory_by_gpu(model.engine),
+        "memory_by_gpu": by_gpu(llm.collective_rpc("wattdock_memory")),
     }
-    if random_weights:
-        effective["random_weights_drawn"] = drawn(model.engine)
+    if order.random_weights:
+        effective["random_weights_drawn"] = drawn(llm)
     is_quantised = config.model_config.quantization is not None
-    bytes_each = config.model_config.dtype.itemsize
+    split = config.parallel_config
     return LoadedModel(
         visible_gpus=gpus,
         used_gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.uuid in layers_by_gpu),
         effective_engine_args=effective,
-        parallelism=parallelism(config.parallel_config, layers_by_gpu),
+        parallelism=parallelism(split.tensor_parallel_size, split.pipeline_parallel_size, layers_by_gpu),
         parameter_count=parameters,
-        weight_bytes=None if parameters is None or is_quantised else parameters * bytes_each,
-        driver_version=driver_version(),
-        cuda_version=torch.version.cuda,
-        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
+        weight_bytes=None if parameters is None or is_quantised else parameters * config.model_config.dtype.itemsize,
+        versions=cuda_versions(torch, gpus),
         warnings=ignored_settings_warnings(generation),
         spans=(span,),
     )
 
 
-def memory_by_gpu(engine: LLMEngine) -> dict[str, dict[str, int | None]]:
-    """Return what each worker found of its GPU's memory, by the GPU's UUID in NVML's form."""
-    found = engine.collective_rpc("wattdock_memory")
-    return {nvml_uuid(uuid): memory for uuid, memory in found if uuid is not None}
+def by_gpu(told: Iterable[tuple[str | None, T]]) -> dict[str, T]:
+    """Return what each worker told of its GPU, by the GPU's UUID in NVML's form; nothing of a CPU."""
+    return {nvml_uuid(uuid): value for uuid, value in told if uuid is not None}
 
 
-def drawn(engine: LLMEngine) -> str:
+def drawn(llm: LLMEngine) -> str:
     """Return how random weights were drawn: whole, so that every split has one model, or by each worker its shards."""
-    whole = set(engine.collective_rpc("wattdock_drew_whole"))
+    whole = set(llm.collective_rpc("wattdock_drew_whole"))
     return "mixed" if len(whole) > 1 else "whole" if whole == {True} else "per shard"
 
 
-def drain(engine: LLMEngine) -> None:
-    """Return when every worker's device has done all its work."""
-    engine.collective_rpc("wattdock_drain")
-
-
-def end_engine(engine: LLMEngine | None) -> None:
+def end_engine(llm: LLMEngine | None) -> None:
     """Stop the engine and its processes; None where one may have begun to load and did not start."""
     sockets = open_sockets()
-    if engine is not None:
-        engine.engine_core.shutdown()
+    if llm is not None:
+        llm.engine_core.shutdown()
     close_sockets(sockets)
 
 

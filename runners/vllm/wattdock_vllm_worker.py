@@ -5,7 +5,6 @@ vLLM imports this module by name in every worker, before the model is made (`wor
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import multiprocessing
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,14 @@ from transformers import AutoModelForCausalLM
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.platforms import current_platform
-from wattdock_vllm_faults import report_to_parent
-from wattdock_vllm_memory import memory_found, pool_bytes
-from wattdock_vllm_shared_memory import unlink_once_shared
+from wattdock_vllm_processes import memory_found, pool_bytes, report_to_parent, unlink_once_shared
 
-from wattdock_runner.own_process import die_with_parent
+from wattdock_runner.backend import RandomWeights
+from wattdock_runner.checkpoint import draw_uniform, meta_model
+from wattdock_runner.process import die_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 # A child of vLLM's logger, whose lines reach the runner's log from every worker.
 log = logging.getLogger("vllm.wattdock")
@@ -63,7 +62,9 @@ class WorkerExtension:
         try:
             layers = self.vllm_config.compilation_config.static_forward_context.values()
             # Mixtures of experts are there too.
-            return sorted({one.get_attn_backend().get_name() for one in layers if hasattr(one, "get_attn_backend")})
+            return sorted(
+                {layer.get_attn_backend().get_name() for layer in layers if hasattr(layer, "get_attn_backend")}
+            )
         except Exception as error:  # noqa: BLE001 - a model that does not tell can be measured all the same
             log.warning("attention backend unknown: %s: %s", type(error).__name__, error)
             return None
@@ -99,17 +100,17 @@ class UniformLoader(BaseModelLoader):  # type: ignore[misc]
 
     def load_weights(self, model: Any, model_config: Any) -> None:
         """Draw every parameter in place."""
-        drawing = self.load_config.model_loader_extra_config
+        weights = RandomWeights(**self.load_config.model_loader_extra_config)
         for name, parameter in model.named_parameters():
             if parameter.device.type == "meta":
                 raise ValueError(f"random weights cannot be quantised while loading: {name} has no storage yet")
-        UniformLoader.drew_whole = takes_whole_tensors(model, model_config, drawing)
+        UniformLoader.drew_whole = takes_whole_tensors(model, model_config, weights)
         if not UniformLoader.drew_whole:
             for name, parameter in model.named_parameters():
-                draw(parameter.data, name, **drawing)
+                draw_uniform(torch, parameter.data, name, weights)
 
 
-def takes_whole_tensors(model: Any, model_config: Any, drawing: Mapping[str, Any]) -> bool:
+def takes_whole_tensors(model: Any, model_config: Any, weights: RandomWeights) -> bool:
     """Give `model` the tensors that a checkpoint would have; False if that does not fill all of its parameters."""
     device = next(model.parameters()).device
 
@@ -117,7 +118,7 @@ def takes_whole_tensors(model: Any, model_config: Any, drawing: Mapping[str, Any
         shapes = checkpoint_shapes(model_config.hf_text_config, trust_remote_code=model_config.trust_remote_code)
         for name, shape in shapes.items():
             values = torch.empty(shape, dtype=model_config.dtype, device=device)
-            draw(values, name, **drawing)
+            draw_uniform(torch, values, name, weights)
             yield name, values
 
     try:
@@ -134,19 +135,5 @@ def checkpoint_shapes(config: Any, *, trust_remote_code: bool) -> dict[str, torc
     Raises:
         ValueError, ImportError: transformers has no such class.
     """
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    empty.tie_weights()
+    empty = meta_model(torch, AutoModelForCausalLM, config, trust_remote_code=trust_remote_code)
     return {name: parameter.shape for name, parameter in empty.named_parameters()}
-
-
-def draw(values: torch.Tensor, name: str, *, low: float, high: float, seed: int) -> None:
-    """Fill a floating-point tensor from U[low, high), and any other with zeros."""
-    if not values.is_floating_point():
-        values.zero_()
-        return
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator(values.device).manual_seed(int.from_bytes(digest[:7], "big"))
-    # Drawn in float32: a CPU draws bfloat16 from 256 values only, and bit patterns decide what arithmetic costs.
-    wide = torch.empty(values.shape, dtype=torch.float32, device=values.device)
-    values.copy_(wide.uniform_(low, high, generator=generator))

@@ -191,8 +191,6 @@ def test_tensorrt_takes_a_gpu_per_worker_and_knows_one_name_for_each_setting() -
     ("section", "named"),
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is called tp_size here"),
-        ({"backend": "tensort"}, "'pytorch' or 'tensorrt'"),
-        ({"quant_config": {"quant_algo": "FP8"}}, "are for backend: tensorrt"),
         ({"kv_cache_config": {"free_gpu_memory_fraction": 1.5}}, "less than or equal to 1"),
     ],
 )

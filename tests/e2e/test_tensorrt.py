@@ -30,7 +30,7 @@ class WithTorch(Command):
         return [WATTDOCK, *args, "--runner-python", PYTORCH_PYTHON]
 
 
-def test_joules_per_token_come_out_with_the_engines_settings_and_its_build(wattdock: Command) -> None:
+def test_joules_per_token_come_out_with_the_engines_settings(wattdock: Command) -> None:
     """Settings reach the engine, its spans and tokens come back, and the GPU's energy is merged with them."""
     runners = wattdock.home / "runners"
     folder = runners / "tensorrt"
@@ -42,7 +42,7 @@ def test_joules_per_token_come_out_with_the_engines_settings_and_its_build(wattd
     gpu = FakeGpu(uuid=GPU, profile=(constant(300),))
     env = on_gpus(wattdock, gpu) | {"WATTDOCK_RUNNERS": str(runners), "XDG_CACHE_HOME": str(wattdock.home / "cache")}
     small = ("--backend", "tensorrt", "--model", "shape:tiny-llama", "--passes", "1", "--max-output-tokens", "50")
-    settings = ("--batch-size", "2", "--set", "workload.min_duration_s=2", "--set", "tensorrt.backend=tensorrt")
+    settings = ("--batch-size", "2", "--set", "workload.min_duration_s=2", "--set", "tensorrt.max_batch_size=4")
     done = WithTorch(wattdock.home, wattdock.folder)("run", *small, *settings, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     [row] = wattdock.results()
@@ -52,7 +52,4 @@ def test_joules_per_token_come_out_with_the_engines_settings_and_its_build(wattd
     environment = row["environment"]
     assert environment["gpu_uuids"] == [GPU]
     assert environment["package_versions"]["tensorrt-llm"] == "1.2.1+standin"
-    spans = {span["name"]: span for span in row["spans"]}
-    assert spans["build"]["start_ns"] >= spans["load"]["start_ns"]
-    assert spans["build"]["end_ns"] <= min(span["start_ns"] for name, span in spans.items() if "pass" in name)
     assert wattdock.left_after(10) == []

@@ -15,12 +15,12 @@ from typing import Any
 
 # Where the classes lie that wattdock speaks to, or that those inherit from.
 CLASSES = {
-    "tensorrt_llm/llmapi/llm_args.py": ("KvCacheConfig", "BaseLlmArgs", "TorchLlmArgs", "TrtLlmArgs"),
-    "tensorrt_llm/llmapi/llm.py": ("RequestOutput", "BaseLLM", "_TorchLLM", "_TrtLLM", "LLM"),
+    "tensorrt_llm/llmapi/llm_args.py": ("KvCacheConfig", "BaseLlmArgs", "TorchLlmArgs"),
+    "tensorrt_llm/llmapi/llm.py": ("RequestOutput", "BaseLLM", "_TorchLLM", "LLM"),
     "tensorrt_llm/sampling_params.py": ("SamplingParams",),
     "tensorrt_llm/executor/result.py": ("CompletionOutput", "GenerationResultBase", "GenerationResult"),
 }
-PACKAGES = ("tensorrt_llm", "tensorrt_llm._tensorrt_engine")
+PACKAGES = ("tensorrt_llm",)
 KEPT_METHODS = ("__init__", "__aiter__", "__anext__")
 
 

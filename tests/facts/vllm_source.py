@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # What runners/vllm uses, by file and class of vLLM: "" is the module itself; what ends in brackets is called. What
-# wattdock_vllm_memory reads of a worker stands in vllm-memory.json: not every version has it all.
+# memory_found reads of a worker stands in vllm-memory.json: not every version has it all.
 USED = {
     "__init__.py": {"": "SamplingParams"},
     "config/cache.py": {"CacheConfig": "block_size cache_dtype num_gpu_blocks"},

@@ -20,7 +20,7 @@ from wattdock_runner.errors import WrongState  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock_pytorch_load import PyTorchModel
+    from wattdock_pytorch_engine import PyTorchEngine
 
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
@@ -41,13 +41,13 @@ class BarePyTorchBackend(PyTorchBackend):
         """Run one pass as the PyTorch runner does, or bare."""
         if workload.seed == Way.RUNNER:
             super().generate(workload, prompts, recorder)
-        elif self._model is None:
+        elif self._engine is None:
             raise WrongState("no model is loaded")
         elif workload.seed == Way.SLOWED:
-            with slowed(self._model.model, PLANTED * self._step_ns):
-                run_bare(self._model, workload, prompts, recorder)
+            with slowed(self._engine.model, PLANTED * self._step_ns):
+                run_bare(self._engine, workload, prompts, recorder)
         else:
-            self._step_ns = run_bare(self._model, workload, prompts, recorder)
+            self._step_ns = run_bare(self._engine, workload, prompts, recorder)
 
 
 @contextmanager
@@ -70,30 +70,30 @@ def slowed(model: Any, busy_ns: float) -> Iterator[None]:
         del model.forward
 
 
-def run_bare(loaded: PyTorchModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> float:
+def run_bare(engine: PyTorchEngine, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> float:
     """Run one batch after the other through transformers' `generate`, as the runner sets it; return a step's time (ns).
 
     Prompts are of one length. The device's clock is dated before the span and its spare events are kept until after
     it, as by the runner: both ways begin on a GPU that has just been at work, in a process that holds as much.
     """
     import torch
-    from wattdock_pytorch_pass import drain, generation_config
+    from wattdock_pytorch_engine import generation_config
     from wattdock_pytorch_steps import StepClock
 
-    settings = generation_config(loaded, workload, workload.max_output_tokens)
+    settings = generation_config(engine, workload, workload.max_output_tokens)
     everything = torch.tensor([prompt.content for prompt in prompts])
     batches = everything.split(workload.in_flight)
     outputs = []
-    drain(loaded)
-    clock = StepClock(recorder, loaded.devices[0])
+    engine.drain()
+    clock = StepClock(recorder, engine.devices[0])
     clock.open()
     start_ns = recorder.open()
     with torch.inference_mode():
         for batch in batches:
-            ids = batch.to(loaded.devices[0])
+            ids = batch.to(engine.devices[0])
             mask = torch.ones_like(ids)
-            outputs.append(loaded.model.generate(input_ids=ids, attention_mask=mask, generation_config=settings))
-    drain(loaded)
+            outputs.append(engine.model.generate(input_ids=ids, attention_mask=mask, generation_config=settings))
+    engine.drain()
     end_ns = recorder.close(drained=True)
     del clock
     answers = [ids[everything.shape[1] :] for output in outputs for ids in output.tolist()]

@@ -17,7 +17,7 @@ from wattdock_runner.errors import WrongState  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock_vllm_load import VllmModel
+    from wattdock_vllm_engine import VllmEngine
 
     from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
@@ -32,27 +32,26 @@ class BareVllmBackend(VllmBackend):
         """Run one pass as the vLLM runner does, or bare."""
         if workload.seed == Way.RUNNER:
             super().generate(workload, prompts, recorder)
-        elif self._model is None:
+        elif self._engine is None:
             raise WrongState("no model is loaded")
         else:
-            run_bare(self._model, workload, prompts, recorder)
+            run_bare(self._engine, workload, prompts, recorder)
 
 
-def run_bare(model: VllmModel, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+def run_bare(engine: VllmEngine, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
     """Keep `in_flight` requests in the engine until none is left; all prompts are token ids."""
     from vllm.sampling_params import RequestOutputKind
-    from wattdock_vllm_load import drain
-    from wattdock_vllm_pass import sampling_params
+    from wattdock_vllm_engine import sampling_params
 
     sampling = sampling_params(workload, 0, workload.max_output_tokens)
     if workload.seed == Way.BARE_FINAL:
         sampling.output_kind = RequestOutputKind.FINAL_ONLY
     given = [{"type": "token", "prompt_token_ids": list(prompt.content)} for prompt in prompts]
     every: list[Any] | None = [] if workload.return_token_ids else None
-    drain(model.engine)
+    engine.drain()
     start_ns = recorder.open()
-    ends = loop(model.engine, given, sampling, workload.in_flight, every)
-    drain(model.engine)
+    ends = loop(engine.llm, given, sampling, workload.in_flight, every)
+    engine.drain()
     end_ns = recorder.close(drained=True)
     if others := {end.outputs[0].finish_reason for end in ends} - {"length"}:
         raise RuntimeError(f"a bare pass counts on answers of full length, and some ended by {others}")

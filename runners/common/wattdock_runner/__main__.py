@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 
 from wattdock_proto.v1 import runner_pb2_grpc
-from wattdock_runner.find import find_backend
+from wattdock_runner.backend import find_backend
 from wattdock_runner.interceptor import FaultInterceptor
-from wattdock_runner.own_process import die_with_parent, log_to_stderr
+from wattdock_runner.process import die_with_parent, log_to_stderr
 from wattdock_runner.servicer import RunnerServicer
 from wattdock_runner.spread import SpreadBackend
 

@@ -1,20 +1,35 @@
-"""Check engine arguments against the names and types that a backend declares; pure."""
+"""Check engine arguments against the names and types that a backend declares, or that its engine's source has.
+
+An engine is read, never imported: importing one takes seconds and loads torch, and a runner must answer at once.
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
+    from collections.abc import Callable, Iterable, Mapping
 
 # As many names as a line of a terminal or two can take.
 FEW = 30
+# What JSON may bring for the names that annotations have; for any other name only the engine can judge.
+JSON_TYPES: dict[str, tuple[type, ...]] = {
+    **{kind.__name__: (kind,) for kind in (bool, dict, float, int, list, str)},
+    **dict.fromkeys(("List", "set", "tuple"), (list,)),
+    **dict.fromkeys(("NonNegativeInt", "PositiveInt"), (int,)),
+    "Dict": (dict,),
+    "None": (type(None),),
+    "NonNegativeFloat": (float,),
+}
+ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ def check_engine_args(given: Mapping[str, object], known: Mapping[str, Argument]
 
 def takeable(known: Mapping[str, Argument]) -> list[str]:
     """Return the names that a caller may give, in order."""
-    return sorted(name for name, one in known.items() if not one.refused)
+    return sorted(name for name, argument in known.items() if not argument.refused)
 
 
 def _check_value(name: str, value: object, argument: Argument) -> None:
@@ -92,3 +107,77 @@ def _check_value(name: str, value: object, argument: Argument) -> None:
 def _json_name(kind: type) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
     return names.get(kind, kind.__name__)
+
+
+def source_fields(package: str, file: str, *classes: str) -> dict[str, Argument] | None:
+    """Return the public annotated fields of classes in a file of an installed package; None where that is not there."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    source = Path(spec.submodule_search_locations[0]) / file
+    return fields_in(source.read_text(encoding="utf-8"), *classes) if source.is_file() else None
+
+
+def fields_in(source: str, *classes: str) -> dict[str, Argument]:
+    """Return the public annotated fields of classes in `source`, with those of their bases there; pure.
+
+    A class that is not there has none.
+    """
+    there = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    found: dict[str, Argument] = {}
+    for node in (there[name] for name in classes if name in there):
+        found |= fields_in(source, *(base.id for base in node.bases if isinstance(base, ast.Name)))
+        fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+        names = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
+        found |= {name: argument_for(kind) for name, kind in names.items() if not name.startswith("_")}
+    return found
+
+
+def argument_for(annotation: ast.expr) -> Argument:
+    """Return what JSON may bring for an annotation; anything, where only the engine can judge."""
+    types, literals = _alternatives(annotation)
+    choices = tuple(literals) if literals and set(types) <= {str, type(None)} else ()
+    return Argument(types, (*choices, None) if choices and type(None) in types else choices)
+
+
+def _alternatives(annotation: ast.expr) -> tuple[tuple[type, ...], list[object]]:
+    """Return the types of an annotation, and its values where it is made of literals only."""
+    if isinstance(annotation, ast.BinOp):
+        return _united([annotation.left, annotation.right])
+    if isinstance(annotation, ast.Subscript):
+        name = getattr(annotation.value, "id", "")
+        inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        if name == "Literal":
+            values = [item.value for item in inner if isinstance(item, ast.Constant)]
+            return tuple(dict.fromkeys(type(value) for value in values)), list(values)
+        if name in ("Union", "Optional"):
+            return _united([*inner, ast.Constant(None)] if name == "Optional" else inner)
+        return JSON_TYPES.get(name, ANY_JSON), []
+    name = str(annotation.value) if isinstance(annotation, ast.Constant) else getattr(annotation, "id", "")
+    return JSON_TYPES.get(name, ANY_JSON), []
+
+
+def _united(parts: list[ast.expr]) -> tuple[tuple[type, ...], list[object]]:
+    found = [_alternatives(part) for part in parts]
+    types = tuple(dict.fromkeys(kind for kinds, _ in found for kind in kinds))
+    has_free_text = any(str in kinds and not values for kinds, values in found)
+    return types, [] if has_free_text else [value for _, values in found for value in values]
+
+
+def json_ready(value: Any, simpler: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return `value` as JSON has it; what JSON has no form for as it prints itself.
+
+    Args:
+        simpler: Makes a simpler value of an engine's own kinds, and leaves others as they are.
+    """
+    value = simpler(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): json_ready(item, simpler) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        # Their order is another one in each process.
+        return sorted((json_ready(item, simpler) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item, simpler) for item in value]
+    return str(value).removeprefix("torch.")

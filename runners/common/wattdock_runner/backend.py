@@ -1,22 +1,23 @@
 """What a backend is, and everything that it is given or gives back.
 
-Knows no protobuf and no gRPC: a backend is written against this file and `PassRecorder` alone.
+Knows no protobuf and no gRPC: a backend is written against this file and `serving` alone.
 """
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from wattdock_runner.arguments import Argument
+    from wattdock_runner.arrivals import Tickets
     from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
-    from wattdock_runner.tickets import Tickets
 
 
 class Arrival(Enum):
@@ -83,6 +84,15 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class CudaVersions:
+    """Versions of what an engine computes with on a GPU; None is unknown, or no GPU."""
+
+    driver: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+
+
+@dataclass(frozen=True)
 class LoadedModel:
     """What the engine says it runs with, read back from it after loading; None is unknown.
 
@@ -100,9 +110,7 @@ class LoadedModel:
     parallelism: Mapping[str, object]
     parameter_count: int | None = None
     weight_bytes: int | None = None
-    driver_version: str | None = None
-    cuda_version: str | None = None
-    nccl_version: str | None = None
+    versions: CudaVersions = CudaVersions()
     warnings: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 
@@ -147,10 +155,6 @@ class Workload:
     settle_s: float = 0.0
     tickets: Tickets | None = None
 
-    def output_tokens_wanted(self, prompt: Prompt) -> int:
-        """Return the most tokens that one prompt may generate."""
-        return self.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -176,8 +180,7 @@ class Backend(Protocol):
         supported_versions: PEP 440 specifier of framework versions this backend was written for, or None.
         arrivals: The kinds of arrival it really implements.
         engine_arguments: Valid names and types, or None when only the engine knows them (`load` must then check).
-        can_replicate: Several of it may serve one workload, a process each (`data_parallel_size`); it then takes its
-            requests from `PromptSupply`.
+        can_replicate: Several processes of it may serve one workload, each with a copy (`data_parallel_size`).
     """
 
     name: str
@@ -194,7 +197,7 @@ class Backend(Protocol):
         ...
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run one pass and record it: `open` and `close` on a drained engine, every request and token in between."""
+        """Run one pass and record it, by `serving.serve` with the engine that `load` made."""
         ...
 
     def diagnose(self) -> Sequence[Finding]:
@@ -217,3 +220,23 @@ class SplitsOverRanks(Protocol):
             InvalidRequest: The order contradicts itself about it.
         """
         ...
+
+
+def find_backend(name: str) -> Backend:
+    """Return the backend in module `wattdock_<name>`: an instance of its one backend class.
+
+    Raises:
+        LookupError: There is no such module, or not exactly one backend in it.
+    """
+    module_name = f"wattdock_{name}"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise LookupError(f"no backend {name!r}: module {module_name} is not on PYTHONPATH") from error
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module_name]
+    classes = [value for value in own if hasattr(value, "engine_arguments")]
+    if len(classes) != 1:
+        raise LookupError(f"{module_name} must hold one backend class, and holds {len(classes)}")
+    return cast("Backend", classes[0]())

@@ -1,10 +1,11 @@
 """Ask child processes what torch sees of the GPUs, and how fast they exchange data.
 
-Each child runs `collective`, opens contexts there and ends: the runner itself never opens one for a diagnosis.
+Each child runs this file as a program, opens contexts and ends: the runner itself never opens one for a diagnosis.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 POLL_S = 0.05
-SIZE_BYTES, ROUNDS = 1 << 30, 20
+SIZE_BYTES = 1 << 30
+ROUNDS, WARM_UP_ROUNDS = 20, 5
+BYTES_PER_ELEMENT = 4
+BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 ADVICE = "install the backend's requirements file, or look at its log"
 
 
@@ -57,11 +61,8 @@ def all_reduce(count: int, device: str, size_bytes: int) -> Finding:
     Source: NCCL tests, PERFORMANCE.md: bus bandwidth = bytes / time × 2(n−1)/n.
     """
     with tempfile.TemporaryDirectory() as folder:
-        words = [
-            ["reduce", device, str(rank), str(count), str(Path(folder) / "meet"), str(size_bytes), str(ROUNDS)]
-            for rank in range(count)
-        ]
-        answers = run_all(words)
+        common = [str(count), str(Path(folder) / "meet"), str(size_bytes)]
+        answers = run_all([["reduce", device, str(rank), *common] for rank in range(count)])
     if isinstance(answers, str):
         advice = "try NCCL_P2P_DISABLE=1 and NCCL_DEBUG=INFO; without it no model can be split over these GPUs"
         return Finding("all-reduce", "fail", answers, advice)
@@ -102,7 +103,7 @@ def run_all(words: Sequence[Sequence[str]]) -> list[dict[str, Any]] | str:
 
 def _start(stack: ExitStack, words: Sequence[str], output: IO[str]) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "wattdock_runner.collective", *words],
+        [sys.executable, "-m", "wattdock_runner.exchange", *words],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -116,3 +117,50 @@ def _start(stack: ExitStack, words: Sequence[str], output: IO[str]) -> subproces
 def _lines(output: IO[str]) -> list[str]:
     output.seek(0)
     return output.read().strip().splitlines() or ["no word"]
+
+
+def look(torch: Any) -> dict[str, Any]:
+    """Return versions, and which GPU can read which other's memory."""
+    count = torch.cuda.device_count()
+    peers = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None
+    return {"count": count, "cuda": torch.version.cuda, "nccl": nccl, "peers": peers}
+
+
+def reduce(torch: Any, device: str, rank: int, count: int, meeting: str, size_bytes: int) -> float:
+    """Return the mean seconds of one all-reduce of `size_bytes`, as rank `rank` of `count` that meet in a file."""
+    distributed = importlib.import_module("torch.distributed")
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    distributed.init_process_group(BACKENDS[device], init_method=f"file://{meeting}", rank=rank, world_size=count)
+    try:
+        values = torch.zeros(size_bytes // BYTES_PER_ELEMENT, dtype=torch.float32, device=device)
+        for _ in range(WARM_UP_ROUNDS):
+            distributed.all_reduce(values)
+        wait()
+        distributed.barrier()
+        start_s = time.monotonic()
+        for _ in range(ROUNDS):
+            distributed.all_reduce(values)
+        wait()
+        return (time.monotonic() - start_s) / ROUNDS
+    finally:
+        distributed.destroy_process_group()
+
+
+def main(words: list[str]) -> int:
+    """Do what the words say; return the exit status."""
+    # By name: this package stands beside engines of every kind and needs none of them.
+    torch = importlib.import_module("torch")
+    if words[0] == "look":
+        answer = look(torch)
+    else:
+        device, rank, count, meeting, size_bytes = words[1:]
+        answer = {"seconds": reduce(torch, device, int(rank), int(count), meeting, int(size_bytes))}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

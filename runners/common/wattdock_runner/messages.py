@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
-from wattdock_runner import environment
 from wattdock_runner.arguments import parse_engine_args, takeable
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Sampling, Workload
 from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.process import package_version, package_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -147,9 +148,9 @@ def describe_message(backend: Backend, protocol_version: int, clock: pb.ClockRea
         protocol_version=protocol_version,
         backend=backend.name,
         framework=backend.framework,
-        framework_version=environment.package_version(backend.framework_package),
-        package_versions=environment.package_versions(backend.packages),
-        python_version=environment.python_version(),
+        framework_version=package_version(backend.framework_package),
+        package_versions=package_versions(backend.packages),
+        python_version=platform.python_version(),
         arrivals=[_ARRIVAL_NUMBERS[arrival] for arrival in backend.arrivals],
         engine_arguments=takeable(backend.engine_arguments or {}),
         clock=clock,
@@ -164,13 +165,13 @@ def loaded_message(backend: Backend, loaded: LoadedModel) -> pb.Loaded:
             pb.Gpu(uuid=gpu.uuid, name=gpu.name, vram_total_bytes=gpu.vram_total_bytes) for gpu in loaded.visible_gpus
         ],
         used_gpu_uuids=loaded.used_gpu_uuids,
-        driver_version=loaded.driver_version,
-        cuda_version=loaded.cuda_version,
-        nccl_version=loaded.nccl_version,
+        driver_version=loaded.versions.driver,
+        cuda_version=loaded.versions.cuda,
+        nccl_version=loaded.versions.nccl,
         framework=backend.framework,
-        framework_version=environment.package_version(backend.framework_package),
-        python_version=environment.python_version(),
-        package_versions=environment.package_versions(backend.packages),
+        framework_version=package_version(backend.framework_package),
+        python_version=platform.python_version(),
+        package_versions=package_versions(backend.packages),
         parallelism_json=json.dumps(loaded.parallelism),
         parameter_count=loaded.parameter_count,
         weight_bytes=loaded.weight_bytes,
@@ -194,7 +195,7 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
     Args:
         prompts: How many prompts the client sent.
     """
-    requests = recorder.requests()
+    requests = recorder.requests
     for chunk in chunked([_request_message(request) for request in requests]):
         yield pb.GenerateEvent(requests=pb.RequestChunk(requests=chunk))
     instants, counts = recorder.token_series()
@@ -235,7 +236,7 @@ def _request_message(request: RequestRecord) -> pb.RequestRecord:
         output_tokens=request.output_tokens,
         finish_reason=request.finish_reason,
         text=request.text,
-        output_ids=None if request.output_ids is None else pb.TokenIds(ids=request.output_ids),
+        output_ids=pb.TokenIds(ids=request.output_ids) if request.output_ids else None,
         replica=request.replica,
     )
 

@@ -1,6 +1,6 @@
 """Record one pass as it happens: its span, its requests, its tokens over time.
 
-The engine's thread writes; the servicer's thread reads progress for heartbeats and everything else after the end.
+The engine's thread writes; the servicer's thread reads progress for heartbeats, and everything else after the end.
 Knows no engine and no protobuf.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import PassCancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 @dataclass
@@ -26,8 +26,8 @@ class RequestRecord:
     Attributes:
         index: In order of submission, from 0.
         intended_ns: When an open-loop schedule wanted it submitted.
-        finished_ns: When its last token was produced.
-        output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
+        steps: Instant and number of new tokens of each answer of the engine that brought some. The end-of-sequence id
+            counts, padding after it does not.
         finish_reason: "stop", "length" or "abort".
         replica: Which of several equal engines served it, from 0; None where there was one.
     """
@@ -35,28 +35,36 @@ class RequestRecord:
     index: int
     submitted_ns: int
     prompt_tokens: int | None = None
-    cached_prompt_tokens: int | None = None
     intended_ns: int | None = None
-    first_token_ns: int | None = None
-    finished_ns: int | None = None
-    output_tokens: int = 0
+    cached_prompt_tokens: int | None = None
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    output_ids: list[int] = field(default_factory=list)
     finish_reason: str = "abort"
     text: str | None = None
-    output_ids: Sequence[int] | None = None
     replica: int | None = None
+
+    @property
+    def first_token_ns(self) -> int | None:
+        """When its first token was produced."""
+        return self.steps[0][0] if self.steps else None
+
+    @property
+    def finished_ns(self) -> int | None:
+        """When its last token was produced."""
+        return self.steps[-1][0] if self.steps else None
+
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens were generated for it."""
+        return sum(tokens for _, tokens in self.steps)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A pass as one process recorded it.
-
-    Attributes:
-        tokens_at: Output tokens by the instant (ns) they were produced at.
-    """
+    """A pass as one process recorded it."""
 
     span: Span
     requests: tuple[RequestRecord, ...]
-    tokens_at: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -76,9 +84,13 @@ class ReplicaPass:
 
 
 class PassRecorder:
-    """The record of one pass. Every method is cheap enough to be called from the measured loop.
+    """The record of one pass.
 
     Attributes:
+        cancelled: Set when the client has gone.
+        tokens_so_far: For heartbeats; an upper bound while a static batch runs.
+        requests_finished: For heartbeats.
+        requests: In order of submission, once the pass is over.
         replicas: What each of several equal engines did; empty where there was one.
     """
 
@@ -86,14 +98,13 @@ class PassRecorder:
         self.cancelled = threading.Event()
         self.tokens_so_far = 0
         self.requests_finished = 0
+        self.requests: Sequence[RequestRecord] = ()
         self.replicas: tuple[ReplicaPass, ...] = ()
-        self._requests: dict[int, RequestRecord] = {}
-        self._tokens_at: Counter[int] = Counter()
         self._start_ns: int | None = None
         self._span: Span | None = None
 
     def check_cancelled(self) -> None:
-        """Raise `PassCancelled` if the client has gone; call it at least once per engine step."""
+        """Raise `PassCancelled` if the client has gone; to be called at least once per engine step."""
         if self.cancelled.is_set():
             raise PassCancelled("the client cancelled the pass")
 
@@ -110,40 +121,6 @@ class PassRecorder:
         self._span = Span("pass", self._start_ns, end_ns, drained)
         return end_ns
 
-    def submitted(
-        self,
-        index: int,
-        *,
-        prompt_tokens: int | None = None,
-        cached_prompt_tokens: int | None = None,
-        at_ns: int | None = None,
-        intended_ns: int | None = None,
-    ) -> None:
-        """Note that a request entered the engine, now unless `at_ns` says when."""
-        self._requests[index] = RequestRecord(
-            index, now_ns() if at_ns is None else at_ns, prompt_tokens, cached_prompt_tokens, intended_ns
-        )
-
-    def emitted(self, index: int, tokens: int, at_ns: int) -> None:
-        """Note `tokens` more output tokens of a request; the first ones set its first-token instant."""
-        request = self._requests[index]
-        if request.first_token_ns is None:
-            request.first_token_ns = at_ns
-        request.finished_ns = at_ns
-        request.output_tokens += tokens
-        self._tokens_at[at_ns] += tokens
-
-    def finished(
-        self, index: int, reason: str, *, text: str | None = None, output_ids: Sequence[int] | None = None
-    ) -> None:
-        """Note why a request ended ("stop", "length", "abort"); when is the instant of its last token."""
-        request = self._requests[index]
-        request.finish_reason, request.text, request.output_ids = reason, text, output_ids
-
-    def progress(self, *, output_tokens: int, requests_finished: int) -> None:
-        """Say what the next heartbeat shows; may run ahead of the record while a static batch runs."""
-        self.tokens_so_far, self.requests_finished = output_tokens, requests_finished
-
     @property
     def span(self) -> Span:
         """The closed span of the pass."""
@@ -151,44 +128,40 @@ class PassRecorder:
             raise RuntimeError("the backend ended a pass without closing its span")
         return self._span
 
-    def requests(self) -> list[RequestRecord]:
-        """Return all requests in order of submission."""
-        return [self._requests[index] for index in sorted(self._requests)]
-
     def token_series(self) -> tuple[list[int], list[int]]:
         """Return instants (ns, ascending) and the cumulative number of output tokens at each; equal lengths."""
-        instants = sorted(self._tokens_at)
-        return instants, list(accumulate(self._tokens_at[at_ns] for at_ns in instants))
+        tokens_at: Counter[int] = Counter()
+        for request in self.requests:
+            for at_ns, tokens in request.steps:
+                tokens_at[at_ns] += tokens
+        instants = sorted(tokens_at)
+        return instants, list(accumulate(tokens_at[at_ns] for at_ns in instants))
 
     def recorded(self) -> Recorded:
         """Return the closed record, to be adopted in another process."""
-        return Recorded(self.span, tuple(self.requests()), dict(self._tokens_at))
+        return Recorded(self.span, tuple(self.requests))
 
-    def adopt(self, one: Recorded) -> None:
+    def adopt(self, record: Recorded) -> None:
         """Take another process's record for this one."""
-        self._span = one.span
-        self._requests = {request.index: request for request in one.requests}
-        self._tokens_at = Counter(one.tokens_at)
+        self._span, self.requests = record.span, record.requests
 
     def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Recorded]]) -> None:
         """Make one record of those of several equal engines, each with its GPUs' UUIDs.
 
-        The pass ends when the last of them has drained.
+        The pass ends when the last engine has drained.
         """
-        for replica, (_, part) in enumerate(parts):
+        for number, (_, part) in enumerate(parts):
             for request in part.requests:
-                self._requests[request.index] = replace(request, replica=replica)
-            self._tokens_at.update(part.tokens_at)
-        spans = [part.span for _, part in parts]
-        drained = all(span.drained for span in spans)
-        self._span = Span("pass", min(s.start_ns for s in spans), max(s.end_ns for s in spans), drained)
+                request.replica = number
+        self.requests = sorted((request for _, part in parts for request in part.requests), key=lambda r: r.index)
+        self._span = Span.around("pass", [part.span for _, part in parts])
         self.replicas = tuple(
             ReplicaPass(
                 gpu_uuids=uuids,
                 span=part.span,
                 requests=len(part.requests),
-                output_tokens=sum(part.tokens_at.values()),
-                last_token_ns=max(part.tokens_at, default=None),
+                output_tokens=sum(request.output_tokens for request in part.requests),
+                last_token_ns=max((request.finished_ns or 0 for request in part.requests), default=0) or None,
             )
             for uuids, part in parts
         )

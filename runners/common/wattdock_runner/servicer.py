@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
-from wattdock_runner import PROTOCOL_VERSION, clock, environment, messages
+from wattdock_runner import PROTOCOL_VERSION, clock, messages
 from wattdock_runner.arguments import check_engine_args
 from wattdock_runner.backend import Finding
 from wattdock_runner.engine_thread import EngineThread
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.exchange import exchange_findings
+from wattdock_runner.process import package_version
 from wattdock_runner.recorder import PassRecorder
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _heartbeat(recorder: PassRecorder, *, pass_over: bool = False) -> pb.Generat
 
 
 def _package_finding(name: str) -> Finding:
-    version = environment.package_version(name)
+    version = package_version(name)
     if version is None:
         return Finding(name, "fail", "not installed", "install the backend's requirements file")
     return Finding(name, "ok", version)

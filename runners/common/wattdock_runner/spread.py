@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
+from wattdock_runner.arrivals import SharedTickets, open_counter
 from wattdock_runner.backend import Arrival, Rank, SplitsOverRanks
 from wattdock_runner.clock import Span
 from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.tickets import SharedTickets, open_counter
 from wattdock_runner.worker import GENERATE, GO, LOAD, PROGRESS, READY, STAGE
 from wattdock_runner.workers import Place, Workers
 
@@ -103,13 +103,13 @@ class _Replicas:
             used_gpu_uuids=tuple(uuid for model in models for uuid in model.used_gpu_uuids),
             parallelism={"kind": "data", REPLICAS: self._count, "devices": _devices_of(models)},
             warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
-            spans=(_whole("load", models),),
+            spans=(_load_span(models),),
         )
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Share out the requests in flight, and let whoever has room take the next."""
         share = self._share(workload)
-        self._tickets.start_again()
+        self._tickets.reset()
         recorded = _generate(self.workers, share, prompts, recorder, counted=range(self._count))
         recorder.adopt_replicas(list(zip(self._uuids, recorded, strict=True)))
 
@@ -149,7 +149,7 @@ class _Ranks:
             first,
             used_gpu_uuids=tuple(gpu.uuid for gpu in first.visible_gpus if gpu.uuid in used),
             parallelism={**first.parallelism, "devices": _devices_of(models)},
-            spans=(_whole("load", models),),
+            spans=(_load_span(models),),
         )
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
@@ -199,8 +199,8 @@ def _generate(
                 workers.send_all(GO, recorder.open())
         elif word == PROGRESS and number in counted:
             progress[number] = rest[0], rest[1]
-            tokens, finished = (sum(one) for one in zip(*progress.values(), strict=True))
-            recorder.progress(output_tokens=tokens, requests_finished=finished)
+            recorder.tokens_so_far = sum(tokens for tokens, _ in progress.values())
+            recorder.requests_finished = sum(finished for _, finished in progress.values())
 
     orders = [(GENERATE, workload, list(prompts))] * len(workers.pids)
     return workers.call(orders, heard, recorder.cancelled)
@@ -233,8 +233,5 @@ def _devices_of(models: Sequence[LoadedModel]) -> dict[str, Any]:
     return devices
 
 
-def _whole(name: str, models: Sequence[LoadedModel]) -> Span:
-    spans = [span for model in models for span in model.spans if span.name == name]
-    return Span(
-        name, min(one.start_ns for one in spans), max(one.end_ns for one in spans), all(one.drained for one in spans)
-    )
+def _load_span(models: Sequence[LoadedModel]) -> Span:
+    return Span.around("load", [span for model in models for span in model.spans if span.name == "load"])

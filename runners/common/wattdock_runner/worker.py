@@ -15,19 +15,19 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from wattdock_runner.arrivals import SharedTickets
+from wattdock_runner.backend import find_backend
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import OutOfMemory, PassCancelled, RunnerFault
-from wattdock_runner.find import find_backend
-from wattdock_runner.own_process import die_with_parent, log_to_stderr
+from wattdock_runner.process import die_with_parent, log_to_stderr
 from wattdock_runner.recorder import PassRecorder
-from wattdock_runner.tickets import SharedTickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from wattdock_runner.arrivals import Tickets
     from wattdock_runner.backend import Backend, LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import Recorded
-    from wattdock_runner.tickets import Tickets
 
 log = logging.getLogger(__name__)
 

@@ -108,54 +108,52 @@ class Workers:
         for connection, order in zip(self._connections, orders, strict=True):
             with contextlib.suppress(OSError):
                 connection.send(order)
-        waiting = _Waiting(range(len(orders)), cancelled, self._grace_s)
-        while waiting.for_ and not waiting.over:
-            for number in self._ready(waiting.for_):
-                self._hear(number, waiting, heard)
-            if waiting.must_end():
+        waiting, answers, failures = set(range(len(orders))), dict[int, Any](), list[Exception]()
+        deadline_s: float | None = None
+        while waiting and (deadline_s is None or time.monotonic() < deadline_s):
+            for number in self._ready(waiting):
+                word, *rest = self._receive(number)
+                if word not in (DONE, FAILED):
+                    heard(number, word, tuple(rest))
+                    continue
+                waiting.discard(number)
+                if word == DONE:
+                    answers[number] = rest[0]
+                else:
+                    failures.append(self._failure(number, *rest))
+            if deadline_s is None and (failures or (cancelled and cancelled.is_set())):
+                deadline_s = time.monotonic() + self._grace_s
                 self.send_all(CANCEL)
-        if waiting.for_ or waiting.died:
+        if waiting or any(isinstance(failure, WorkerDied) for failure in failures):
             # A split model computes every step together: the rest of it is of no use, and may never end.
             self.kill()
-        if waiting.failures:
-            raise waiting.cause()
-        if waiting.for_:
+        if failures:
+            raise _cause(failures)
+        if waiting:
             raise PassCancelled(f"the client cancelled the pass; the {self._called}s were ended")
-        return [waiting.answers[number] for number in range(len(orders))]
+        return [answers[number] for number in range(len(orders))]
 
     def _ready(self, numbers: set[int]) -> list[int]:
         found = wait([self._connections[number] for number in numbers], timeout=POLL_S)
         return [number for number in sorted(numbers) if self._connections[number] in found]
 
-    def _hear(self, number: int, waiting: _Waiting, heard: Callable[[int, str, tuple[Any, ...]], None]) -> None:
+    def _receive(self, number: int) -> Sequence[Any]:
+        """Return what a worker says; its death is a failure."""
         try:
-            word, *rest = self._connections[number].recv()
+            words: Sequence[Any] = self._connections[number].recv()
         except (EOFError, OSError):
-            waiting.died = True
-            waiting.failed(number, WorkerDied(f"{self._name(number)} {self._ending(number)}"))
-            return
-        if word == DONE:
-            waiting.answered(number, rest[0])
-        elif word == FAILED:
-            kind, message = rest
-            # A cancelled worker says so in its own words.
-            text = message if kind == PassCancelled.__name__ else f"{self._called} {number}: {message}"
-            waiting.failed(number, getattr(errors, kind, RuntimeError)(text))
-        else:
-            heard(number, word, tuple(rest))
+            process = self._processes[number]
+            name = f"{self._called} {number} of {len(self._processes)} (pid {process.pid})"
+            return FAILED, WorkerDied.__name__, f"{name} {_ending(process)}"
+        return words
 
-    def _name(self, number: int) -> str:
-        return f"{self._called} {number} of {len(self._processes)} (pid {self._processes[number].pid})"
-
-    def _ending(self, number: int) -> str:
-        try:
-            code = self._processes[number].wait(DEATH_NOTICE_S)
-        except subprocess.TimeoutExpired:
-            return "stopped answering"
-        if code >= 0:
-            return f"died: it exited with code {code}"
-        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"died: it was killed by {signal.Signals(-code).name}{hint}"
+    def _failure(self, number: int, kind: str, message: str) -> Exception:
+        # A cancelled worker says so in its own words, and a dead one is named already.
+        is_named = kind in (PassCancelled.__name__, WorkerDied.__name__)
+        failure: Exception = getattr(errors, kind, RuntimeError)(
+            message if is_named else f"{self._called} {number}: {message}"
+        )
+        return failure
 
     def stop(self) -> None:
         """Have them free what they hold and end; whoever takes too long is killed."""
@@ -177,41 +175,22 @@ class Workers:
         self._processes, self._connections = [], []
 
 
-class _Waiting:
-    """Whom a call still waits for, what came, and when patience ends."""
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Say how a process ended that does not answer any more."""
+    try:
+        code = process.wait(DEATH_NOTICE_S)
+    except subprocess.TimeoutExpired:
+        return "stopped answering"
+    if code >= 0:
+        return f"died: it exited with code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"died: it was killed by {signal.Signals(-code).name}{hint}"
 
-    def __init__(self, numbers: Sequence[int], cancelled: threading.Event | None, grace_s: float) -> None:
-        self.for_ = set(numbers)
-        self.answers: dict[int, Any] = {}
-        self.failures: list[Exception] = []
-        self.died = False
-        self._cancelled, self._grace_s = cancelled, grace_s
-        self._deadline_s: float | None = None
 
-    def answered(self, number: int, answer: Any) -> None:
-        self.for_.discard(number)
-        self.answers[number] = answer
-
-    def failed(self, number: int, failure: Exception) -> None:
-        self.for_.discard(number)
-        self.failures.append(failure)
-
-    def must_end(self) -> bool:
-        """Whether the rest must be told to end now; true once."""
-        if self._deadline_s is not None or not (self.failures or (self._cancelled and self._cancelled.is_set())):
-            return False
-        self._deadline_s = time.monotonic() + self._grace_s
-        return True
-
-    @property
-    def over(self) -> bool:
-        """Whether nobody is waited for any longer."""
-        return self._deadline_s is not None and time.monotonic() > self._deadline_s
-
-    def cause(self) -> Exception:
-        """The failure that the others follow from: memory, then a death, then the first that has a name."""
-        order = (errors.OutOfMemory, WorkerDied, errors.InvalidRequest, errors.WrongState, errors.ExchangeFailed)
-        for kind in order:
-            if found := [one for one in self.failures if isinstance(one, kind)]:
-                return found[0]
-        return next((one for one in self.failures if not isinstance(one, PassCancelled)), self.failures[0])
+def _cause(failures: Sequence[Exception]) -> Exception:
+    """Return the failure that the others follow from: memory, then a death, then the first that has a name."""
+    order = (errors.OutOfMemory, WorkerDied, errors.InvalidRequest, errors.WrongState, errors.ExchangeFailed)
+    for kind in order:
+        if found := [failure for failure in failures if isinstance(failure, kind)]:
+            return found[0]
+    return next((failure for failure in failures if not isinstance(failure, PassCancelled)), failures[0])

@@ -7,29 +7,25 @@ import pytest
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.errors import PassCancelled
 from wattdock_runner.messages import chunked, pass_events
-from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.recorder import PassRecorder, RequestRecord
 
 
 def two_requests() -> PassRecorder:
     """Return a pass of two requests that shared the step at 30."""
     recorder = PassRecorder()
     recorder.open()
-    recorder.submitted(1, at_ns=11, prompt_tokens=5)
-    recorder.submitted(0, at_ns=10, prompt_tokens=4, cached_prompt_tokens=1)
-    recorder.emitted(0, 1, 20)
-    recorder.emitted(1, 2, 30)
-    recorder.emitted(0, 1, 30)
-    recorder.finished(0, "stop")
-    recorder.finished(1, "length", text="x")
+    first = RequestRecord(0, 10, 4, cached_prompt_tokens=1, steps=[(20, 1), (30, 1)], finish_reason="stop")
+    recorder.requests = [first, RequestRecord(1, 11, 5, steps=[(30, 2)], finish_reason="length", text="x")]
     recorder.close(drained=True)
     return recorder
 
 
-def test_first_and_last_token_and_counts_come_from_emissions() -> None:
-    """Order of submission decides the order of the record."""
-    first, second = two_requests().requests()
+def test_first_and_last_token_and_counts_come_from_the_steps() -> None:
+    """A request that got no token has neither."""
+    first, second = two_requests().requests
     assert (first.index, first.first_token_ns, first.finished_ns, first.output_tokens) == (0, 20, 30, 2)
     assert (second.index, second.first_token_ns, second.finished_ns, second.output_tokens) == (1, 30, 30, 2)
+    assert RequestRecord(2, 12).finished_ns is None
 
 
 def test_series_merges_equal_instants_and_ends_at_the_total() -> None:

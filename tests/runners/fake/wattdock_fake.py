@@ -10,26 +10,37 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Finding, Gpu, LoadedModel, Prompt
+from wattdock_runner.backend import Arrival, Finding, Gpu, LoadedModel
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import OutOfMemory
-from wattdock_runner.supply import PromptSupply, poisson_instants
+from wattdock_runner.serving import Engine, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import LoadOrder, Workload
-    from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.backend import LoadOrder, Prompt, Workload
+    from wattdock_runner.prompts import EncodedPrompt
+    from wattdock_runner.recorder import PassRecorder, RequestRecord
+    from wattdock_runner.serving import Answer
 
 VOCABULARY = 32_000
 FAULTS = ("none", "die", "raise", "hang", "oom", "orphan")
 FAULT_PREFIX = "fault:"
 ORPHAN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+DEFAULTS: dict[str, Any] = {
+    "step_s": 0.001,
+    "tokens_per_step": 1,
+    "load_s": 0.0,
+    "stops_after": None,
+    "load_fault": "none",
+    "pass_fault": "none",
+    "used_gpus": None,
+    "most_in_flight": 10_000,
+}
 
 
 def strike(fault: object) -> None:
@@ -48,69 +59,80 @@ def strike(fault: object) -> None:
 
 
 @dataclass
-class _Running:
-    """One request being served."""
+class Encoded:
+    """What a tokenizer returns."""
 
-    index: int
-    tokens_left: int
-    reason: str
-    next_id: int
-    ids: list[int] = field(default_factory=list)
+    input_ids: list[int]
 
 
-class _Admission:
-    """Decides which requests enter the fake engine at each step."""
+class FakeTokenizer:
+    """One id per word; "fault:NAME" is an id of its own, behind the vocabulary."""
 
-    def __init__(self, workload: Workload, prompts: Sequence[Prompt], started_ns: int) -> None:
-        self._workload = workload
-        self._supply = PromptSupply(workload, prompts, started_ns)
-        self._arrivals = poisson_instants(workload.rate_per_s or 1.0, workload.seed, started_ns)
-        self._next_arrival_ns = next(self._arrivals)
-        self._waiting: deque[tuple[int, Prompt, int]] = deque()
-        self._supply_is_empty = False
+    chat_template = None
+    bos_token_id = None
 
-    @property
-    def is_over(self) -> bool:
-        """Nothing is left to admit."""
-        return self._supply_is_empty and not self._waiting
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Encoded:
+        """Encode a text."""
+        if text.startswith(FAULT_PREFIX):
+            return Encoded([VOCABULARY + FAULTS.index(text.removeprefix(FAULT_PREFIX))])
+        return Encoded([0] * len(text.split()))
 
-    def admit(self, running: int) -> list[tuple[int, Prompt, int | None]]:
-        """Return the requests that enter now, as (index, prompt, intended instant)."""
-        free = self._workload.in_flight - running
-        if self._workload.arrival is Arrival.POISSON:
-            self._queue_arrivals()
-            return [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-        if self._workload.arrival is not Arrival.CLOSED and running:
-            return []
-        return [(index, prompt, None) for index, prompt in self._take(free)]
+    def apply_chat_template(self, conversation: Any, *, add_generation_prompt: bool, tokenize: bool) -> str:
+        """Never called: there is no template."""
+        raise NotImplementedError
 
-    def _queue_arrivals(self) -> None:
-        while not self._supply_is_empty and self._next_arrival_ns <= now_ns():
-            self._waiting.extend((index, prompt, self._next_arrival_ns) for index, prompt in self._take(1))
-            self._next_arrival_ns = next(self._arrivals)
-
-    def _take(self, count: int) -> list[tuple[int, Prompt]]:
-        if count == 0:
-            return []
-        taken = self._supply.take(count)
-        self._supply_is_empty = not taken
-        return taken
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return a word for each id."""
+        return " ".join(f"t{token}" for token in token_ids)
 
 
-class _Beat:
-    """The rhythm of steps: one that a busy machine delays is made up for, so that equal passes last equally long."""
+class FakeEngine(Engine):
+    """One step per beat of `step_s`; a step that a busy machine delays is made up for, so equal passes last equally."""
 
-    def __init__(self, step_s: float) -> None:
-        self._step_s = step_s
-        self._due_s = time.monotonic()
+    tokenizer = FakeTokenizer()
+    vocab_size = VOCABULARY + len(FAULTS)
 
-    def wait(self) -> None:
-        self._due_s += self._step_s
+    def __init__(self, args: Mapping[str, Any]) -> None:
+        self._args = args
+        self._running: list[tuple[RequestRecord, list[int], str]] = []
+        self._due_s = 0.0
+
+    def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
+        """Forget the pass before, and strike."""
+        if workload.in_flight > self._args["most_in_flight"]:
+            raise OutOfMemory(f"{workload.in_flight} requests in flight need more blocks of KV cache than there are")
+        self._ignore_eos, self._is_open_loop = workload.ignore_eos, workload.arrival is Arrival.POISSON
+        self._running, self._due_s = [], 0.0
+        strike(self._args["pass_fault"])
+
+    def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
+        """Decide all tokens of a request; one whose prompt is a fault strikes."""
+        if prompt.ids[0] >= VOCABULARY:
+            strike(FAULTS[prompt.ids[0] - VOCABULARY])
+        if not self._due_s or (self._is_open_loop and not self._running):
+            self._due_s = max(self._due_s, time.monotonic())
+        stop, wanted = self._args["stops_after"], prompt.max_output_tokens
+        stops = stop is not None and not self._ignore_eos and stop <= wanted
+        first = len(prompt.ids)
+        ids = [(first + i) % VOCABULARY for i in range(stop if stops else wanted)]
+        request.cached_prompt_tokens = 0
+        self._running.append((request, ids, "stop" if stops else "length"))
+
+    def step(self, until_ns: int | None) -> list[Answer]:
+        """Give every request its next tokens on the beat."""
+        self._due_s += self._args["step_s"]
         time.sleep(max(0.0, self._due_s - time.monotonic()))
+        at_ns, count = now_ns(), self._args["tokens_per_step"]
+        answers: list[Answer] = [
+            (request, at_ns, ids[:count], None if len(ids) > count else reason)
+            for request, ids, reason in self._running
+        ]
+        self._running = [(request, ids[count:], reason) for request, ids, reason in self._running if len(ids) > count]
+        return answers
 
 
 class FakeBackend:
-    """One token per request and step, on a beat of `step_s`; token ids depend on prompt and position only."""
+    """Token ids depend on a prompt's length and their position only."""
 
     name = "fake"
     framework = "fake"
@@ -131,29 +153,22 @@ class FakeBackend:
     can_replicate = True
 
     def __init__(self) -> None:
-        self._args: dict[str, object] = {}
-        self._step_s = 0.001
-        self._tokens_per_step = 1
-        self._stops_after: int | None = None
+        self._engine: FakeEngine | None = None
 
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
         """Pretend to load for `load_s` seconds, on exactly the GPUs asked for."""
         start_ns = now_ns()
-        defaults = {"step_s": 0.001, "tokens_per_step": 1, "load_s": 0.0, "stops_after": None, "most_in_flight": 10_000}
-        self._args = {**defaults, "load_fault": "none", "pass_fault": "none", "used_gpus": None, **order.engine_args}
+        args = {**DEFAULTS, **order.engine_args}
         report("pretending to load", 0.0)
-        strike(self._args["load_fault"])
-        time.sleep(float(str(self._args["load_s"])))
-        self._step_s = float(str(self._args["step_s"]))
-        self._tokens_per_step = int(str(self._args["tokens_per_step"]))
-        stops_after, used_gpus = self._args["stops_after"], self._args["used_gpus"]
-        self._stops_after = stops_after if isinstance(stops_after, int) else None
-        used = order.gpu_uuids[: used_gpus if isinstance(used_gpus, int) else None]
+        strike(args["load_fault"])
+        time.sleep(args["load_s"])
+        self._engine = FakeEngine(args)
+        used = order.gpu_uuids[: args["used_gpus"]]
         report("loaded", 1.0)
         return LoadedModel(
             visible_gpus=tuple(Gpu(uuid, "fake GPU") for uuid in order.gpu_uuids),
             used_gpu_uuids=used,
-            effective_engine_args={**self._args, "dtype": "float32" if order.dtype == "auto" else order.dtype},
+            effective_engine_args={**args, "dtype": "float32" if order.dtype == "auto" else order.dtype},
             parallelism={"kind": "none" if len(used) < 2 else "fake", "devices": dict.fromkeys(used, 1)},
             parameter_count=1_000,
             weight_bytes=4_000,
@@ -161,56 +176,8 @@ class FakeBackend:
         )
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Serve the pass step by step; a prompt "fault:NAME" strikes when it is admitted."""
-        if workload.in_flight > int(str(self._args["most_in_flight"])):
-            raise OutOfMemory(f"{workload.in_flight} requests in flight need more blocks of KV cache than there are")
-        admission = _Admission(workload, prompts, recorder.open())
-        strike(self._args["pass_fault"])
-        running: list[_Running] = []
-        tokens = finished = 0
-        beat = _Beat(self._step_s)
-        while running or not admission.is_over:
-            recorder.check_cancelled()
-            at_ns = now_ns() if workload.arrival is Arrival.BATCH else None
-            for index, prompt, intended_ns in admission.admit(len(running)):
-                tokens_in = _length(prompt)
-                recorder.submitted(
-                    index, prompt_tokens=tokens_in, cached_prompt_tokens=0, at_ns=at_ns, intended_ns=intended_ns
-                )
-                running.append(self._start(workload, index, prompt))
-            beat.wait()
-            tokens += self._step(running, recorder)
-            for request in running:
-                if request.tokens_left == 0:
-                    _finish(workload, request, recorder)
-                    finished += 1
-            running = [request for request in running if request.tokens_left > 0]
-            recorder.progress(output_tokens=tokens, requests_finished=finished)
-        recorder.close(drained=True)
-
-    def _start(self, workload: Workload, index: int, prompt: Prompt) -> _Running:
-        if isinstance(prompt.content, str) and prompt.content.startswith(FAULT_PREFIX):
-            strike(prompt.content.removeprefix(FAULT_PREFIX))
-        wanted = workload.output_tokens_wanted(prompt)
-        stops = self._stops_after is not None and not workload.ignore_eos and self._stops_after <= wanted
-        return _Running(
-            index,
-            tokens_left=self._stops_after if stops and self._stops_after else wanted,
-            reason="stop" if stops else "length",
-            next_id=_length(prompt) % VOCABULARY,
-        )
-
-    def _step(self, running: list[_Running], recorder: PassRecorder) -> int:
-        at_ns = now_ns()
-        emitted = 0
-        for request in running:
-            count = min(self._tokens_per_step, request.tokens_left)
-            request.ids += [(request.next_id + i) % VOCABULARY for i in range(count)]
-            request.next_id += count
-            request.tokens_left -= count
-            emitted += count
-            recorder.emitted(request.index, count, at_ns)
-        return emitted
+        """Serve the pass; a prompt "fault:NAME" strikes when it is admitted."""
+        serve(self._engine, workload, prompts, recorder)
 
     def diagnose(self) -> Sequence[Finding]:
         """Find nothing wrong."""
@@ -218,14 +185,4 @@ class FakeBackend:
 
     def unload(self) -> None:
         """Forget what was loaded."""
-        self._args = {}
-
-
-def _finish(workload: Workload, request: _Running, recorder: PassRecorder) -> None:
-    text = " ".join(f"t{token}" for token in request.ids) if workload.return_text else None
-    ids = request.ids if workload.return_token_ids else None
-    recorder.finished(request.index, request.reason, text=text, output_ids=ids)
-
-
-def _length(prompt: Prompt) -> int:
-    return len(prompt.content.split()) if isinstance(prompt.content, str) else len(prompt.content)
+        self._engine = None

@@ -82,9 +82,8 @@ def weights(folder: Path) -> dict[str, Any]:
 
 def order(folder: Path) -> dict[str, Any]:
     """Return what a pass of one batch did, in order, and the settings that `generate` was called with."""
-    import wattdock_pytorch_pass as passes
+    import wattdock_pytorch_engine as engines
     from wattdock_pytorch import PyTorchBackend
-    from wattdock_pytorch_load import PyTorchModel
     from wattdock_pytorch_steps import StepClock
 
     from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
@@ -105,31 +104,30 @@ def order(folder: Path) -> dict[str, Any]:
 
     backend = PyTorchBackend()
     backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.02, 0.02, 0)), lambda *_: None)
-    loaded = backend._model
-    assert isinstance(loaded, PyTorchModel)
+    loaded = backend._engine
+    assert loaded
     recorder = PassRecorder()
-    listen(passes, "generation_config", "settings")
+    listen(engines, "generation_config", "settings")
     listen(StepClock, "watching", "wrapper")
     listen(loaded.model, "generate", "generate")
     listen(recorder, "open", "open")
     listen(recorder, "close", "close")
     backend.generate(Workload(Arrival.BATCH, 1, 4, ignore_eos=True), [Prompt((7, 8, 9))], recorder)
-    return {"order": seen, "compiles": [not one.disable_compile for one in settings]}
+    return {"order": seen, "compiles": [not given.disable_compile for given in settings]}
 
 
 def spread(folder: Path) -> dict[str, Any]:
     """Return ids and number of steps of a pass before and after accelerate's wrapper, and whether that stayed."""
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module
     from wattdock_pytorch import PyTorchBackend
-    from wattdock_pytorch_load import PyTorchModel
 
     from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
     from wattdock_runner.recorder import PassRecorder
 
     backend = PyTorchBackend()
     backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.5, 0.5, 0)), lambda *_: None)
-    assert isinstance(backend._model, PyTorchModel)
-    model = backend._model.model
+    assert backend._engine
+    model = backend._engine.model
     passes, left = [], []
     for is_wrapped in (False, True):
         if is_wrapped:
@@ -138,7 +136,7 @@ def spread(folder: Path) -> dict[str, Any]:
         recorder = PassRecorder()
         workload = Workload(Arrival.BATCH, 2, 12, ignore_eos=True, return_token_ids=True)
         backend.generate(workload, [Prompt((7, 8, 9)), Prompt((5, 6))], recorder)
-        passes.append([list(request.output_ids or ()) for request in recorder.requests()])
+        passes.append([request.output_ids for request in recorder.requests])
         left.append((is_wrapped == (before is not None)) and vars(model).get("forward") is before)
     return {"passes": passes, "left_as_they_were": left, "steps": len(recorder.token_series()[0])}
 

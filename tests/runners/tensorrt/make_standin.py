@@ -63,9 +63,6 @@ def make_standin(folder: Path, release: str = "1.2", version: str = "1.2.1") -> 
     _write(package / "sampling_params.py", SAMPLING_HEADER + _fields(facts["classes"]["SamplingParams"]["fields"]))
     shutil.copyfile(BEHAVIOUR / "llm.py", package / "llmapi/llm.py")
     shutil.copyfile(BEHAVIOUR / "gpu.py", package / "_gpu.py")
-    if "tensorrt_llm._tensorrt_engine" in facts["exports"]:
-        (package / "_tensorrt_engine").mkdir()
-        _write(package / "_tensorrt_engine/__init__.py", "from tensorrt_llm.llmapi.llm import _TrtLLM as LLM\n")
     (folder / "mpi4py/futures").mkdir(parents=True)
     _write(folder / "mpi4py/__init__.py", "")
     _write(folder / "mpi4py/futures/__init__.py", "")
@@ -77,7 +74,7 @@ def make_standin(folder: Path, release: str = "1.2", version: str = "1.2.1") -> 
 
 
 def _arguments(classes: dict[str, Any]) -> str:
-    wanted = [name for name in ("KvCacheConfig", "BaseLlmArgs", "TrtLlmArgs", "TorchLlmArgs") if name in classes]
+    wanted = [name for name in ("KvCacheConfig", "BaseLlmArgs", "TorchLlmArgs") if name in classes]
     text = " ".join(kind for name in wanted for kind in classes[name]["fields"].values())
     known = {*wanted, "Path", "Any", "Dict", "List", "Literal", "Optional", "Union", "None"}
     known |= {"NonNegativeFloat", "NonNegativeInt", "PositiveInt"} | set(dir(builtins))

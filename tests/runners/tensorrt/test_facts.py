@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import wattdock_tensorrt_arguments
+import wattdock_tensorrt
 from contract.runner_process import TENSORRT_FOLDER
 from facts import tensorrt_source
 from runners.tensorrt.make_standin import BEHAVIOUR, FACTS, facts_for
@@ -24,18 +24,11 @@ RELEASES = ("1.2", "1.3")
 SOURCES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in TENSORRT_FOLDER.glob("*.py")}
 # What wattdock calls otherwise, or asks of its own runner.
 OF_WATTDOCK = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
-# Where the objects behind the runner's types come from.
-REAL = {
-    "CompletionOutput": "CompletionOutput",
-    "RequestOutput": "RequestOutput",
-    "LlmArgs": "TorchLlmArgs",
-    "Llm": "LLM",
-}
 INHERITED: dict[str, tuple[str, ...]] = {
     "RequestOutput": ("GenerationResult", "GenerationResultBase"),
     "LLM": ("_TorchLLM", "BaseLLM"),
 }
-INHERITED |= {"_TrtLLM": ("BaseLLM",), "TorchLlmArgs": ("BaseLlmArgs",), "TrtLlmArgs": ("BaseLlmArgs",)}
+INHERITED |= {"TorchLlmArgs": ("BaseLlmArgs",)}
 
 
 def members(release: str, name: str) -> dict[str, Any]:
@@ -43,8 +36,8 @@ def members(release: str, name: str) -> dict[str, Any]:
     classes = facts_for(release)["classes"]
     found: dict[str, Any] = {}
     for kind in (name, *INHERITED.get(name, ())):
-        one = classes.get(kind, {"fields": {}, "methods": {}, "attributes": []})
-        found = {**one["fields"], **dict.fromkeys(one["attributes"]), **one["methods"]} | found
+        own = classes.get(kind, {"fields": {}, "methods": {}, "attributes": []})
+        found = {**own["fields"], **dict.fromkeys(own["attributes"]), **own["methods"]} | found
     return found
 
 
@@ -56,52 +49,13 @@ def calls(function: str) -> Iterator[ast.Call]:
                 yield node
 
 
-def protocol(name: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return the members that the runner's own type for an object of TensorRT-LLM has."""
-    (kind,) = [
-        node
-        for node in SOURCES["wattdock_tensorrt_api.py"].body
-        if isinstance(node, ast.ClassDef) and node.name == name
-    ]
-    return {one.name: one for one in kind.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))}
-
-
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_import_is_exported_there(release: str) -> None:
-    """The package of the TensorRT engine is only imported where it has been found."""
-    exports = facts_for(release)["exports"]
-    imports = [
-        (node.module, alias.name)
-        for tree in SOURCES.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorrt_llm")
-        for alias in node.names
-    ]
-    assert set(imports) == {("tensorrt_llm", name) for name in ("LLM", "SamplingParams", "_tensorrt_engine")}
-    assert {"LLM", "SamplingParams"} <= set(exports["tensorrt_llm"])
-    # A package of its own, of which nothing but its LLM is used.
-    assert exports.get("tensorrt_llm._tensorrt_engine") == (["LLM"] if release == "1.2" else None)
-    assert {call.func.attr for call in calls("LLM") if isinstance(call.func, ast.Attribute)} == {"LLM"}
-
-
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("name", REAL)
-def test_every_member_that_the_type_checker_lets_the_runner_use_exists(release: str, name: str) -> None:
-    """Objects of TensorRT-LLM are typed as these, so nothing else of them can be used."""
-    there = members(release, REAL[name])
-    for member, function in protocol(name).items():
-        assert member in there, member
-        asked = [one.arg for one in function.args.args[1:] + function.args.kwonlyargs]
-        if asked:
-            # Those that are passed by position must also stand in that order.
-            assert list(there[member])[1 : 1 + len(function.args.args[1:])] == asked[: len(function.args.args[1:])]
-            assert set(asked) <= there[member].keys()
-
-
-def test_the_engine_that_is_kept_has_a_method_to_save_it() -> None:
-    """Only the LLM of the TensorRT engine, in 1.2."""
-    assert list(members("1.2", "_TrtLLM")["save"]) == ["self", "engine_dir"]
-    assert [one.arg for one in protocol("SavableLlm")["save"].args.args] == ["self", "engine_dir"]
+    """Two names of TensorRT-LLM are all."""
+    nodes = [node for tree in SOURCES.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imports = {alias.name for node in nodes if node.module == "tensorrt_llm" for alias in node.names}
+    assert imports == {"LLM", "SamplingParams"}
+    assert imports <= set(facts_for(release)["exports"]["tensorrt_llm"])
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -125,9 +79,7 @@ def test_every_setting_that_wattdock_writes_exists_in_its_engine(release: str) -
     assert isinstance(returned, ast.Dict)
     names = {key.value for key in returned.keys if isinstance(key, ast.Constant)}
     assert {"tensor_parallel_size", "skip_tokenizer_init", "kv_cache_config"} <= names
-    for engine in ("TorchLlmArgs", "TrtLlmArgs"):
-        if engine in facts_for(release)["classes"]:
-            assert names - members(release, engine).keys() == set()
+    assert names - members(release, "TorchLlmArgs").keys() == set()
     nested = [node for node in ast.walk(returned) if isinstance(node, ast.Dict) and node is not returned]
     cache = {key.value for node in nested for key in node.keys if isinstance(key, ast.Constant)}
     assert cache == {"enable_block_reuse"} <= members(release, "KvCacheConfig").keys()
@@ -136,8 +88,10 @@ def test_every_setting_that_wattdock_writes_exists_in_its_engine(release: str) -
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_typed_setting_exists_with_its_type(release: str) -> None:
     """What the section checks before launch is what TensorRT-LLM takes."""
-    engines = {**members("1.2", "TrtLlmArgs"), **members(release, "TorchLlmArgs")}
-    for model, there in ((Section, engines), (KvCacheSettings, members(release, "KvCacheConfig"))):
+    for model, there in (
+        (Section, members(release, "TorchLlmArgs")),
+        (KvCacheSettings, members(release, "KvCacheConfig")),
+    ):
         for name, field in model.model_fields.items():
             kind = there[OF_WATTDOCK.get(name, name)]
             plain = [word for word in ("int", "float", "bool", "str") if kind in (word, f"Optional[{word}]")]
@@ -147,12 +101,12 @@ def test_every_typed_setting_exists_with_its_type(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_names_that_are_left_out_exist_somewhere(release: str) -> None:
     """A name that no release has would leave out nothing."""
-    anywhere = {name for one in RELEASES for kind in ("TorchLlmArgs", "TrtLlmArgs") for name in members(one, kind)}
-    assert members(release, "TorchLlmArgs").keys() >= wattdock_tensorrt_arguments.OURS
-    assert anywhere >= wattdock_tensorrt_arguments.ELSEWHERE
+    anywhere = {name for other in RELEASES for name in members(other, "TorchLlmArgs")}
+    assert members(release, "TorchLlmArgs").keys() >= wattdock_tensorrt.OURS
+    assert anywhere >= wattdock_tensorrt.ELSEWHERE
 
 
-@pytest.mark.parametrize("name", ["CompletionOutput", "RequestOutput", "BaseLLM", "_TrtLLM", "LLM"])
+@pytest.mark.parametrize("name", ["CompletionOutput", "RequestOutput", "BaseLLM", "LLM"])
 def test_the_stand_in_has_nothing_that_the_real_one_lacks(name: str) -> None:
     """A runner that only works with the stand-in would pass every other test."""
     body = ast.parse((BEHAVIOUR / "llm.py").read_text(encoding="utf-8")).body

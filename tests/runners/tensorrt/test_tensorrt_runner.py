@@ -1,4 +1,4 @@
-"""The TensorRT-LLM runner over the stand-in: arrivals, ends of sequences, both engines, and what fails."""
+"""The TensorRT-LLM runner over the stand-in: arrivals, ends of sequences, and what fails."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from contract.runner_process import (
 )
 from contract.subjects import SMALL_UNIFORM, TENSORRT, write_config, write_tokenizer
 from runners.tensorrt.make_standin import make_standin
-from wattdock_tensorrt_workers import descendants, workers_below
 
+from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.clock import NS_PER_S
 
@@ -84,6 +84,12 @@ def load(bare: Runner, folder: Path) -> Iterator[Any]:
 def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
     """Run one pass that returns ids."""
     return runner.generate(workload(**{"return_token_ids": True, **fields}), prompts)
+
+
+def workers(runner: Runner) -> list[int]:
+    """Return the engine's processes."""
+    below = descendants(runner.process.pid)
+    return [pid for pid in below if b"mpi4py.futures.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def refusal(call: Any) -> tuple[str, str]:
@@ -148,7 +154,7 @@ def test_what_is_in_effect_is_read_back_with_block_reuse_off(bare: Runner, load:
     effective = json.loads(loaded.effective_engine_args_json)
     cache = effective["kv_cache_config"]
     assert (cache["enable_block_reuse"], cache["free_gpu_memory_fraction"]) == (False, 0.5)
-    named = {"max_batch_size": 64, "max_num_tokens": 8192, "tp_size": 1, "backend": "pytorch", "eos_token_ids": [2, 5]}
+    named = {"max_batch_size": 64, "max_num_tokens": 8192, "tp_size": 1, "eos_token_ids": [2, 5]}
     assert effective.items() >= named.items()
     assert loaded.environment.used_gpu_uuids == [GPUS[0]]
     assert "'repetition_penalty': 1.9" in " ".join(loaded.environment.warnings)
@@ -158,7 +164,7 @@ def test_cached_prompt_tokens_are_counted_where_reuse_is_on(bare: Runner, load: 
     """Per request, as the engine counts them."""
     load(kv_cache_config={"enable_block_reuse": True})
     first, second = (run(bare, [ids_prompt(70)]) for _ in range(2))
-    assert [one.summary.cached_prompt_tokens for one in (first, second)] == [0, 64]
+    assert [done.summary.cached_prompt_tokens for done in (first, second)] == [0, 64]
     load_off = run(bare, [ids_prompt(40)])
     assert load_off.summary.cached_prompt_tokens == 0
 
@@ -172,43 +178,22 @@ def test_a_model_is_split_over_two_gpus(bare: Runner, load: Any) -> None:
         "devices": dict.fromkeys(GPUS, 2),
     }
     assert loaded.environment.used_gpu_uuids == list(GPUS)
-    assert len(workers_below(bare.process.pid)) == 2
+    assert len(workers(bare)) == 2
     assert run(bare, [ids_prompt(3)]).summary.output_tokens == 5
     bare.stub.Unload(pb.UnloadRequest())
-    assert descendants(bare.process.pid) == frozenset()
-
-
-def test_the_tensorrt_engine_is_built_once_and_then_kept(bare: Runner, stand_in: Path, load: Any) -> None:
-    """The build is a span of its own inside the load; settings that only matter later do not build it anew."""
-    args: dict[str, Any] = {"backend": "tensorrt", "build_config": {"max_batch_size": 8}}
-    names, built = [], []
-    for more in ({}, {}, {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}, {"max_num_tokens": 4096}):
-        loaded = load(**args, **more)
-        spans = {span.name: span for span in loaded.spans}
-        names.append(sorted(spans))
-        if "build" in spans:
-            built.append(spans)
-        assert run(bare, [ids_prompt(3)]).summary.output_tokens == 5
-        bare.stub.Unload(pb.UnloadRequest())
-    assert names == [["build", "load"], ["load"], ["load"], ["build", "load"]]
-    for spans in built:
-        assert spans["load"].start_ns < spans["build"].start_ns < spans["build"].end_ns < spans["load"].end_ns
-    kept = [path for path in (stand_in / "cache/wattdock-tensorrt").iterdir() if path.is_dir()]
-    kept = [path for path in kept if not path.name.startswith("drawn-")]
-    assert [sorted(file.name for file in path.iterdir()) for path in kept] == [["config.json", "rank0.engine"]] * 2
+    assert list(descendants(bare.process.pid)) == []
 
 
 def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(bare: Runner, stand_in: Path, folder: Path) -> None:
-    """The same seed gives the same answers, another one others; what a killed runner left is removed, too."""
-    (stand_in / "cache/wattdock-tensorrt/drawn-killed").mkdir(parents=True)
+    """The same seed gives the same answers, another one others."""
     answers = []
     for seed in (1, 1, 2):
         weights = pb.RandomWeights(low=-0.5, high=0.5, seed=seed)
         bare.load(folder, random_weights=weights, gpu_uuids=GPUS)
-        answers.append([list(one.output_ids.ids) for one in run(bare, [ids_prompt(5)]).requests])
+        answers.append([list(request.output_ids.ids) for request in run(bare, [ids_prompt(5)]).requests])
         bare.stub.Unload(pb.UnloadRequest())
     assert answers[0] == answers[1] != answers[2]
-    assert list((stand_in / "cache/wattdock-tensorrt").glob("drawn-*")) == []
+    assert list((stand_in / "cache").glob("wattdock-drawn-*")) == []
 
 
 @pytest.mark.parametrize(
@@ -218,9 +203,9 @@ def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(bare: Runner
         ({"engine_args": {"load_format": "dummy"}}, "INVALID_ARGUMENT", "unknown engine argument 'load_format'"),
         ({"engine_args": {"model_kwargs": {"num_hidden_layers": 1}}}, "INVALID_ARGUMENT", "another model would run"),
         ({"engine_args": {"allreduce_strategy": "NCLL"}}, "INVALID_ARGUMENT", '"NCCL"'),
-        ({"engine_args": {"kv_cache_config": {"max_token": 1}}}, "INVALID_ARGUMENT", "did you mean 'max_tokens'"),
+        ({"engine_args": {"kv_cache_config": {"max_token": 1}}}, "INVALID_ARGUMENT", "kv_cache_config.max_token"),
         ({"engine_args": {"kv_cache_config": {"max_tokens": "x"}}}, "INVALID_ARGUMENT", "kv_cache_config.max_tokens"),
-        ({"engine_args": {"fast_build": True}}, "INVALID_ARGUMENT", "specific to TensorRT backend: ['fast_build']"),
+        ({"engine_args": {"backend": "tensorrt"}}, "INVALID_ARGUMENT", "unknown engine argument 'backend'"),
         ({"engine_args": {"tp_size": 2, "pp_size": 2}}, "INVALID_ARGUMENT", "tp_size × pp_size is 4"),
         ({"random_weights": None}, "INVALID_ARGUMENT", "no weights"),
         ({"gpu_uuids": ()}, "FAILED_PRECONDITION", "torch sees [GPU-5a0d1000"),
@@ -260,13 +245,10 @@ def test_no_gpu_is_said_before_anything_is_tried(stand_in: Path, folder: Path) -
     assert (status, "runs on NVIDIA GPUs only" in detail) == ("FAILED_PRECONDITION", True)
 
 
-def test_the_next_release_runs_without_its_removed_engine(tmp_path: Path, folder: Path) -> None:
-    """PyTorch works; what is gone is named."""
+def test_the_next_release_runs(tmp_path: Path, folder: Path) -> None:
+    """With the arguments that its source has."""
     with runner_with(make_standin(tmp_path / "next", "1.3", "1.3.0")) as runner:
-        asked = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS[:1]}
-        status, detail = refusal(runner.stub.Load(load_request(folder, engine_args={"backend": "tensorrt"}, **asked)))
-        assert (status, "no TensorRT backend any more" in detail) == ("FAILED_PRECONDITION", True)
-        runner.load(folder, **asked)
+        runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
         assert run(runner, [ids_prompt(3)]).summary.output_tokens == 5
 
 
@@ -278,8 +260,8 @@ def test_a_killed_worker_fails_the_pass_by_name_and_the_runner_still_ends(stand_
         call = runner.stub.Generate(iter(generate_requests(long_pass, [ids_prompt(10)] * 4)))
         while not next(call).heartbeat.output_tokens:
             pass
-        (worker,) = workers_below(runner.process.pid)
-        os.kill(worker.pid, signal.SIGKILL)
+        (worker,) = workers(runner)
+        os.kill(worker, signal.SIGKILL)
         killed_s = time.monotonic()
         status, detail = refusal(call)
         assert (status, "a process of TensorRT-LLM's engine died" in detail) == ("INTERNAL", True), detail
@@ -292,8 +274,8 @@ def test_no_worker_outlives_a_test_that_ends_with_a_model_loaded(stand_in: Path,
     """Nobody asks a killed runner's workers to end, and there is no keeper here."""
     with runner_with(stand_in) as runner:
         runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
-        (worker,) = workers_below(runner.process.pid)
-        command = Path(f"/proc/{worker.pid}/cmdline")
+        (worker,) = workers(runner)
+        command = Path(f"/proc/{worker}/cmdline")
         assert b"mpi4py.futures.server" in command.read_bytes()
     deadline_s = time.monotonic() + PATIENCE_S
     # One that nobody has collected yet has no command line.
@@ -335,7 +317,7 @@ def test_text_prompts_are_encoded_before_and_answers_decoded_after_the_pass(bare
 
 def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None:
     """And whether the installed package has all that the runner sets."""
-    findings = {one.name: one for one in bare.stub.Diagnose(pb.DiagnoseRequest()).findings}
+    findings = {finding.name: finding for finding in bare.stub.Diagnose(pb.DiagnoseRequest()).findings}
     proven = findings["tensorrt runner"]
     assert (proven.status, "never yet with the real TensorRT-LLM" in proven.value) == ("warn", True)
     assert "docs/tensorrt.md" in proven.advice
@@ -347,7 +329,7 @@ def test_without_tensorrt_llm_the_runner_says_what_is_missing(folder: Path) -> N
     with running("tensorrt", TENSORRT_FOLDER, PYTHON) as runner:
         described = runner.stub.Describe(pb.DescribeRequest())
         assert (described.framework, described.framework_version) == ("tensorrt-llm", "")
-        findings = {one.name: one for one in runner.stub.Diagnose(pb.DiagnoseRequest()).findings}
+        findings = {finding.name: finding for finding in runner.stub.Diagnose(pb.DiagnoseRequest()).findings}
         assert (findings["tensorrt runner"].status, findings["tensorrt-llm source"].status) == ("warn", "fail")
         status, detail = refusal(runner.stub.Load(load_request(folder)))
         assert (status, "TensorRT-LLM is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail
@@ -359,5 +341,5 @@ def test_describe_imports_no_engine(stand_in: Path) -> None:
         described = fresh.stub.Describe(pb.DescribeRequest())
         assert "libtorch" not in Path(f"/proc/{fresh.process.pid}/maps").read_text()
     assert described.framework_version == "1.2.1+standin"
-    assert {"tp_size", "pp_size", "backend", "kv_cache_config", "quant_config"} <= set(described.engine_arguments)
+    assert {"tp_size", "pp_size", "kv_cache_config"} <= set(described.engine_arguments)
     assert "tensor_parallel_size" not in described.engine_arguments

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from vllm.v1.engine.exceptions import EngineDeadError
-from wattdock_vllm_load import end_engine, load_model
-from wattdock_vllm_pass import run_pass
+from wattdock_vllm_load import end_engine, load_engine
 
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
 from wattdock_runner.clock import now_ns
 from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.serving import serve
 
 # A worker's process that logs an exception, as vLLM's do.
 CHILD = """
 import logging, sys
-from wattdock_vllm_faults import report_to_parent
+from wattdock_vllm_processes import report_to_parent
 report_to_parent()
 try:
     raise RuntimeError(sys.argv[1])
@@ -55,22 +55,22 @@ def passed(error: Exception | None = None, logged: str | None = None) -> list[st
         raise error or AssertionError
 
     if error:
-        model.engine.step = step
+        engine.llm.step = step
     try:
-        run_pass(model, Workload(Arrival.BATCH, 1, 2), [Prompt((3, 4, 5))], PassRecorder())
+        serve(engine, Workload(Arrival.BATCH, 1, 2), [Prompt((3, 4, 5))], PassRecorder())
     except Exception as seen:  # noqa: BLE001 - it is the result
         return [type(seen).__name__, str(seen)]
     finally:
-        vars(model.engine).pop("step", None)
+        vars(engine.llm).pop("step", None)
     return []
 
 
 order = LoadOrder(Path(sys.argv[1]), random_weights=RandomWeights(-0.02, 0.02, 1))
-model, _ = load_model(order, lambda *_: None, now_ns())
-layers = model.engine.vllm_config.compilation_config.static_forward_context
-attention = [model.engine.collective_rpc("wattdock_attention")]
+engine, _ = load_engine(order, lambda *_: None, now_ns())
+layers = engine.llm.vllm_config.compilation_config.static_forward_context
+attention = [engine.llm.collective_rpc("wattdock_attention")]
 layers["silent"] = Silent()
-attention.append(model.engine.collective_rpc("wattdock_attention"))
+attention.append(engine.llm.collective_rpc("wattdock_attention"))
 del layers["silent"]
 child_logs("CUDA out of memory, so a smaller one is tried")
 passes = {
@@ -84,5 +84,5 @@ passes = {
     "death": passed(EngineDeadError()),
     "death, other": passed(EngineDeadError(), "device-side assert"),
 }
-end_engine(model.engine)
+end_engine(engine.llm)
 sys.stdout.write("\n" + json.dumps({"attention": attention, "passes": passes}))

@@ -1,19 +1,19 @@
-"""Reading vLLM's engine arguments from its source, without vLLM."""
+"""Which of vLLM's engine arguments are taken, and what is read back of a configuration; without vLLM."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import VLLM_FOLDER
 
-from wattdock_runner.arguments import check_engine_args, takeable
+from wattdock_runner.arguments import check_engine_args, fields_in, takeable
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
 SOURCE = '''
@@ -35,47 +35,28 @@ class EngineArgs:
 '''
 
 
-@pytest.fixture(scope="module")
-def arguments() -> ModuleType:
+@pytest.fixture
+def arguments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the module, which imports no vLLM."""
-    path = VLLM_FOLDER / "wattdock_vllm_arguments.py"
-    spec = importlib.util.spec_from_file_location("wattdock_vllm_arguments", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(VLLM_FOLDER)
+    return importlib.import_module("wattdock_vllm_arguments")
 
 
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
     """Secrets, other machines and private fields are left out."""
-    assert set(arguments.arguments_in(SOURCE)) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
+    known = arguments.takeable_of(fields_in(SOURCE, "EngineArgs"))
+    assert set(known) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
 
 
 def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
     """One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk."""
     source = "class EngineArgs:\n    hf_overrides: HfOverrides = 1\n    hf_config_path: str | None = None\n"
-    known = arguments.arguments_in(source + "    model_weights: str = ''\n    seed: int = 0\n")
+    source += "    model_weights: str = ''\n    seed: int = 0\n"
+    known = arguments.takeable_of(fields_in(source, "EngineArgs"))
     for name in ("hf_overrides", "hf_config_path", "model_weights"):
         with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: another model would run .* model\.path"):
             check_engine_args({name: {"num_experts_per_tok": 1}}, known)
     assert takeable(known) == ["seed"]
-
-
-@pytest.mark.parametrize(
-    ("annotation", "types"),
-    [
-        ("int | None", {int, type(None)}),
-        ("bool", {bool}),
-        ("list[str]", {list}),
-        ("dict[str, int] | None", {dict, type(None)}),
-        ("str | LoadFormats", {bool, dict, float, int, list, str, type(None)}),
-        ("'dict[str, int] | Other'", {bool, dict, float, int, list, str, type(None)}),
-    ],
-)
-def test_plain_types_are_checked_here_and_all_others_by_vllm(arguments: Any, annotation: str, types: set[type]) -> None:
-    """A name that only vLLM knows may stand for anything."""
-    assert set(arguments.json_types(ast.parse(annotation, mode="eval").body)) == types
 
 
 def test_prefix_caching_is_off_unless_it_is_asked_for(arguments: Any) -> None:
@@ -93,11 +74,69 @@ def test_a_cpu_engine_gets_a_cache_of_known_size_unless_one_is_set(arguments: An
     assert "kv_cache_memory_bytes" not in arguments.defaults_for({}, on_gpu=True, kv_cache_is_set=False)
 
 
-def test_a_set_is_written_in_one_order_whatever_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runners with equal arguments would seem to differ."""
-    monkeypatch.syspath_prepend(VLLM_FOLDER)
-    describe = importlib.import_module("wattdock_vllm_describe")
-    assert describe.json_ready({"bits": frozenset("zyxab"), "order": ("z", "a")}) == {
-        "bits": ["a", "b", "x", "y", "z"],
-        "order": ["z", "a"],
-    }
+@dataclass
+class Pictures:
+    """As MultiModalConfig: what ModelConfig was given of it."""
+
+    mm_cache_gb: float = 4.0
+    limit_per_prompt: int = 7
+
+
+@dataclass
+class Model:
+    """As ModelConfig: its class keeps the defaults of what its instances pass on."""
+
+    quantization: str | None = None
+    mm_cache_gb: InitVar[float] = 4.0
+    multimodal_config: Pictures | None = None
+
+
+@dataclass
+class Draft:
+    """As SpeculativeConfig."""
+
+    method: str = "draft_model"
+    quantization: str | None = "fp8"
+    attention_backend: str | None = "FLASH_ATTN"
+
+
+@dataclass
+class Config:
+    """As VllmConfig."""
+
+    speculative_config: Draft | None = None
+    model_config: Model = field(default_factory=Model)
+    lora_config: None = None
+
+
+NAMES = ("attention_backend", "enable_lora", "limit_mm_per_prompt", "mm_cache_gb", "quantization", "spec_method")
+
+
+def test_what_no_part_holds_is_left_out(arguments: Any) -> None:
+    """Neither as asked nor as a class's default, which an engine without that part does not run with."""
+    assert arguments.effective_engine_args(Config(), NAMES) == {"enable_lora": False, "quantization": None}
+
+
+def test_inner_parts_are_read_and_a_draft_does_not_speak_for_the_model(arguments: Any) -> None:
+    """Only names of its own are the draft's."""
+    config = Config(Draft(), Model(multimodal_config=Pictures(mm_cache_gb=0.5)))
+    of_pictures = {"limit_mm_per_prompt": 7, "mm_cache_gb": 0.5}
+    own = {"enable_lora": False, "quantization": None, "spec_method": "draft_model"}
+    assert arguments.effective_engine_args(config, NAMES) == own | of_pictures
+
+
+@pytest.mark.parametrize(
+    ("by_worker", "said"),
+    [
+        ([["FLASH_ATTN"]], "FLASH_ATTN"),
+        ([["MAMBA2_ATTN", "FLASH_ATTN"], ["FLASH_ATTN"]], "FLASH_ATTN, MAMBA2_ATTN"),
+        ([["FLASH_ATTN"], []], "FLASH_ATTN"),
+        ([["FLASH_ATTN"], None], None),
+        ([[]], None),
+    ],
+)
+def test_attention_is_that_of_all_workers_or_unknown(
+    arguments: Any, by_worker: list[Sequence[str] | None], said: str | None
+) -> None:
+    """A stage of a pipeline may have no such layer; one that cannot tell leaves all unknown."""
+    assert arguments.attention_backend(by_worker) == said

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CHILD = """
 import logging
-from wattdock_vllm_faults import report_to_parent
+from wattdock_vllm_processes import report_to_parent
 report_to_parent()
 log = logging.getLogger("vllm.v1.executor")
 log.error("no exception")
@@ -30,10 +30,10 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the module, which imports no vLLM; children find it and the file they report to."""
     monkeypatch.syspath_prepend(VLLM_FOLDER)
     monkeypatch.setenv("PYTHONPATH", str(VLLM_FOLDER))
-    import wattdock_vllm_faults
+    import wattdock_vllm_processes
 
-    monkeypatch.setenv(wattdock_vllm_faults.PLACE, "")
-    return wattdock_vllm_faults
+    monkeypatch.setenv(wattdock_vllm_processes.PLACE, "")
+    return wattdock_vllm_processes
 
 
 def child_raises(exception: str) -> None:

@@ -33,10 +33,10 @@ def test_a_failed_pass_is_named_by_what_was_reported_during_it(in_engine: dict[s
     died, failed = "a process of vLLM's engine died during the pass", "vLLM failed during the pass"
     reported = "first reported: RuntimeError: device-side assert"
     assert in_engine["passes"] == {
-        "handled before": ["RuntimeError", "a plain one"],
+        "handled before": ["RuntimeError", f"{failed}: RuntimeError: a plain one"],
         "assertion, memory": ["OutOfMemory", "generating with 1 in flight: CUDA out of memory"],
         "assertion, other": ["RuntimeError", f"{failed}: AssertionError: no block; {reported}"],
-        "assertion": ["AssertionError", "no block"],
+        "assertion": ["RuntimeError", f"{failed}: AssertionError: no block"],
         "host memory": ["OutOfMemory", "generating with 1 in flight: MemoryError"],
         "afterwards": [],
         "death": ["RuntimeError", died],

@@ -24,9 +24,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the module, which imports no vLLM."""
     monkeypatch.syspath_prepend(VLLM_FOLDER)
     monkeypatch.delenv("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", raising=False)
-    import wattdock_vllm_memory
+    import wattdock_vllm_processes
 
-    return wattdock_vllm_memory
+    return wattdock_vllm_processes
 
 
 def worker_of(version: str) -> SimpleNamespace:

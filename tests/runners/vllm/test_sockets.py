@@ -15,7 +15,7 @@ SCRIPT = dedent(
     """
     import gc, os, sys, threading
     import zmq
-    from wattdock_vllm_sockets import close_sockets, open_sockets
+    from wattdock_vllm_processes import close_sockets, open_sockets
 
     class Queue:
         def __init__(self):

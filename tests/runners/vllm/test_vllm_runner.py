@@ -19,7 +19,6 @@ from contract.runner_process import (
     ids_prompt,
     load_request,
     output_ids,
-    printed_by,
     pytorch_reference,
     refusal,
     running,
@@ -32,8 +31,8 @@ from wattdock.config import EngineMemory, Split
 from wattdock.inputs.memory import Demand, sized
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_runner.arrivals import poisson_instants
 from wattdock_runner.clock import NS_PER_S
-from wattdock_runner.supply import poisson_instants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -326,16 +325,3 @@ def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path
     pytorch.load(folder, random_weights=weights, dtype="float32")
     assert output_ids(run(runner)) == output_ids(run(pytorch))
     pytorch.stub.Unload(pb.UnloadRequest())
-
-
-def test_drawn_values_have_the_stated_distribution() -> None:
-    """Uniform on [-0.02, 0.04): mean 0.01, deviation 0.06/√12, also in bfloat16; a name is a draw of its own."""
-    facts = json.loads(printed_by(Path(__file__).with_name("drawn.py"), python=VLLM_PYTHON, folder=VLLM_FOLDER))
-    assert -0.0201 < facts["low"] < -0.0199
-    assert 0.0398 < facts["high"] < 0.0401
-    assert facts["mean"] == pytest.approx(0.01, abs=2e-4)
-    assert facts["std"] == pytest.approx(0.06 / 12**0.5, rel=0.01)
-    assert facts["distinct"] > 1_000
-    assert facts["same_name_is_equal"]
-    assert not facts["other_name_is_equal"]
-    assert facts["integers"] == [0, 0]

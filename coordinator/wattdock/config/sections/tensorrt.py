@@ -21,7 +21,7 @@ class KvCacheSettings(BaseModel):
         enable_block_reuse: Off unless set; where on, cached prompt tokens are counted per request.
         free_gpu_memory_fraction: Share of the memory that the weights leave free.
         max_tokens: Most tokens that are kept at a time.
-        dtype: "auto" is the checkpoint's own, else for instance "fp8"; with the TensorRT engine "auto" only.
+        dtype: "auto" is the checkpoint's own, else for instance "fp8".
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -38,20 +38,16 @@ class Section(BackendSection):
 
     Attributes:
         dtype: "auto" is the checkpoint's own.
-        backend: "pytorch" runs the checkpoint as it is; "tensorrt" builds an engine first, once, and keeps it
-            (TensorRT-LLM 1.2 only; later releases have no such engine).
         tp_size: GPUs that each layer is split over.
         pp_size: Groups of GPUs that the layers are spread over.
         max_batch_size: Most requests served at a time; at least `workload.batch_size`.
         max_num_tokens: Most tokens computed in one step; without `enable_chunked_prefill` also of the longest prompt.
         max_seq_len: Tokens of the longest request, answer included.
-        quant_config: How weights are quantised while an engine is built; a checkpoint that is quantised needs none.
     """
 
     arrivals: ClassVar = ("batch", "closed", "poisson", "single")
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    backend: Literal["pytorch", "tensorrt"] = "pytorch"
     tp_size: Positive = 1
     pp_size: Positive = 1
     max_batch_size: Positive | None = None
@@ -60,8 +56,6 @@ class Section(BackendSection):
     max_input_len: Positive | None = None
     enable_chunked_prefill: bool = False
     kv_cache_config: KvCacheSettings = KvCacheSettings()
-    quant_config: dict[str, Any] | None = None
-    build_config: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -70,14 +64,6 @@ class Section(BackendSection):
             if isinstance(given, dict) and theirs in given:
                 raise ValueError(f"{theirs} is called {ours} here")
         return given
-
-    @model_validator(mode="after")
-    def _engine_has_these(self) -> Section:
-        if self.backend == "pytorch" and (self.quant_config or self.build_config):
-            raise ValueError(
-                "quant_config and build_config are for backend: tensorrt; with pytorch the checkpoint decides"
-            )
-        return self
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
         """Return every other split into tensor-parallel and pipeline-parallel parts."""
@@ -94,12 +80,11 @@ class Section(BackendSection):
 
     def memory(self) -> EngineMemory:
         """Return what the settings tell; the engine itself has not been measured."""
-        moves = self.moves_memory or self.quant_config is not None
         return EngineMemory(
             step_tokens=self.max_num_tokens or STEP_TOKENS,
             logits_rows=self.max_batch_size,
             kv_dtype=self.kv_cache_config.dtype or "auto",
             repeats_kv_heads=True,
             queues=True,
-            estimable=not moves,
+            estimable=not self.moves_memory,
         )

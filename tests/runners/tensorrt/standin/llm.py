@@ -9,10 +9,8 @@ import asyncio
 import collections
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -117,13 +115,10 @@ class BaseLLM:
             raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
         self._requests, self._last = {}, 0
         self._worker = None
-        self._start(self._prepare(Path(model)), world_size)
+        self._start(Path(model), world_size)
 
-    def _prepare(self, model):
-        return _weights_seed(model)
-
-    def _start(self, seed, world_size):
-        config = json.loads((Path(self._config_folder) / "config.json").read_text())
+    def _start(self, model, world_size):
+        config = json.loads((model / "config.json").read_text())
         self._worker, *self._others = [
             subprocess.Popen(
                 [sys.executable, "-m", "mpi4py.futures.server"],
@@ -134,7 +129,7 @@ class BaseLLM:
             for _ in range(world_size)
         ]
         setup = {
-            "seed": seed,
+            "seed": _weights_seed(model),
             "vocab": config["vocab_size"],
             "max_batch_size": self.args.max_batch_size,
             "reuse": self.args.kv_cache_config.enable_block_reuse,
@@ -235,38 +230,6 @@ class _TorchLLM(BaseLLM):
     """The PyTorch engine."""
 
     _args_class = llm_args.TorchLlmArgs
-
-    def __init__(self, *args, **kwargs):
-        only_trt = getattr(llm_args, "TrtLlmArgs", llm_args.TorchLlmArgs).model_fields.keys()
-        if wrong := sorted((only_trt - llm_args.TorchLlmArgs.model_fields.keys()) & kwargs.keys()):
-            raise ValueError(f"The following arguments are specific to TensorRT backend: {wrong}")
-        super().__init__(*args, **kwargs)
-
-    def _prepare(self, model):
-        self._config_folder = model
-        return _weights_seed(model)
-
-
-class _TrtLLM(BaseLLM):
-    """The TensorRT engine, built from a checkpoint where the model is not one already."""
-
-    _args_class = getattr(llm_args, "TrtLlmArgs", None)
-
-    def _prepare(self, model):
-        config = json.loads((model / "config.json").read_text())
-        if "build_config" not in config:
-            self._workspace = tempfile.TemporaryDirectory()
-            built = Path(self._workspace.name)
-            build = {"build_config": {"max_batch_size": self.args.max_batch_size}, "seed": _weights_seed(model)}
-            (built / "config.json").write_text(json.dumps({**config, **build}))
-            (built / "rank0.engine").write_bytes(b"engine")
-            model = built
-        self._config_folder = self._engine_dir = model
-        return json.loads((model / "config.json").read_text())["seed"]
-
-    def save(self, engine_dir):
-        """Copy the engine."""
-        shutil.copytree(self._engine_dir, engine_dir, dirs_exist_ok=True)
 
 
 class LLM(_TorchLLM):

@@ -6,7 +6,7 @@ import pytest
 
 from wattdock_runner.backend import Gpu
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
-from wattdock_runner.room import require_room
+from wattdock_runner.gpus import require_room
 
 H200 = Gpu("GPU-a", "NVIDIA H200", 150_754_820_096)
 WHOLE = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}

@@ -1,4 +1,4 @@
-"""What each process of a runner does about itself first: log to stderr, and end with whoever started it."""
+"""What a process of a runner does first (log to stderr, end with its parent), and the software that it is made of."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import os
 import signal
 import sys
 import time
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+OWN_PACKAGES = ("grpcio", "protobuf")
 
 
 def die_with_parent(parent: int | None = None) -> None:
     """Ask the kernel to kill this process when the thread that started it ends.
 
     Args:
-        parent: The pid of who started it; where that has ended already, so does this process, at once.
+        parent: Pid of the process that started this one; if the parent has ended already, this process ends at once.
 
     Source: prctl(2), PR_SET_PDEATHSIG.
     """
@@ -35,3 +41,17 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def package_version(name: str) -> str | None:
+    """Return the installed version of a distribution, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those distributions that are installed, with the runner's own among them."""
+    found = {name: package_version(name) for name in (*names, *OWN_PACKAGES)}
+    return {name: version for name, version in found.items() if version is not None}

@@ -1,10 +1,11 @@
-"""Turn a prompt into token ids, and ids into text, with a Hugging Face tokenizer, the same way for every backend.
+"""Turn prompts into token ids, and ids into text, with a Hugging Face tokenizer, the same way for every backend.
 
 The tokenizer is duck-typed: nothing is imported.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wattdock_runner.errors import InvalidRequest
@@ -12,7 +13,7 @@ from wattdock_runner.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock_runner.backend import Prompt
+    from wattdock_runner.backend import Prompt, Workload
 
 
 class Tokenizer(Protocol):
@@ -34,45 +35,58 @@ class Tokenizer(Protocol):
         ...
 
 
-def encode_prompts(tokenizer: Tokenizer | None, prompts: Sequence[Prompt], *, chat_template: bool) -> list[list[int]]:
-    """Return the token ids of each prompt, in order.
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """One prompt ready to run; `position` is its place among the pass's prompts, from 0."""
 
-    Args:
-        chat_template: Wrap text as one user message, where the tokenizer has a template.
+    position: int
+    ids: list[int]
+    max_output_tokens: int
+
+
+def encode_prompts(
+    tokenizer: Tokenizer | None, workload: Workload, prompts: Sequence[Prompt]
+) -> tuple[EncodedPrompt, ...]:
+    """Return the token ids of each prompt, in order; text is one user message where the workload wants a template.
 
     Raises:
         InvalidRequest: Text without a tokenizer, or a prompt without a single token.
     """
-    encoded = [_encode(tokenizer, prompt.content, chat_template=chat_template) for prompt in prompts]
-    if [] in encoded:
-        raise InvalidRequest(f"prompt {encoded.index([])} has no tokens")
+    encoded = tuple(
+        EncodedPrompt(
+            position,
+            _encode(tokenizer, prompt.content, chat_template=workload.chat_template),
+            workload.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens,
+        )
+        for position, prompt in enumerate(prompts)
+    )
+    if empty := [prompt.position for prompt in encoded if not prompt.ids]:
+        raise InvalidRequest(f"prompt {empty[0]} has no tokens")
     return encoded
 
 
-def decode(tokenizer: Tokenizer | None, ids: Sequence[int]) -> str | None:
-    """Return ids as text, special tokens left out; None without a tokenizer."""
-    return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
-
-
-def require_servable(
-    encoded: Sequence[Sequence[int]], limits: Sequence[int], *, vocab_size: int, context_tokens: int | None
-) -> None:
+def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_tokens: int | None) -> None:
     """Accept only prompts that the model knows all ids of, and whose answers fit behind them.
 
     Args:
-        limits: The most output tokens of each prompt.
         context_tokens: Positions that the model has; None is unlimited.
 
     Raises:
         InvalidRequest: Names the prompt and both figures.
     """
-    for position, (ids, limit) in enumerate(zip(encoded, limits, strict=True)):
-        if max(ids) >= vocab_size:
-            raise InvalidRequest(f"prompt {position} holds id {max(ids)}, and the model has {vocab_size}")
-        if context_tokens is not None and len(ids) + limit > context_tokens:
+    for prompt in prompts:
+        tokens, limit = len(prompt.ids), prompt.max_output_tokens
+        if (largest := max(prompt.ids)) >= vocab_size:
+            raise InvalidRequest(f"prompt {prompt.position} holds id {largest}, and the model has {vocab_size}")
+        if context_tokens is not None and tokens + limit > context_tokens:
             raise InvalidRequest(
-                f"prompt {position} needs {len(ids)} + {limit} positions, and the model has {context_tokens}"
+                f"prompt {prompt.position} needs {tokens} + {limit} positions, and the model has {context_tokens}"
             )
+
+
+def decode(tokenizer: Tokenizer | None, ids: Sequence[int]) -> str | None:
+    """Return ids as text, special tokens left out; None without a tokenizer."""
+    return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def _encode(tokenizer: Tokenizer | None, content: str | tuple[int, ...], *, chat_template: bool) -> list[int]:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PROGRAM = "import sys; from wattdock_runner.own_process import die_with_parent; die_with_parent(int(sys.argv[1]))"
+PROGRAM = "import sys; from wattdock_runner.process import die_with_parent; die_with_parent(int(sys.argv[1]))"
 
 
 @pytest.mark.parametrize(("another", "code"), [(0, 0), (1, 1)])

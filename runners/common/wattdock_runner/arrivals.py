@@ -1,0 +1,175 @@
+"""Decide which requests of a pass enter an engine, and when: kinds of arrival, minima, the queue that replicas share.
+
+Knows no engine and reads no clock: every instant is an argument.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import random
+import struct
+from itertools import takewhile
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from wattdock_runner.backend import Arrival
+from wattdock_runner.clock import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wattdock_runner.backend import Workload
+
+T = TypeVar("T")
+
+COUNTER = struct.Struct("=Q")
+
+
+class Tickets(Protocol):
+    """Numbers of a pass's requests: an engine that has room takes the next ones.
+
+    Attributes:
+        taken: How many requests of the pass have been taken so far, by any engine.
+    """
+
+    @property
+    def taken(self) -> int:
+        """How many requests of the pass have been taken so far, by any engine."""
+        ...
+
+    def take(self, wanted: Callable[[int], int]) -> range:
+        """Return the next numbers; `wanted` says how many, given how many are taken."""
+        ...
+
+
+class OwnTickets:
+    """Tickets of a pass that one engine serves alone."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, wanted: Callable[[int], int]) -> range:
+        """Return the next numbers; `wanted` says how many, given how many are taken."""
+        first = self.taken
+        self.taken = first + wanted(first)
+        return range(first, self.taken)
+
+
+class SharedTickets:
+    """Tickets of a pass that several processes serve: one counter in shared memory, behind a lock of the kernel's.
+
+    Args:
+        descriptor: Of the memory, as `open_counter` returns it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, COUNTER.size)
+
+    @property
+    def taken(self) -> int:
+        """How many requests of the pass have been taken so far, by any engine."""
+        return int(COUNTER.unpack_from(self._memory)[0])
+
+    def take(self, wanted: Callable[[int], int]) -> range:
+        """Return the next numbers; `wanted` says how many, given how many are taken."""
+        # A record lock belongs to its process; flock would be shared with the descriptor.
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            first = self.taken
+            last = first + wanted(first)
+            COUNTER.pack_into(self._memory, 0, last)
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        return range(first, last)
+
+    def reset(self) -> None:
+        """Start a new pass: no ticket is taken."""
+        COUNTER.pack_into(self._memory, 0, 0)
+
+
+def open_counter() -> int:
+    """Return the descriptor of memory for `SharedTickets`; children may inherit it, and it has no name on any disk."""
+    descriptor = os.memfd_create("wattdock-tickets")
+    os.ftruncate(descriptor, COUNTER.size)
+    return descriptor
+
+
+def poisson_instants(rate_per_s: float, seed: int, started_ns: int) -> Iterator[int]:
+    """Yield the instants (ns) of a Poisson process of `rate_per_s` after `started_ns`; equal for equal seeds."""
+    draw = random.Random(seed)
+    offset_s = 0.0
+    while True:
+        offset_s += draw.expovariate(rate_per_s)
+        yield started_ns + round(offset_s * NS_PER_S)
+
+
+class Admission(Generic[T]):
+    """Hands out a pass's requests as its kind of arrival says, until its minima are met.
+
+    Prompts are repeated in order. Without `min_requests` each prompt is wanted once. With a minimum duration every
+    free place is filled, so that a static batch is never partial in the middle of a pass.
+
+    Args:
+        prompts: At least one.
+        started_ns: The instant that the pass's span was opened at.
+
+    Attributes:
+        exhausted: No further request will come.
+    """
+
+    def __init__(self, workload: Workload, prompts: Sequence[T], started_ns: int) -> None:
+        self._workload = workload
+        self._prompts = prompts
+        self._tickets: Tickets = workload.tickets or OwnTickets()
+        self._min_requests = workload.min_requests or len(prompts)
+        self._min_end_ns = started_ns + round((workload.min_duration_s or 0.0) * NS_PER_S)
+        is_open_loop = workload.arrival is Arrival.POISSON
+        self._schedule = (
+            poisson_instants(workload.rate_per_s or 0.0, workload.seed, started_ns) if is_open_loop else None
+        )
+        self._scheduled_ns: list[int] = []
+        self.exhausted = False
+
+    def intended_ns(self, index: int) -> int | None:
+        """Return when the open-loop schedule wants request `index` submitted; None without such a schedule."""
+        if self._schedule is None:
+            return None
+        while len(self._scheduled_ns) <= index:
+            self._scheduled_ns.append(next(self._schedule))
+        return self._scheduled_ns[index]
+
+    def wake_ns(self, running: int) -> int | None:
+        """Return when `due` may change though no request finishes: at an arrival, or at the pass's end before it.
+
+        None where only a finished request changes anything.
+        """
+        arrival_ns = self.intended_ns(self._tickets.taken)
+        if arrival_ns is None or self.exhausted or running >= self._workload.in_flight:
+            return None
+        return min(arrival_ns, self._min_end_ns) if self._tickets.taken >= self._min_requests else arrival_ns
+
+    def due(self, running: int, at_ns: int) -> list[tuple[int, T, int | None]]:
+        """Return the requests that enter the engine now, as (index, prompt, intended instant or None).
+
+        Args:
+            running: How many requests the engine is serving.
+        """
+        free = self._workload.in_flight - running
+        if self.exhausted or free <= 0 or (self._workload.arrival is Arrival.BATCH and running):
+            return []
+        granted = self._tickets.take(lambda taken: self._grant(taken, free, at_ns))
+        # Whether the pass is over is decided by the tickets alone: ranks must agree on it.
+        self.exhausted = not granted and (self._schedule is None or self._is_over(self._tickets.taken, at_ns))
+        return [(index, self._prompts[index % len(self._prompts)], self.intended_ns(index)) for index in granted]
+
+    def _is_over(self, taken: int, at_ns: int) -> bool:
+        return taken >= self._min_requests and at_ns >= self._min_end_ns
+
+    def _grant(self, taken: int, free: int, at_ns: int) -> int:
+        if self._is_over(taken, at_ns):
+            return 0
+        most = free if self._workload.min_duration_s else min(free, self._min_requests - taken)
+        arrived = takewhile(lambda index: (self.intended_ns(index) or 0) <= at_ns, range(taken, taken + most))
+        return len(list(arrived))
