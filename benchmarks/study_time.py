@@ -23,7 +23,7 @@ from wattdock.store.folders import load_result
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis.result import ExperimentResult
 
 KINDS = ("launch", "load", "warm-up", "pass")
 

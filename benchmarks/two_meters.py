@@ -34,8 +34,8 @@ from wattdock.metering.zeus import ZeusMeter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wattdock.analysis.energy_schema import PassEnergy
-    from wattdock.analysis.result_schema import ExperimentResult, StoredSpan
+    from wattdock.analysis.energy import PassEnergy
+    from wattdock.analysis.result import ExperimentResult, StoredSpan
     from wattdock.metering.protocol import Meter
     from wattdock.metering.timeline import Timeline
 

@@ -15,7 +15,7 @@ import fake_nvml
 import numpy as np
 from fake_nvml import FakeGpu, FakeProcess, constant
 
-from wattdock.analysis.analyse import analyse
+from wattdock.analysis.result import analyse
 from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import NS_PER_S, ClockCheck
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis.result import ExperimentResult
     from wattdock.metering.timeline import Timeline
     from wattdock.records.environment import EnvironmentSnapshot
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.analysis.result import ExperimentResult
 from wattdock.records import BRACKETS, TIMELINE, timeline_schema
 from wattdock.store.selection import Row
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
-from wattdock.analysis.cross_check import counter_step_j
 from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.joules import counter_step_j
 from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
@@ -23,7 +23,7 @@ from wattdock.records.restart import RestartRecord
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.energy_schema import EnergyResult
+    from wattdock.analysis.energy import EnergyResult
 
 ONE = Gpus(used=("GPU-a",), leased=("GPU-a",), bystanders=("GPU-b",))
 PASS = measured(0, 10, 20, (request(0, 10, 10.5, 20, 100),))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stored_results import SAMPLE, stored
 
-from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.analysis.result import ExperimentResult
 from wattdock.store.folders import load_result, store
 from wattdock.text import json_text
 

@@ -8,7 +8,7 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.multi_gpu import multi_gpu
+from wattdock.analysis.gpus import multi_gpu
 from wattdock.analysis.performance import performance, tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S

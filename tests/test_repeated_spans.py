@@ -7,7 +7,7 @@ from merge_samples import measured, request, stepped_power, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.joules import Joules, SpanJoules, combined_timing_j
-from wattdock.analysis.phases import phases
+from wattdock.analysis.windows import phases
 from wattdock.records.restart import RestartRecord
 
 GPU = "GPU-a"

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattdock.analysis.difference import difference
-from wattdock.analysis.energy_schema import EnergyResult, PassEnergy, Uncertainty
-from wattdock.analysis.intervals import deviation_interval, mean_interval
-from wattdock.analysis.statistics import statistical_j, statistics
+from wattdock.analysis.energy import EnergyResult, PassEnergy, Uncertainty
+from wattdock.analysis.statistics import deviation_interval, difference, mean_interval, statistical_j, statistics
 from wattdock.reports.words import interval_text
 
 RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]

@@ -10,9 +10,14 @@ import pytest
 from merge_samples import constant_power, measured, request, stepped_power, timeline
 
 from wattdock.analysis.energy import Gpus
-from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.procedure import halves_ns, procedure
-from wattdock.analysis.steadiness import idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.analysis.steadiness import (
+    idle_baselines,
+    idle_energy_j,
+    idle_unsettled,
+    late_temperatures_c,
+    warm_up_steadiness,
+)
 from wattdock.clock import NS_PER_S
 from wattdock.config import IdleSpec, WarmUpSpec
 from wattdock.metering.curve import span_energy

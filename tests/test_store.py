@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
-from wattdock.analysis.analyse import bare_result
 from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.result import bare_result
 from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
 from wattdock.records import TIMELINE, timeline_schema
@@ -18,7 +18,7 @@ from wattdock.store.folders import load_result, load_table, store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis.result import ExperimentResult
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
 RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU-a", 600, start_s=0, end_s=40)))

@@ -17,7 +17,7 @@ from wattdock.inputs import PromptSet
 from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
-    from wattdock.analysis.windows_schema import WindowFigure
+    from wattdock.analysis.windows import WindowFigure
 
 GPU = "GPU-a"
 

@@ -11,8 +11,8 @@ import pytest
 from audit_world import CONTAINERS, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from fake_nvml import FakeProcess, constant
 
-from wattdock.analysis.energy_schema import NORMAL95
-from wattdock.analysis.result_schema import Performance
+from wattdock.analysis.energy import NORMAL95
+from wattdock.analysis.performance import Performance
 from wattdock.checks.audit_procedure import arrivals_kept_up_with
 from wattdock.checks.check import Subject
 from wattdock.launch.choice import LauncherChoice
@@ -20,7 +20,7 @@ from wattdock.launch.choice import LauncherChoice
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import Check, ExperimentResult
+    from wattdock.analysis.result import Check, ExperimentResult
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
 from fake_nvml import FakeGpu, constant
 
-from wattdock.analysis.analyse import DIFFERENT_GPUS
+from wattdock.analysis.result import DIFFERENT_GPUS
 from wattdock.metering.timeline import MeterEvent, Series, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import Check, ExperimentResult
+    from wattdock.analysis.result import Check, ExperimentResult
     from wattdock.metering.timeline import GpuTimeline
     from wattdock.records.restart import RestartRecord
 

@@ -19,7 +19,7 @@ from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result_schema import Check
+    from wattdock.analysis.result import Check
     from wattdock.host import GpuInventory
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)

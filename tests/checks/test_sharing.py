@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wattdock.analysis.energy_schema import GpuProcessSeen
-from wattdock.analysis.procedure_schema import GpuEvidence, Procedure
+from wattdock.analysis.gpus import GpuEvidence, GpuProcessSeen
+from wattdock.analysis.procedure import Procedure
 from wattdock.checks import audit_record
 from wattdock.checks.check import CHECKS, Subject
 

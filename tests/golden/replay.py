@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.analyse import analyse
-from wattdock.analysis.result_schema import ExperimentResult, Fallback, StudyFacts
+from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck

@@ -9,7 +9,7 @@ import pytest
 from merge_samples import measured, request
 from powercap import add_domain, set_uj, two_sockets
 
-from wattdock.analysis.cross_check import host_energy, series_joules
+from wattdock.analysis.joules import host_energy, series_joules
 from wattdock.clock import NS_PER_S
 from wattdock.metering.none import NoMeter
 from wattdock.metering.rapl import WithRapl, find_domains, unwrapped

@@ -11,8 +11,7 @@ from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
 from fresh_zeus import fresh_zeus
 from powercap import add_domain
 
-from wattdock.analysis.cross_check import cross_check
-from wattdock.analysis.joules import SpanJoules
+from wattdock.analysis.joules import SpanJoules, cross_check
 from wattdock.errors import MeterError
 from wattdock.metering.curve import span_energy
 from wattdock.metering.nvml import NvmlMeter
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from fake_nvml import FakeNvml
 
-    from wattdock.analysis.energy_schema import WindowCheck
+    from wattdock.analysis.joules import WindowCheck
     from wattdock.metering.timeline import Timeline, Window
 
 ORIGIN_NS = fake_nvml.VIRTUAL_ORIGIN_NS

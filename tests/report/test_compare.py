@@ -14,8 +14,7 @@ from report_rows import document, row
 from scipy import stats
 from stored_results import bundled, complete
 
-from wattdock.analysis.difference import difference, holm
-from wattdock.analysis.quantities import SPEED
+from wattdock.analysis.statistics import SPEED, difference, holm
 from wattdock.reports.pairs import PRIMARY, compare
 from wattdock.reports.regression import Outcome, judge
 

@@ -13,7 +13,7 @@ import pytest
 from report_rows import document, row
 from stored_results import opener
 
-from wattdock.analysis.environment_diff import labels
+from wattdock.analysis.environment import labels
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.html.page import page, write_page
 from wattdock.reports.points import pareto_front, points

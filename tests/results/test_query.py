@@ -15,7 +15,7 @@ import pytest
 from stored_results import SAMPLE
 
 import wattdock
-from wattdock.analysis.result_schema import SCHEMA_VERSION
+from wattdock.analysis.result import SCHEMA_VERSION
 from wattdock.errors import ConfigError, StoreError
 from wattdock.store.folders import load_result
 from wattdock.store.query import Filters, query, select, unreadable, write_csv, write_parquet

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.analysis.result import ExperimentResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import pytest
 from scaling.stored import document, result
 from scipy import stats
 
-from wattdock.analysis.intervals import geometric_interval
-from wattdock.analysis.result_schema import ExperimentResult
+from wattdock.analysis.result import ExperimentResult
+from wattdock.analysis.statistics import geometric_interval
 from wattdock.reports.scaling import as_document, print_scaling
 from wattdock.reports.scaling_curves import Curve, curves, optimum, ratio
 from wattdock.reports.scaling_points import Setting, settings

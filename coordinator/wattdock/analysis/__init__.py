@@ -1,22 +1,7 @@
 """analysis."""
 
-from wattdock.analysis.analyse import analyse, bare_result, windows_of
-from wattdock.analysis.conditions_schema import GpuConditions
-from wattdock.analysis.data_parallel_schema import DataParallel
-from wattdock.analysis.derived_schema import Compute, Statistics
-from wattdock.analysis.difference import TEST, Difference, difference, holm
-from wattdock.analysis.energy_schema import (
-    BOUNDARY_STATEMENT,
-    ENERGY_BOUNDARY,
-    NET_MEANING,
-    CrossCheck,
-    EnergyResult,
-    GpuProcessSeen,
-    MeterFact,
-    MultiGPUMetrics,
-    PassEnergy,
-)
-from wattdock.analysis.environment_diff import (
+from wattdock.analysis.energy import NET_MEANING, EnergyResult, MeterFact, PassEnergy
+from wattdock.analysis.environment import (
     ABSENT,
     ENGINE,
     PACKAGE,
@@ -28,19 +13,46 @@ from wattdock.analysis.environment_diff import (
     settings,
     shared,
 )
-from wattdock.analysis.intervals import CONFIDENCE, geometric_interval, geometric_mean, mean_interval
-from wattdock.analysis.procedure_schema import GpuEvidence, Procedure
-from wattdock.analysis.quantities import ENERGY, POWER, SPEED, by_restart, restart_values
-from wattdock.analysis.result_schema import (
+from wattdock.analysis.gpus import (
+    BOUNDARY_STATEMENT,
+    ENERGY_BOUNDARY,
+    DataParallel,
+    GpuConditions,
+    GpuEvidence,
+    GpuProcessSeen,
+    MultiGPUMetrics,
+)
+from wattdock.analysis.joules import CrossCheck
+from wattdock.analysis.performance import Compute, Performance, Quantiles
+from wattdock.analysis.procedure import Procedure
+from wattdock.analysis.result import (
     SCHEMA_VERSION,
     Audit,
     Check,
     ExperimentResult,
     Fallback,
-    Performance,
-    Quantiles,
     StoredSpan,
     StudyFacts,
+    analyse,
+    bare_result,
+    windows_of,
+)
+from wattdock.analysis.statistics import (
+    CONFIDENCE,
+    ENERGY,
+    POWER,
+    SPEED,
+    TEST,
+    Difference,
+    Statistics,
+    by_restart,
+    difference,
+    geometric_interval,
+    geometric_mean,
+    holm,
+    mean_interval,
+    restart_values,
+    welch,
 )
 from wattdock.analysis.steadiness import (
     AtRest,
@@ -50,9 +62,7 @@ from wattdock.analysis.steadiness import (
     late_temperatures_c,
     warm_up_steadiness,
 )
-from wattdock.analysis.welch import welch
-from wattdock.analysis.windows import WINDOWS
-from wattdock.analysis.windows_schema import WindowFigure, WindowSummary
+from wattdock.analysis.windows import WINDOWS, WindowFigure, WindowSummary
 
 __all__ = [
     "ABSENT",

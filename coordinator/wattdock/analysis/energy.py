@@ -1,26 +1,173 @@
-"""The energy of an experiment's measured passes, and what stands beside it. Pure."""
+"""The energy of an experiment's measured passes, and how sure it is. Pure.
+
+Names carry units. Not measured is null, with a reason beside it, never 0.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from wattdock.analysis.cross_check import cross_check, host_energy, host_joules
-from wattdock.analysis.energy_schema import CpuEstimate, EnergyResult, MeterFact, PassEnergy, Uncertainty
-from wattdock.analysis.joules import SpanJoules, combined_timing_j
-from wattdock.analysis.processes import processes_seen
+from wattdock.analysis.gpus import BOUNDARY_STATEMENT, ENERGY_BOUNDARY, GpuConditions, GpuProcessSeen, processes_seen
+from wattdock.analysis.joules import (
+    CrossCheck,
+    HostEnergy,
+    SpanJoules,
+    combined_timing_j,
+    cross_check,
+    host_energy,
+    host_joules,
+)
+from wattdock.analysis.steadiness import IdleBaseline
+from wattdock.analysis.windows import Phases, WindowSummary
 from wattdock.metering import COUNTER_LAG
-from wattdock.values import all_known, known_sum
+from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from wattdock.analysis.joules import Joules
-    from wattdock.analysis.result_schema import Performance
+    from wattdock.analysis.performance import Performance
     from wattdock.metering import GpuTimeline, Timeline
     from wattdock.records import PassRecord, RestartRecord
+
+# Gross is the primary figure.
+NET_MEANING = (
+    "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
+)
+# Standard deviations of a normal distribution on either side that hold 95 % of it.
+NORMAL95 = 1.96
+
+
+class Uncertainty(Stored):
+    """The budget of `total_j`: parts that are never added into one vague number.
+
+    Attributes:
+        timing_j: Standard uncertainty from tick brackets, interpolation and lag, given the lag below.
+        counter_lag_s, counter_lag_std_s: How far a counter without a card of its own was taken to trail its load;
+            measured on H200 only. What was taken for each GPU stands in `meter`.
+        statistical_j: From restarts; null with fewer than two.
+        sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
+    """
+
+    timing_j: float | None
+    counter_lag_s: float
+    counter_lag_std_s: float
+    statistical_j: float | None = None
+    sensor_gain: Literal["unknown"] | float = "unknown"
+
+    @property
+    def timing95_j(self) -> float | None:
+        """Half the width of the 95 % interval from timing alone."""
+        return None if self.timing_j is None else NORMAL95 * self.timing_j
+
+
+class PassEnergy(Stored):
+    """Energy of one measured pass over the GPUs used, and what makes its tokens comparable.
+
+    Attributes:
+        reason: Why `total_j` is null, where it is.
+        prompt_repeats: How often the pass went through its prompts again.
+        prompts_reused: Some of its prompts were in an earlier pass of the restart already.
+        host_j: CPU packages and memory meanwhile, by domain; never part of `total_j`.
+        cpu_others_share: Of the time of the CPUs that the runner may use, what neither it nor the coordinator used, 0
+            to 1; on a virtual machine with what other machines got. Null where it is unknown.
+    """
+
+    restart: int
+    pass_index: int = Field(alias="pass")
+    duration_s: float
+    output_tokens: int
+    total_j: float | None
+    timing_j: float | None
+    per_gpu_j: dict[str, float | None]
+    energy_per_output_token_j: float | None
+    reason: str | None
+    prompt_repeats: int
+    prompts_reused: bool
+    host_j: dict[str, float | None] = Field(default_factory=dict)
+    cpu_others_share: float | None = None
+
+
+class CpuEstimate(Stored):
+    """An estimate, not a measurement: share of CPU time that was busy × an assumed power."""
+
+    energy_j: float
+    method: str
+    assumed_tdp_w: float
+    cpu_busy: float
+
+
+class MeterFact(Stored):
+    """How well one GPU was read.
+
+    Attributes:
+        process_lists: How often its processes were listed.
+        counter_lag_s, counter_lag_std_s: As taken for this GPU; measured on it where `card` says when, else assumed.
+    """
+
+    source: str | None
+    counter_period_s: float | None
+    nvml_busy_fraction: float | None
+    ticks: int
+    process_lists: int = 0
+    events: list[str]
+    counter_lag_s: float | None = None
+    counter_lag_std_s: float | None = None
+    card: str | None = None
+
+
+class EnergyResult(Stored):
+    """Joules of the measured passes, summed over the GPUs used.
+
+    Attributes:
+        reason: Why `total_j` is null, where it is.
+        allocation_j: Over all GPUs that were leased for the experiment.
+        bystander_j: GPUs of the host that the experiment did not use, by UUID.
+        load_j: Loading the model, over the GPUs used.
+        cross_check: A second meter's figures of the same passes; null without one.
+        host_j: CPU packages and memory, by domain ("package-0", "package-0-dram"), of the whole host; beside and never
+            in the figures here. Empty where they cannot be read, which `host` then is null for.
+        net_j: Total less what the same GPUs draw idle with the model loaded, the mean of before and after the passes;
+            `net_uncertainty_j` is the root of squares of half the difference between these two, of their timing and
+            of the total's.
+    """
+
+    energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
+    boundary_statement: str = BOUNDARY_STATEMENT
+    total_j: float | None
+    reason: str | None = None
+    uncertainty: Uncertainty
+    per_gpu_j: dict[str, float | None]
+    allocation_j: float | None = None
+    bystander_j: dict[str, float | None] = Field(default_factory=dict)
+    load_j: float | None = None
+    source: str | None = None
+    energy_per_output_token_j: float | None = None
+    energy_per_input_token_j: float | None = None
+    energy_per_token_j: float | None = None
+    energy_per_request_j: float | None = None
+    mean_power_w: float | None = None
+    passes: list[PassEnergy] = Field(default_factory=list)
+    windows: WindowSummary | None = None
+    idle_baselines: list[IdleBaseline] | None = None
+    net_j: float | None = None
+    net_uncertainty_j: float | None = None
+    net_reason: str | None = None
+    net_meaning: str = NET_MEANING
+    prefill_j: float | None = None
+    decode_j: float | None = None
+    phases: Phases | None = None
+    conditions: dict[str, GpuConditions] = Field(default_factory=dict)
+    cross_check: CrossCheck | None = None
+    host_j: dict[str, float | None] = Field(default_factory=dict)
+    host: HostEnergy | None = None
+    meter: dict[str, MeterFact] = Field(default_factory=dict)
+    gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
+    cpu_estimate: CpuEstimate | None = None
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,114 @@
-"""How fast the measured passes were. Pure."""
+"""How fast the measured passes were, and how much arithmetic they did. Pure."""
 
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.result_schema import Performance, Quantiles
 from wattdock.clock import NS_PER_S
-from wattdock.values import all_known, known_sum
+from wattdock.host import gpu_models
+from wattdock.inputs import Architecture, UnknownArchitectureError
+from wattdock.records import EnvironmentSnapshot
+from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
-    from wattdock.records import PassRecord, RequestRecord
+    from wattdock.analysis.energy import EnergyResult
+    from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
+
+# A Poisson count strays by more once in 700 draws.
+CHANCE_DEVIATIONS = 3
+EXECUTED_REASON = "no engine says how much padding and recomputation it did"
+
+
+class Compute(Stored):
+    """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
+
+    Attributes:
+        flops_total: The model's useful arithmetic, `model_flops`: from token counts, without padding or recomputation.
+        executed_flops: What the engine really did; null, with its reason, where it does not tell.
+        active_weights, total_weights: Matrix weights that an output token meets, and all; they differ with experts.
+        peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense 16-bit arithmetic, memory.
+        peak_flops_share: `flops_per_s` over the peak.
+        peak_memory_share_least: What reading weights and caches must have taken of the memory's peak, at least.
+    """
+
+    flops_total: float | None = None
+    model_flops: float | None = None
+    executed_flops: float | None = None
+    executed_reason: str | None = None
+    method: str | None = None
+    active_weights: int | None = None
+    total_weights: int | None = None
+    flops_per_s: float | None = None
+    flops_per_j: float | None = None
+    peak_flops_per_s: float | None = None
+    peak_memory_bytes_per_s: float | None = None
+    peak_source: str | None = None
+    peak_reason: str | None = None
+    peak_flops_share: float | None = None
+    peak_memory_share_least: float | None = None
+    reason: str | None = None
+
+
+class Quantiles(Stored):
+    """Distribution over requests, in seconds."""
+
+    count: int
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+
+
+class Performance(Stored):
+    """Speed over the measured passes.
+
+    Attributes:
+        output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
+        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, or how
+            much longer the last quarter of its requests took than the first, whichever is more, over the pass's
+            duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
+            one request at a time ends at 0.2. A late one that never finished counts as if it had taken the whole pass.
+            None where arrivals follow no schedule.
+        arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
+        arrivals_expected: How many arrive on average until a pass takes no more, over all passes. Where far fewer were
+            served, the rest never entered the engine, and latencies leave out the longest waits.
+        backlog_slope: Seconds by which requests' delay grows per second, before they enter the engine or in all, in the
+            worst pass: 0 for an engine that keeps up, 0.25 for one that serves 80 % of what is offered.
+        ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
+            arrival where there was one, else from submission.
+    """
+
+    duration_s: float
+    requests: int
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
+    output_tokens: int
+    output_tokens_per_s: float
+    requests_per_s: float
+    offered_rate_per_s: float | None = None
+    schedule_lag_share: float | None = None
+    arrivals_min: int | None = None
+    arrivals_expected: float | None = None
+    backlog_slope: float | None = None
+    ttft: Quantiles | None
+    tpot: Quantiles | None
+    e2e: Quantiles | None
+
+    @property
+    def arrivals_left_out(self) -> str | None:
+        """That arrivals were never served, in words, where it is more than the chance of a Poisson count."""
+        expected = self.arrivals_expected or 0.0
+        if self.requests >= expected - CHANCE_DEVIATIONS * expected**0.5:
+            return None
+        return f"only {self.requests:,} of about {expected:,.0f} arrivals were served, and latencies are of these"
 
 
 def performance(passes: Sequence[PassRecord], *, offered_rate_per_s: float | None) -> Performance | None:
@@ -184,3 +278,80 @@ def _since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | 
         return None
     arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
     return (instant_ns - arrived_ns) / NS_PER_S
+
+
+def compute(
+    config: Mapping[str, Any] | None,
+    passes: Sequence[PassRecord],
+    environment: EnvironmentSnapshot,
+    energy: EnergyResult,
+    *,
+    in_flight: int,
+) -> Compute:
+    """Return the useful arithmetic of all `passes` over all GPUs used, and its share of their peaks.
+
+    Args:
+        config: The model's config.json; None where the model was not resolved.
+        in_flight: Requests that one engine step serves at most.
+    """
+    if config is None or not passes:
+        return Compute(reason="the model is not known" if config is None else "no pass was measured")
+    try:
+        model = Architecture.from_config(config)
+        requests = [request for one in passes for request in one.requests]
+        flops = sum(_flops(model, request) for request in requests)
+    except UnknownArchitectureError as error:
+        return Compute(reason=str(error))
+    duration_s = sum(one.span.duration_s for one in passes)
+    names = environment.gpu_names
+    peak = gpu_models.peak_of(names)
+    share = flops / duration_s / peak.flops_per_s if peak else None
+    bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
+    read_share = None if peak is None or bytes_read is None else bytes_read / duration_s / peak.memory_bytes_per_s
+    return Compute(
+        flops_total=flops,
+        model_flops=flops,
+        executed_reason=EXECUTED_REASON,
+        method=model.FLOPS_METHOD,
+        active_weights=model.active_weights,
+        total_weights=model.total_weights,
+        flops_per_s=flops / duration_s,
+        flops_per_j=flops / energy.total_j if energy.total_j else None,
+        peak_flops_per_s=peak.flops_per_s if peak else None,
+        peak_memory_bytes_per_s=peak.memory_bytes_per_s if peak else None,
+        peak_source=peak.source if peak else None,
+        peak_reason=gpu_models.why_no_peak(names),
+        peak_flops_share=share,
+        peak_memory_share_least=read_share,
+    )
+
+
+def _flops(model: Architecture, request: RequestRecord) -> int:
+    if request.prompt_tokens is None or request.output_tokens is None:
+        raise UnknownArchitectureError("the engine does not tell every request's tokens")
+    return model.request_flops(
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        cached_prompt_tokens=request.cached_prompt_tokens or 0,
+    )
+
+
+def _least_bytes(
+    model: Architecture, requests: Iterable[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
+) -> float | None:
+    """Bytes that must have been read at least: all weights once per `in_flight` tokens, each token's keys and values.
+
+    A step gives each request in flight one token at most; no engine here drafts tokens.
+    """
+    if not environment.model.weight_bytes:
+        return None
+    bytes_per_weight = environment.model.weight_bytes / model.total_weights
+    narrow_cache = "fp8" in str(environment.engine_args.get("kv_cache_dtype", ""))
+    weights, caches = 0.0, 0.0
+    for one in requests:
+        prompt, output = one.prompt_tokens or 0, one.output_tokens or 0
+        weights += output / in_flight * model.active_weights * bytes_per_weight
+        caches += model.kv_bytes_read(
+            prompt_tokens=prompt, output_tokens=output, bytes_per_value=1.0 if narrow_cache else bytes_per_weight
+        )
+    return weights + caches

@@ -1,4 +1,4 @@
-"""What was seen of the warm-ups, and whether the passes drifted. Pure."""
+"""What was done around the passes, and whether they drifted. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import Field
 
-from wattdock.analysis.gpu_evidence import gpu_evidence, runners_per_restart
+from wattdock.analysis.gpus import GpuEvidence, gpu_evidence, runners_per_restart
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
-from wattdock.analysis.procedure_schema import Drift, Procedure, WarmUpSeen
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,66 @@ MAX_OFF_MIDDLE = 0.2
 LIFETIMES_TO_HALVE = 10
 # Blocks of an open loop's pass: ten changes of the counter each, and enough of them for a line and its error.
 OPEN_LOOP_BLOCK_NS, MIN_OPEN_LOOP_BLOCKS = NS_PER_S, 10
+
+
+class WarmUpSeen(Stored):
+    """One restart's warm-up.
+
+    Attributes:
+        converged: Nothing drifted any more when it ended; null under the quick profile, which does not look.
+        drifting: What still did, with figures and limits.
+        tokens_slope_per_min, energy_slope_per_min: Relative change over the last window of tokens/s, J/token.
+        temperature_range_c: Largest change of a sensor over the last window.
+        output_tokens_per_s, energy_per_output_token_j: Of each of its passes.
+    """
+
+    restart: int
+    profile: str
+    duration_s: float
+    converged: bool | None
+    drifting: list[str]
+    tokens_slope_per_min: float | None
+    energy_slope_per_min: float | None
+    temperature_range_c: float | None
+    output_tokens_per_s: list[float]
+    energy_per_output_token_j: list[float | None]
+
+
+class Drift(Stored):
+    """How joules per token (tokens/s without energy) of a pass's second half compare with its first half's.
+
+    Where requests overlap, its first and last mean lifetime of a request belong to neither half.
+
+    Attributes:
+        relative: Second ÷ first − 1; null with the reason.
+        standard_error: Of `relative`, in an open loop; null elsewhere. Arrivals by chance put more work into one half
+            than into the other, so there `relative` is how power at equal work changed over the pass.
+    """
+
+    restart: int
+    pass_index: int
+    quantity: str
+    relative: float | None
+    standard_error: float | None = None
+    reason: str | None = None
+
+
+class Procedure(Stored):
+    """Everything around and within the passes that tells whether they were undisturbed and in a steady state.
+
+    Attributes:
+        gpus: By UUID, of every GPU of the host.
+        runners_per_restart: More than 1 where a restart was interrupted between passes and resumed; 0 without a pass.
+        token_disagreements: Passes whose token counts contradict each other.
+        undrained: Passes that ended before their work had.
+    """
+
+    warm_up: list[WarmUpSeen]
+    drift: list[Drift]
+    gpus: dict[str, GpuEvidence] = Field(default_factory=dict)
+    runners_per_restart: int = 0
+    token_disagreements: list[str] = Field(default_factory=list)
+    undrained: list[str] = Field(default_factory=list)
 
 
 def procedure(

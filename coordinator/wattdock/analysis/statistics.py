@@ -1,28 +1,272 @@
-"""Spread over passes and restarts. Pure."""
+"""Spread over restarts, intervals, and how far two sets of restarts lie apart. Pure."""
 
 from __future__ import annotations
 
-from math import sqrt
+from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import Field
 
-from wattdock.analysis.derived_schema import Statistics
-from wattdock.analysis.intervals import deviation_interval, mean_interval
-from wattdock.analysis.quantities import ENERGY, SPEED, by_restart, ratio
 from wattdock.text import pluralize
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.energy_schema import EnergyResult, PassEnergy
+    from wattdock.analysis.energy import EnergyResult, PassEnergy
+    from wattdock.analysis.result import ExperimentResult
 
+ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
+# Quantity → what of a pass is divided by what.
+RATIOS = {
+    ENERGY: ("total_j", "output_tokens"),
+    SPEED: ("output_tokens", "duration_s"),
+    POWER: ("total_j", "duration_s"),
+}
+CONFIDENCE = 0.95
+TEST = "Welch's t-test on logarithms of restart values"
 # Modified z-score, 0.6745 × deviation ÷ MAD. Source: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
 OUTLIER_SCORE, MAD_TO_SCORE, MEAN_DEVIATION_TO_SCORE = 3.5, 0.6745, 1.253314
 COVERS = (
     "repetitions of this experiment on these GPUs, this machine and this day; not other GPUs of the model, other "
     "prompts, nor the sensors' gain"
 )
+
+
+class Statistics(Stored):
+    """Spread of joules per output token, or of tokens per second where there is no energy.
+
+    Attributes:
+        quantity: Which figure is described.
+        per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
+        standard_deviation_between_passes: Of all passes; includes what differs between their prompts.
+        standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
+        interval_between_restarts, interval_within_restarts: 95 % intervals of these standard deviations (chi-square).
+        ci95: Of the mean, from restart means, R−1 degrees of freedom; null with the reason.
+        ci95_relative: How far its upper end lies above the mean, ÷ the mean; the lower one may be cut off at 0.
+        outliers: Passes far from the others; shown, never dropped.
+        covers: What the interval speaks for.
+    """
+
+    quantity: str
+    per_pass: list[float]
+    per_restart: list[float]
+    mean: float
+    standard_deviation_between_restarts: float | None
+    standard_deviation_between_passes: float | None
+    standard_deviation_within_restarts: float | None = None
+    interval_between_restarts: tuple[float, float] | None = None
+    interval_within_restarts: tuple[float, float] | None = None
+    ci95: tuple[float, float] | None = None
+    ci95_relative: float | None = None
+    outliers: list[str] = Field(default_factory=list)
+    covers: str | None = None
+    reason: str | None = None
+
+
+def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
+    """Return each restart's joules per output token, output tokens per second and mean watts, by quantity.
+
+    A quantity that one of the passes lacks is left out.
+    """
+    passes = result.energy.passes if result.energy else []
+    every = by_restart(passes)
+    if not every or not all(sum(one.output_tokens for one in group) for group in every):
+        return {}
+    known = RATIOS if all(one.total_j is not None for one in passes) else [SPEED]
+    return {quantity: [ratio(group, quantity) for group in every] for quantity in known}
+
+
+def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
+    """Return each restart's passes, restarts in order."""
+    groups: dict[int, list[PassEnergy]] = {}
+    for one in passes:
+        groups.setdefault(one.restart, []).append(one)
+    return [groups[number] for number in sorted(groups)]
+
+
+def ratio(passes: Sequence[PassEnergy], quantity: str) -> float:
+    """Return a quantity of some passes together: a sum ÷ a sum, so that long passes weigh more.
+
+    Args:
+        quantity: One of `RATIOS`; the passes know both of its parts.
+    """
+    over, under = (sum(getattr(one, part) for one in passes) for part in RATIOS[quantity])
+    return float(over / under)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two.
+
+    Of values that cannot be negative, as all here: what would lie below 0 is cut off. The true mean is never there,
+    so the interval holds it as often as before.
+    """
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    mean = float(np.mean(values))
+    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
+    return max(mean - half, 0.0), mean + half
+
+
+def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a standard deviation of normal values (chi-square); None without freedom."""
+    if deviation is None or freedom < 1:
+        return None
+    from scipy.special import chdtri
+
+    # chdtri takes the upper tail.
+    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    low, high = (deviation * sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
+    return low, high
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the mean whose ratios `difference` tells; of values above 0.
+
+    Raises:
+        ValueError: There is none, or one that is not above 0.
+    """
+    if not values or min(values) <= 0:
+        raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
+    return exp(fmean(map(log, values)))
+
+
+def geometric_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the geometric mean of independent values; None with fewer than two.
+
+    Student's t on logarithms, as `difference` is: it never reaches 0.
+
+    Raises:
+        ValueError: One of them is not above 0.
+    """
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    mean = geometric_mean(values)
+    factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    reach = exp(factor * stdev(map(log, values)) / sqrt(len(values)))
+    return mean / reach, mean * reach
+
+
+@dataclass(frozen=True)
+class LogRatio:
+    """Logarithm of the second geometric mean over the first.
+
+    Attributes:
+        estimate: The logarithm itself.
+        error: Its standard error; 0 where no repeat differs from another of its side.
+        freedom: Degrees of freedom of that error; infinite where it is 0.
+    """
+
+    estimate: float
+    error: float
+    freedom: float
+
+    @property
+    def relative(self) -> float:
+        """The ratio − 1."""
+        return exp(self.estimate) - 1
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Return the two-sided interval of the estimate; 0.95 for 95 %."""
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error if self.error else 0.0
+        return self.estimate - half, self.estimate + half
+
+    def p_below(self, log_ratio: float) -> float:
+        """Return the chance of an estimate this low or lower if the true logarithm were `log_ratio`."""
+        return self._p_up_to(self.estimate - log_ratio)
+
+    def p_above(self, log_ratio: float) -> float:
+        """Return the chance of an estimate this high or higher if the true logarithm were `log_ratio`."""
+        return self._p_up_to(log_ratio - self.estimate)
+
+    def _p_up_to(self, gap: float) -> float:
+        from scipy.special import stdtr
+
+        return float(stdtr(self.freedom, gap / self.error)) if self.error else float(gap >= 0)
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> LogRatio:
+    """Compare two sets of restart values, such as joules per token; they need not spread alike.
+
+    Raises:
+        ValueError: One of them has fewer than two values, or one that is not above 0.
+
+    Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
+    """
+    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
+        raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
+    logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in logs]
+    error = sqrt(sum(parts))
+    freedom = inf
+    if error:
+        freedom = error**4 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+    return LogRatio(float(logs[1].mean() - logs[0].mean()), error, freedom)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the second mean lies from the first, as a ratio of geometric means − 1.
+
+    Attributes:
+        low, high: 95 % interval, relative.
+        p_value: Chance of a difference at least this large between repeats of one thing.
+        log_ratio: What all of that follows from.
+    """
+
+    relative: float
+    low: float
+    high: float
+    p_value: float
+    log_ratio: LogRatio
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval leaves out no difference at all."""
+        return self.low > 0 or self.high < 0
+
+    def p_not_above(self, relative: float) -> float:
+        """Return the chance of an estimate this high or higher if the true difference were `relative`; one-sided."""
+        return self.log_ratio.p_above(log(1 + relative))
+
+    def p_not_below(self, relative: float) -> float:
+        """Return the chance of an estimate this low or lower if the true difference were `relative`; one-sided."""
+        return self.log_ratio.p_below(log(1 + relative))
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Compare two sets of restart values, such as joules per token.
+
+    Raises:
+        ValueError: One of them has fewer than two values, or one that is not above 0.
+    """
+    found = welch(first, second)
+    low, high = (exp(end) - 1 for end in found.interval(CONFIDENCE))
+    p_value = min(1.0, 2 * min(found.p_below(0), found.p_above(0)))
+    return Difference(found.relative, low, high, p_value, found)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for how many there are, in the order given.
+
+    Source: Holm, A simple sequentially rejective multiple test procedure (Scandinavian Journal of Statistics 6, 1979).
+    """
+    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, at in enumerate(order):
+        highest = max(highest, min(1.0, p_values[at] * (len(p_values) - rank)))
+        adjusted[at] = highest
+    return adjusted
 
 
 def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:

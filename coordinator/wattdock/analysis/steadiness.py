@@ -1,26 +1,29 @@
-"""Decide whether something that is watched has stopped changing. Pure.
-
-Knows no hardware and no runner: it is given what was seen so far.
-"""
+"""Whether GPUs were steady: over a warm-up, and at rest without work. Pure."""
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import hypot
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from wattdock.analysis.joules import SpanJoules
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, span_energy
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from wattdock.config import IdleSpec, WarmUpSpec
-    from wattdock.metering import GpuTimeline, Span, Timeline
-    from wattdock.records import WarmUpSample
+    from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
+    from wattdock.records import RestartRecord, WarmUpSample
 
 S_PER_MIN = 60.0
 # A slope needs a few points, or noise passes for a trend and a trend for noise.
@@ -29,6 +32,38 @@ MIN_READINGS = 2
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
 # Read once a second: a short span's second half may hold no reading.
 TEMPERATURE_REACH_S = 3.0
+IDLE_SPANS: dict[str, Literal["empty", "loaded_before", "loaded_after"]] = {
+    "idle-empty": "empty",
+    "idle-loaded-before": "loaded_before",
+    "idle-loaded-after": "loaded_after",
+}
+
+
+class IdleBaseline(Stored):
+    """One GPU without work, over one idle span, by its energy counter.
+
+    Attributes:
+        state: "empty" before the runner started; "loaded_before" and "loaded_after" with context and weights, around
+            the passes.
+        used: It held a part of the model.
+        unsettled: Why it was not at rest; null when it was.
+        performance_state: NVML's P-state, 0 is the fastest.
+    """
+
+    restart: int
+    gpu_uuid: str
+    state: Literal["empty", "loaded_before", "loaded_after"]
+    used: bool
+    duration_s: float
+    mean_power_w: float | None
+    timing_w: float | None
+    unsettled: str | None
+    temperature_c: float | None
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    performance_state: float | None
+    memory_used_bytes: float | None
+    utilization_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -189,3 +224,78 @@ def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int
     if gpu is None or (series := gpu.series.get(name)) is None:
         return np.zeros(0)
     return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]
+
+
+def idle_baselines(
+    restarts: Sequence[RestartRecord],
+    used: Sequence[str],
+    limits: IdleSpec,
+    joules_in: SpanJoules | None = None,
+) -> list[IdleBaseline]:
+    """Return every GPU of the host in every idle span of every restart."""
+    joules_in = joules_in or SpanJoules()
+    return [
+        _baseline(restart, span, gpu, limits, joules_in.of_gpu(gpu, span), is_used=gpu.uuid in used)
+        for restart in restarts
+        for span in restart.spans
+        if span.name in IDLE_SPANS
+        for gpu in restart.gpus.values()
+    ]
+
+
+def _baseline(
+    restart: RestartRecord, span: Span, gpu: GpuTimeline, limits: IdleSpec, joules: SpanEnergy, *, is_used: bool
+) -> IdleBaseline:
+    unsettled = idle_unsettled({gpu.uuid: gpu}, span, [gpu.uuid], limits)
+    mean = functools.partial(over, [(gpu, span)], summary=np.mean)
+    return IdleBaseline(
+        restart=restart.restart,
+        gpu_uuid=gpu.uuid,
+        state=IDLE_SPANS[span.name],
+        used=is_used,
+        duration_s=span.duration_s,
+        mean_power_w=joules.mean_power_w,
+        timing_w=None if joules.timing_j is None else joules.timing_j / span.duration_s,
+        unsettled="; ".join(unsettled) or None,
+        temperature_c=mean("temperature_c"),
+        sm_clock_mhz=mean("sm_clock_mhz"),
+        memory_clock_mhz=mean("memory_clock_mhz"),
+        performance_state=mean("performance_state"),
+        memory_used_bytes=mean("memory_used_bytes"),
+        utilization_percent=mean("gpu_utilization_percent"),
+    )
+
+
+def idle_energy_j(
+    restarts: Sequence[RestartRecord], baselines: Sequence[IdleBaseline], used: Sequence[str]
+) -> tuple[float, float] | None:
+    """Return what the GPUs used would have drawn idle and loaded during all passes, and its uncertainty, both in J.
+
+    Per GPU the mean of its powers before and after the passes; its uncertainty is the root of squares of half their
+    difference and of their timing, each summed linearly: an upper bound. None where one of them is unknown, or no GPU
+    was used. A restart that was cut in two and went on with another runner has two of each, or the runner that was cut
+    off lacks the one after, which no other runner's stands for.
+    """
+    seen: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    for one in baselines:
+        if one.mean_power_w is not None and one.timing_w is not None:
+            seen.setdefault((one.restart, one.gpu_uuid, one.state), []).append((one.mean_power_w, one.timing_w))
+    runners = Counter(one.restart for one in restarts if one.passes)
+    idle_j, half_difference_j, timing_j = 0.0, 0.0, 0.0
+    for restart in restarts:
+        duration_s = sum(one.span.duration_s for one in restart.passes)
+        for uuid in used:
+            sides = [seen.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
+            if min(map(len, sides)) < max(1, runners[restart.restart]):
+                return None
+            before_w, after_w = (fmean(power_w for power_w, _ in side) for side in sides)
+            idle_j += duration_s * (before_w + after_w) / 2
+            half_difference_j += duration_s * abs(before_w - after_w) / 2
+            timing_j += duration_s * fmean(fmean(timing_w for _, timing_w in side) for side in sides)
+    return (idle_j, hypot(half_difference_j, timing_j)) if used and idle_j else None
+
+
+def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: Callable[..., float]) -> float | None:
+    """Summarise one series' samples in some spans; None without any."""
+    values = np.concatenate([[], *(series_values(gpu, name, span.start_ns, span.end_ns) for gpu, span in parts)])
+    return float(summary(values)) if len(values) else None

@@ -1,39 +1,147 @@
-"""The whole result of an experiment from the records of its restarts. Pure."""
+"""ExperimentResult: what one experiment says, from the records of its restarts. Pure.
+
+Names carry units. Not measured is null, with a reason beside it, never 0.
+"""
 
 from __future__ import annotations
 
 from math import hypot
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattdock.analysis.compute import compute
-from wattdock.analysis.conditions import gpu_conditions
-from wattdock.analysis.data_parallel import data_parallel
-from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.environment_diff import ABSENT, differing, held_conditions
-from wattdock.analysis.idle import idle_baselines, idle_energy_j
+from pydantic import Field
+
+from wattdock.analysis.energy import EnergyResult, Gpus, measured_energy
+from wattdock.analysis.environment import ABSENT, differing, held_conditions
+from wattdock.analysis.gpus import DataParallel, MultiGPUMetrics, data_parallel, gpu_conditions, multi_gpu
 from wattdock.analysis.joules import SpanJoules
-from wattdock.analysis.multi_gpu import multi_gpu
-from wattdock.analysis.performance import performance
-from wattdock.analysis.phases import phases
-from wattdock.analysis.procedure import procedure
-from wattdock.analysis.result_schema import ExperimentResult, StoredSpan
-from wattdock.analysis.statistics import statistical_j, statistics
-from wattdock.analysis.windows import windows
-from wattdock.records import INTERRUPTED, ConditionChange, clock_facts, clocks_of
+from wattdock.analysis.performance import Compute, Performance, compute, performance
+from wattdock.analysis.procedure import Procedure, procedure
+from wattdock.analysis.statistics import Statistics, statistical_j, statistics
+from wattdock.analysis.steadiness import idle_baselines, idle_energy_j
+from wattdock.analysis.windows import phases, windows
+from wattdock.records import INTERRUPTED, ConditionChange, EnvironmentSnapshot, Failure, clock_facts, clocks_of
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.energy_schema import EnergyResult
-    from wattdock.analysis.windows_schema import WindowSummary
+    from wattdock.analysis.windows import WindowSummary
     from wattdock.config import ExperimentConfig
     from wattdock.metering import Span
-    from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord
+    from wattdock.records import RestartRecord
 
+SCHEMA_VERSION = 1
 DIFFERENT_GPUS = "restarts used different GPUs"
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
+
+
+class StoredSpan(Stored):
+    """A named interval on a monotonic clock of the host; `pass` is null outside the measured passes.
+
+    Attributes:
+        clock: Which of `environment.clock.identities` its instants are of.
+    """
+
+    name: str
+    restart: int
+    pass_index: int | None = Field(default=None, alias="pass")
+    start_ns: int
+    end_ns: int
+    drained: bool
+    clock: int = 0
+    energy_j: float | None = None
+    timing_j: float | None = None
+    reason: str | None = None
+
+
+class Check(Stored):
+    """A finding of the audit, of doctor or of preflight; unknown never passes.
+
+    Attributes:
+        status: "fail": nothing sound can be, or was, measured; "warn": a reader must know it.
+        figure: What was seen.
+        threshold: The limit that it was held against.
+        source: Where the figure, or the limit, comes from.
+        remedy: What to do about it.
+    """
+
+    name: str
+    status: Literal["pass", "info", "warn", "fail", "unknown"]
+    figure: str
+    threshold: str | None = None
+    source: str | None = None
+    remedy: str | None = None
+
+
+class Audit(Stored):
+    """Whether the figure may be published, and why."""
+
+    publishable: bool
+    reasons: list[str]
+    checks: list[Check]
+
+
+class StudyFacts(Stored):
+    """The study that an experiment was measured in.
+
+    Attributes:
+        study_id: Name of its folder under `studies/`.
+        attempt: 1 for the first row that it stored of this experiment; a later one stands for the earlier.
+    """
+
+    study_id: str
+    attempt: int
+
+
+class Fallback(Stored):
+    """That this experiment was measured because another one, which was asked for, failed; it never stands for that one.
+
+    Attributes:
+        fallback_of: Id of the experiment that was asked for.
+        step: Of the ladder, from 1.
+        change: What is different from what was asked for.
+    """
+
+    fallback_of: str
+    step: int
+    change: str
+
+
+class ExperimentResult(Stored):
+    """One experiment's row; a failed one has every key too.
+
+    Attributes:
+        fallback: Null for what was asked for itself.
+        data_parallel: Null where one engine served the workload.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    experiment_id: str
+    study: StudyFacts | None = None
+    fallback: Fallback | None = None
+    started_utc: str
+    config: dict[str, Any]
+    status: Literal["ok", "failed", "interrupted"]
+    error: Failure | None
+    environment: EnvironmentSnapshot | None
+    energy: EnergyResult | None
+    performance: Performance | None
+    compute: Compute | None
+    statistics: Statistics | None
+    multi_gpu: MultiGPUMetrics | None
+    data_parallel: DataParallel | None = None
+    audit: Audit | None
+    procedure: Procedure | None = None
+    spans: list[StoredSpan]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that all engines together served at a time, which weak scaling makes more than were written."""
+        if split := self.data_parallel:
+            return split.in_flight_per_replica * split.data_parallel_size
+        return int(self.config["workload"]["batch_size"])
 
 
 def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:

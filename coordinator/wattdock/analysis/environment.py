@@ -1,4 +1,4 @@
-"""What a result was measured with, as flat names and texts, and in which of them results differ. Pure."""
+"""What results were measured with, as flat names and texts, and in which of them results differ. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wattdock.text import dotted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from wattdock.analysis.result_schema import ExperimentResult
+    from wattdock.analysis.result import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
 
 UNKNOWN, ABSENT = "unknown", "–"

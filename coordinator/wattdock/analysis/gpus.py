@@ -1,0 +1,515 @@
+"""What each GPU did: its conditions, its share of the work, and who else was on it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import Field
+
+from wattdock.analysis.joules import combined_timing_j
+from wattdock.analysis.steadiness import IDLE_SPANS, over
+from wattdock.clock import NS_PER_S
+from wattdock.metering import POWER_LAG, Span
+from wattdock.records import clocks_of
+from wattdock.values import Stored, all_known, known_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.analysis.energy import EnergyResult
+    from wattdock.analysis.joules import SpanJoules
+    from wattdock.analysis.performance import Performance
+    from wattdock.config import ExperimentConfig
+    from wattdock.metering import GpuProcess, GpuTimeline, Series
+    from wattdock.records import PassRecord, ReplicaPass, RestartRecord
+
+SCALING = {
+    "strong": "strong scaling: the workload is the whole's and is shared out among the replicas",
+    "weak": "weak scaling: the workload is each replica's share; the whole is as many times that as there are replicas",
+}
+ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
+BOUNDARY_STATEMENT = (
+    "GPU boards as their own sensors see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
+    "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
+    "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
+)
+VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
+# Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently. More
+# where the counter was not read near the first of them.
+MARGINS_NS = tuple(seconds * NS_PER_S for seconds in (1, 2, 3, 4))
+MIN_STATIONARY_NS = 5 * NS_PER_S
+# Power is sampled every 50 ms; a sample stands for no more than this much of the time until the next one.
+SAMPLE_REACH_NS = NS_PER_S // 2
+MIN_COVERED = 0.75
+# Violation counters are read once a second, a little later where the GPU is busy.
+COUNTER_REACH_NS = 2 * NS_PER_S
+# Between two samples of a state; a host that stalls for a second or two still saw it before and after.
+STATE_GAP_NS = 5 * NS_PER_S
+# A list is asked for as a pass begins, and when its results are here, a second and more after its end.
+LIST_REACH_NS = 5 * NS_PER_S
+
+
+class GpuConditions(Stored):
+    """One GPU of the host over all measured passes; null where its driver does not tell.
+
+    Attributes:
+        throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
+            (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
+        worst_pass_throttled_share: The same of the pass in which it is largest, each reason for itself.
+        power_over_counter: Mean instant power in a pass, less a second at each end, ÷ mean power by the counter there
+            − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
+            consistency of two readings of one sensor, not accuracy.
+        mean_power_w: By the energy counter.
+        clocks_limited_share: Share of a pass's samples in which a setting (application or locked clocks) held clocks
+            down, of the pass in which it is largest; null where a pass was not sampled throughout.
+        power_limits_w: The lowest and the highest limit that was enforced in the passes; null as above.
+    """
+
+    gpu_uuid: str
+    used: bool
+    throttled_share: dict[str, float] | None
+    worst_pass_throttled_share: dict[str, float] | None = None
+    mean_sm_clock_mhz: float | None
+    mean_memory_clock_mhz: float | None
+    max_temperature_c: float | None
+    max_memory_temperature_c: float | None
+    mean_power_w: float | None
+    power_over_counter: float | None
+    clocks_limited_share: float | None = None
+    power_limits_w: tuple[float, float] | None = None
+
+
+class ReplicaShare(Stored):
+    """One replica over all measured passes.
+
+    Attributes:
+        gpu_uuids: Its GPU; empty on a CPU.
+        tail_s: From its last token to the end of each pass, summed: it waits for the others.
+        tail_idle_j: What its GPU used in that time; part of the experiment's total.
+        tail_timing_j: Standard uncertainty of that.
+        reason: Why `tail_idle_j` is null, where it is.
+    """
+
+    replica: int
+    gpu_uuids: list[str]
+    requests: int
+    output_tokens: int
+    tail_s: float | None
+    tail_idle_j: float | None
+    tail_timing_j: float | None = None
+    reason: str | None = None
+
+
+class DataParallel(Stored):
+    """Independent engines that took requests from one queue, from one common start in each pass.
+
+    Attributes:
+        scaling: "strong" or "weak", with its meaning.
+        in_flight_per_replica: Requests that each of them serves at a time.
+        tail_idle_j: Over all replicas; null where one of them is unknown.
+        tail_share: The same ÷ the experiment's total.
+    """
+
+    data_parallel_size: int
+    scaling: Literal["strong", "weak"]
+    scaling_meaning: str
+    in_flight_per_replica: int
+    replicas: list[ReplicaShare]
+    tail_idle_j: float | None
+    tail_share: float | None
+
+
+class GpuProcessSeen(Stored):
+    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it.
+
+    Attributes:
+        own: It belonged to the runner.
+        clock: Which of `environment.clock.identities` these instants are of.
+        user, command: None where this host does not show the process.
+    """
+
+    gpu_uuid: str
+    pid: int
+    kind: str
+    memory_bytes_max: int | None
+    first_seen_ns: int
+    last_seen_ns: int
+    own: bool = False
+    clock: int = 0
+    user: str | None = None
+    command: str | None = None
+
+
+class MultiGPUMetrics(Stored):
+    """How energy was shared out among the GPUs used.
+
+    Boundary: GPU boards (HBM and on-GPU NVLink included); NVSwitch, PCIe root, host CPU, DRAM, NIC, fans and
+    power-supply loss are not in it. The background documents put what a sum over GPUs misses of the GPU fabric at
+    3-10 %; a whole server's share is tens of percent; no correction is applied.
+
+    Attributes:
+        per_gpu_mean_power_w: Over the measured passes, by the energy counter.
+        per_gpu_mean_utilization_percent: Mean of NVML's samples in the passes: the share of time in which any kernel
+            ran, not how much of the GPU it used. None for a GPU that does not tell; empty in results of older versions.
+        per_gpu_max_memory_used_bytes: Largest sample of what NVML says is in use on the GPU, by all processes.
+        load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
+        energy_per_output_token_allocated_j: Over all GPUs leased, used or not.
+    """
+
+    gpu_count: int
+    per_gpu_energy_j: dict[str, float]
+    per_gpu_mean_power_w: dict[str, float]
+    per_gpu_mean_utilization_percent: dict[str, float | None] = Field(default_factory=dict)
+    per_gpu_max_memory_used_bytes: dict[str, float | None] = Field(default_factory=dict)
+    load_imbalance: float
+    energy_per_output_token_j: float
+    energy_per_output_token_allocated_j: float | None
+    energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
+    boundary_statement: str = BOUNDARY_STATEMENT
+
+
+class GpuEvidence(Stored):
+    """What shows whether one GPU of the host was the experiment's own: in the worst of the restarts with passes.
+
+    Attributes:
+        process_lists: How often its processes were listed.
+        runner_lists: How many of these lists show the runner.
+        unlisted_ends: Begins and ends of passes without a list within 5 s that shows the runner; of a used GPU.
+        foreign_bytes: Most memory in use at any instant of a pass beyond what the lists at its begin and end say the
+            runner holds; of a used GPU, null where one of the two is unknown.
+        counter_changes: How often its energy counter was seen to change.
+        above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started;
+            null where one of the two is unknown.
+    """
+
+    process_lists: int = 0
+    runner_lists: int = 0
+    unlisted_ends: int = 0
+    foreign_bytes: float | None = None
+    counter_changes: int = 0
+    above_idle_w: float | None = None
+
+
+# A pass, and what was seen of a GPU in its restart; None where nothing was.
+Part = tuple["GpuTimeline | None", "Span"]
+
+
+def gpu_conditions(
+    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules
+) -> dict[str, GpuConditions]:
+    """Return, per GPU of the host, its state over all measured passes of all restarts."""
+    passes = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
+    uuids = dict.fromkeys(uuid for gpus, _ in passes for uuid in gpus)
+    return {
+        uuid: _conditions(uuid, [(gpus.get(uuid), span) for gpus, span in passes], joules_in, is_used=uuid in used)
+        for uuid in uuids
+    }
+
+
+def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used: bool) -> GpuConditions:
+    throttled = {reason: found for reason in VIOLATIONS if (found := _throttled(parts, reason))}
+    total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
+    seconds = sum(span.duration_s for _, span in parts)
+    limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
+    return GpuConditions(
+        gpu_uuid=uuid,
+        used=is_used,
+        throttled_share={reason: _share(found) for reason, found in throttled.items()} or None,
+        worst_pass_throttled_share={reason: max(_share([one]) for one in found) for reason, found in throttled.items()}
+        or None,
+        mean_sm_clock_mhz=over(parts, "sm_clock_mhz", np.mean),
+        mean_memory_clock_mhz=over(parts, "memory_clock_mhz", np.mean),
+        max_temperature_c=over(parts, "temperature_c", np.max),
+        max_memory_temperature_c=over(parts, "memory_temperature_c", np.max),
+        mean_power_w=None if total_j is None or not seconds else total_j / seconds,
+        power_over_counter=_power_over_counter(parts, joules_in),
+        clocks_limited_share=max(float(np.mean(one)) for one in limited) if limited else None,
+        power_limits_w=(min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
+    )
+
+
+def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:
+    """Per pass, growth of a cumulative counter between the samples around it, and the time between them; both in ns.
+
+    None where a pass is not covered from end to end, or the counter began anew.
+    """
+    grown = []
+    for gpu, span in parts:
+        series = gpu.series.get(f"violation_{reason}_ns") if gpu else None
+        around = _around(series, span) if series else None
+        if series is None or around is None:
+            return None
+        grown_ns, elapsed_ns = (float(values[around[1]] - values[around[0]]) for values in (series.value, series.at_ns))
+        if grown_ns < 0:
+            return None
+        grown.append((grown_ns, elapsed_ns))
+    return grown
+
+
+def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | None:
+    """Return a state's samples in and around each pass; None where one has none near an end, or none for long."""
+    every = []
+    for gpu, span in parts:
+        series = gpu.series.get(name) if gpu else None
+        around = _around(series, span) if series else None
+        if series is None or around is None:
+            return None
+        inside = slice(around[0], around[1] + 1)
+        if int(np.diff(series.at_ns[inside]).max()) > STATE_GAP_NS:
+            return None
+        every.append([float(one) for one in series.value[inside]])
+    return every
+
+
+def _share(grown: Sequence[tuple[float, float]]) -> float:
+    return sum(grown_ns for grown_ns, _ in grown) / sum(elapsed_ns for _, elapsed_ns in grown)
+
+
+def _around(series: Series, span: Span) -> tuple[int, int] | None:
+    """The last sample before a span and the first after it, or the outermost inside; None where they are not near."""
+    near = np.flatnonzero(
+        (series.at_ns >= span.start_ns - COUNTER_REACH_NS) & (series.at_ns <= span.end_ns + COUNTER_REACH_NS)
+    )
+    before, after = near[series.at_ns[near] <= span.start_ns], near[series.at_ns[near] >= span.end_ns]
+    if not len(near):
+        return None
+    first, last = int(before[-1] if len(before) else near[0]), int(after[0] if len(after) else near[-1])
+    late_ns, early_ns = series.at_ns[first] - span.start_ns, span.end_ns - series.at_ns[last]
+    return (first, last) if last > first and max(late_ns, early_ns) <= COUNTER_REACH_NS else None
+
+
+def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
+    """The largest disagreement of any pass, with its sign: in a sum, one pass's would hide another's."""
+    ratios = all_known(_pass_power_over_counter(gpu, span, joules_in) for gpu, span in parts)
+    return max(ratios, key=abs) if ratios else None
+
+
+def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: SpanJoules) -> float | None:
+    """Mean instant power over mean power by the counter, minus one; None for a short pass, or one sampled in part."""
+    power = gpu.series.get("power_w") if gpu and gpu.energy_source == "counter" else None
+    if gpu is None or power is None:
+        return None
+    for margin_ns in MARGINS_NS:
+        inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
+        if inner.end_ns - inner.start_ns < MIN_STATIONARY_NS:
+            return None
+        if counted_w := joules_in.of_gpu(gpu, inner).mean_power_w:
+            power_w = _sampled_w(power, inner)
+            return None if power_w is None else power_w / counted_w - 1
+    return None
+
+
+def _sampled_w(power: Series, span: Span) -> float | None:
+    """Mean of a span's power samples; None where they cover too little of it."""
+    lag_ns = round(POWER_LAG.mean_s * NS_PER_S)
+    inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
+    covered_ns = _covered_ns(power.at_ns[inside])
+    return float(np.mean(power.value[inside])) if covered_ns >= MIN_COVERED * (span.end_ns - span.start_ns) else None
+
+
+def _covered_ns(at_ns: NDArray[np.int64]) -> int:
+    """How much time samples stand for."""
+    return int(np.minimum(np.diff(at_ns), SAMPLE_REACH_NS).sum())
+
+
+def multi_gpu(
+    energy: EnergyResult, performance: Performance | None, restarts: Sequence[RestartRecord] = ()
+) -> MultiGPUMetrics | None:
+    """Return what each GPU used took of all measured passes; None where it is unknown or no GPU was used."""
+    per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
+    if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
+        return None
+    mean_j = energy.total_j / len(per_gpu_j)
+    allocated = energy.allocation_j
+    return MultiGPUMetrics(
+        gpu_count=len(per_gpu_j),
+        per_gpu_energy_j=per_gpu_j,
+        per_gpu_mean_power_w={uuid: value / performance.duration_s for uuid, value in per_gpu_j.items()},
+        per_gpu_mean_utilization_percent=_over_passes(restarts, per_gpu_j, "gpu_utilization_percent", np.mean),
+        per_gpu_max_memory_used_bytes=_over_passes(restarts, per_gpu_j, "memory_used_bytes", np.max),
+        load_imbalance=max(per_gpu_j.values()) / mean_j if mean_j else 1.0,
+        energy_per_output_token_j=energy.total_j / performance.output_tokens,
+        energy_per_output_token_allocated_j=None if allocated is None else allocated / performance.output_tokens,
+    )
+
+
+def _over_passes(
+    restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
+) -> dict[str, float | None]:
+    """Summarise the samples of one series inside the measured passes; None for a GPU that does not tell."""
+    parts = [(one.gpus, measured.span) for one in restarts for measured in one.passes]
+    return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}
+
+
+def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
+    """Return every process that a process list of the timelines holds, once per GPU, kind and boot of the host.
+
+    After a reboot, a number that was the runner's may be anybody's.
+    """
+    seen: dict[tuple[str, int, str, int], GpuProcessSeen] = {}
+    clocks = clocks_of(restarts)
+    for one in restarts:
+        for uuid, gpu in one.gpus.items():
+            for sample in gpu.processes:
+                for process in sample.processes:
+                    clock, own = clocks[one.clock], process.pid in one.own_pids
+                    key = (uuid, process.pid, process.kind, clock)
+                    seen[key] = _seen_again(seen.get(key), uuid, process, sample.at_ns, clock=clock, own=own)
+    return list(seen.values())
+
+
+def _seen_again(
+    before: GpuProcessSeen | None, uuid: str, process: GpuProcess, at_ns: int, *, clock: int, own: bool
+) -> GpuProcessSeen:
+    sizes = [process.memory_bytes, before.memory_bytes_max if before else None]
+    return GpuProcessSeen(
+        gpu_uuid=uuid,
+        pid=process.pid,
+        kind=process.kind,
+        memory_bytes_max=max((size for size in sizes if size is not None), default=None),
+        first_seen_ns=before.first_seen_ns if before else at_ns,
+        last_seen_ns=at_ns,
+        own=own or (before.own if before else False),
+        clock=clock,
+        user=process.user or (before.user if before else None),
+        command=process.command or (before.command if before else None),
+    )
+
+
+def gpu_evidence(
+    restarts: Sequence[RestartRecord], used: Sequence[str], bystanders: Sequence[str], joules_in: SpanJoules
+) -> dict[str, GpuEvidence]:
+    """Return what was seen of every GPU of the host: the worst of all restarts with passes."""
+    measured = [restart for restart in restarts if restart.passes]
+
+    def fewest(count: Callable[[RestartRecord, str], int], uuid: str) -> int:
+        return min((count(restart, uuid) for restart in measured), default=0)
+
+    found = {}
+    for uuid in (*used, *bystanders):
+        is_used = uuid in used
+        foreign = [_foreign_bytes(restart, uuid) for restart in measured] if is_used else []
+        above = [] if is_used else [_above_idle_w(restart, uuid, joules_in) for restart in measured]
+        found[uuid] = GpuEvidence(
+            process_lists=fewest(_lists, uuid),
+            runner_lists=fewest(partial(_lists, own=True), uuid),
+            unlisted_ends=max((_unlisted_ends(restart, uuid) for restart in measured), default=0) if is_used else 0,
+            foreign_bytes=_largest(foreign),
+            counter_changes=fewest(_counter_changes, uuid),
+            above_idle_w=_largest(above),
+        )
+    return found
+
+
+def runners_per_restart(restarts: Sequence[RestartRecord]) -> int:
+    """Return the most runners that measured passes of the same restart; 0 without a pass."""
+    return max(Counter(restart.restart for restart in restarts if restart.passes).values(), default=0)
+
+
+def _counter_changes(restart: RestartRecord, uuid: str) -> int:
+    return len(restart.gpus[uuid].ticks.energy_mj) if uuid in restart.gpus else 0
+
+
+def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
+    """How often a GPU's processes were listed; how often with one of the runner's, where that is asked for."""
+    samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
+    return sum(not own or any(one.pid in restart.own_pids for one in sample.processes) for sample in samples)
+
+
+def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
+    """Memory of the runner in each list near an instant that shows it; None where the driver does not tell it."""
+    samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
+    shown = [
+        [process.memory_bytes for process in one.processes if process.pid in restart.own_pids]
+        for one in samples
+        if abs(one.at_ns - at_ns) <= LIST_REACH_NS
+    ]
+    return [known_sum(sizes) for sizes in shown if sizes]
+
+
+def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
+    spans = [one.span for one in restart.passes]
+    return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
+
+
+def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
+    """Most memory in a pass beyond what the runner held at its begin or end, whichever is more."""
+    return _largest([_foreign_in(restart, uuid, one.span) for one in restart.passes])
+
+
+def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
+    gpu = restart.gpus.get(uuid)
+    used = sampled_throughout([(gpu, span)], "memory_used_bytes")
+    held = all_known(size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns))
+    return max(used[0]) - max(held) if used and held else None
+
+
+def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
+    """Mean power in the pass where it is largest, less that before the runner started; None where one is unknown."""
+    empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
+    busy_w = _largest([_mean_power_w(restart, uuid, [one.span], joules_in) for one in restart.passes])
+    idle_w = _mean_power_w(restart, uuid, empty, joules_in)
+    return None if busy_w is None or idle_w is None else busy_w - idle_w
+
+
+def _mean_power_w(restart: RestartRecord, uuid: str, spans: Sequence[Span], joules_in: SpanJoules) -> float | None:
+    gpu = restart.gpus.get(uuid)
+    energy_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
+    seconds = sum(span.duration_s for span in spans)
+    return energy_j / seconds if energy_j is not None and seconds else None
+
+
+def _largest(watts: Sequence[float | None]) -> float | None:
+    known = all_known(watts)
+    return max(known) if known else None
+
+
+def data_parallel(
+    config: ExperimentConfig, restarts: Sequence[RestartRecord], energy: EnergyResult, joules_in: SpanJoules
+) -> DataParallel | None:
+    """Return the replicas' shares of all measured passes; None where one engine served them."""
+    passes = [(one, measured) for one in restarts for measured in one.passes if measured.replicas]
+    if not passes:
+        return None
+    count = len(passes[0][1].replicas)
+    shares = [_replica_share(number, passes, joules_in) for number in range(count)]
+    tail_j = known_sum(share.tail_idle_j for share in shares)
+    scaling: Literal["strong", "weak"] = "weak" if config.section.work_factor > 1 else "strong"
+    return DataParallel(
+        data_parallel_size=count,
+        scaling=scaling,
+        scaling_meaning=SCALING[scaling],
+        in_flight_per_replica=config.served.batch_size // count,
+        replicas=shares,
+        tail_idle_j=tail_j,
+        tail_share=tail_j / energy.total_j if tail_j is not None and energy.total_j else None,
+    )
+
+
+def _replica_share(
+    number: int, passes: Sequence[tuple[RestartRecord, PassRecord]], joules_in: SpanJoules
+) -> ReplicaShare:
+    own = [(restart, one, one.replicas[number]) for restart, one in passes]
+    tails = [(restart, tail_of(one, replica), replica) for restart, one, replica in own]
+    joules = [joules_in.of(restart.timeline, tail, replica.gpu_uuids) for restart, tail, replica in tails]
+    return ReplicaShare(
+        replica=number,
+        gpu_uuids=list(dict.fromkeys(uuid for _, _, replica in own for uuid in replica.gpu_uuids)),
+        requests=sum(replica.requests for _, _, replica in own),
+        output_tokens=sum(replica.output_tokens for _, _, replica in own),
+        tail_s=sum(tail.duration_s for _, tail, _ in tails),
+        tail_idle_j=known_sum(one.total_j for one in joules),
+        tail_timing_j=combined_timing_j(joules),
+        reason=next((one.reason for one in joules if one.reason), None),
+    )
+
+
+def tail_of(one: PassRecord, replica: ReplicaPass) -> Span:
+    """Return the time in which a replica had no work left and the pass was not over; all of it without any token."""
+    span = one.span
+    return Span("tail", replica.last_token_ns or span.start_ns, span.end_ns)
