@@ -5,7 +5,6 @@ Knows no statistics and no meter.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -18,16 +17,14 @@ from typing import TYPE_CHECKING
 from arms import Way
 
 from wattdock.analysis.performance import quantiles, tpot_s
-from wattdock.config import ModelSpec, PromptSpec, WorkloadSpec
+from wattdock.config import PromptSpec, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
 from wattdock.inputs import load_prompts
 from wattdock.inputs.shapes import resolve_shape
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
-from wattdock.runner import wire
-from wattdock.runner.client import RunnerClient
-from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock.runner import LoadRequest, PassRequest, RunnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
     from wattdock.host import Gpu
     from wattdock.records.environment import RunnerEnvironment
     from wattdock.records.restart import PassRecord
+    from wattdock.runner import Heartbeat
 
 LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600
 # A block must not end up shorter than asked for because the machine has become a little faster.
@@ -113,7 +111,7 @@ class LiveEngine:
         self.description = f"{runner.framework} {runner.framework_version}, {size}"
         self._client, self._vocab_size, self._numbers = client, vocab_size, count()
 
-    def run(self, way: Way, requests: int, heartbeat: Callable[[pb.Heartbeat], None] = lambda _: None) -> PassRecord:
+    def run(self, way: Way, requests: int, heartbeat: Callable[[Heartbeat], None] = lambda _: None) -> PassRecord:
         """Serve `requests` prompts and return the pass as the coordinator sees it.
 
         Raises:
@@ -128,12 +126,17 @@ class LiveEngine:
             vocab_size=self._vocab_size,
         )
         spec = WorkloadSpec(batch_size=size.in_flight, max_output_tokens=size.output_tokens, arrival=size.arrival)
-        workload = wire.pass_workload(
-            spec, ignore_eos=True, min_requests=requests, seed=int(way), settle_s=0, min_duration_s=spec.min_duration_s
+        request = PassRequest(
+            spec,
+            prompts,
+            min_requests=requests,
+            min_duration_s=spec.min_duration_s,
+            seed=int(way),
+            ignore_eos=True,
+            # What a bare pass does not keep, it cannot return.
+            return_content=way is Way.RUNNER,
         )
-        # What a bare pass does not keep, it cannot return.
-        workload.return_text = workload.return_token_ids = way is Way.RUNNER
-        done = self._client.generate(workload, prompts, silence_s=SILENCE_S, stall_s=STALL_S, heartbeat=heartbeat)
+        done = self._client.generate(request, silence_s=SILENCE_S, stall_s=STALL_S, heartbeat=heartbeat)
         if done.output_tokens != requests * size.output_tokens or done.cached_prompt_tokens:
             raise RunnerError(
                 f"a pass of {requests} × {size.output_tokens} tokens gave {done.output_tokens}, "
@@ -201,12 +204,11 @@ def live_engine(
         gpu_uuids=() if gpu is None else (gpu.uuid,),
         model_path=model.path,
     )
-    low, high = ModelSpec.RANDOM_WEIGHTS
-    request = pb.LoadRequest(
-        model_path=str(model.path),
+    request = LoadRequest(
+        model_path=model.path,
         dtype=size.dtype,
-        engine_args_json=json.dumps(dict(size.engine_args)),
-        random_weights=pb.RandomWeights(low=low, high=high, seed=0),
+        engine_args=size.engine_args,
+        weights_seed=0,
         gpu_uuids=spec.gpu_uuids,
     )
     launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)

@@ -9,8 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.execution.journal import read_journal
-from wattdock.execution.study_folder import JOURNAL, PASS, RECORDS, STORED, STUDIES
+from wattdock.execution.study_folder import JOURNAL, PASS, RECORDS, STORED, STUDIES, read_journal
 from wattdock.records import find_restarts, read_restart
 from wattdock.store.folders import RESULT, load_requests, load_restarts, load_result
 from wattdock.store.selection import Row, without_superseded
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from wattdock.execution.journal import Line
+    from wattdock.execution.study_folder import Line
     from wattdock.records.restart import RestartRecord
 
 # Experiment id, restart, pass.

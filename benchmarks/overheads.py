@@ -22,9 +22,7 @@ from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
 from wattdock.metering.curve import span_energy
 from wattdock.metering.timeline import GpuTimeline, Ticks
-from wattdock.runner import wire
-from wattdock.runner.client import RunnerClient
-from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock.runner import LoadRequest, PassRequest, RunnerClient, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,15 +72,15 @@ def wire_costs() -> list[Row]:
         ):
             client.wait_ready(30)
             ready_ms = (time.perf_counter() - begun) * 1e3
-            request = pb.LoadRequest(model_path=scratch, engine_args_json='{"step_s": 0.0}', dtype="auto")
+            request = LoadRequest(Path(scratch), engine_args={"step_s": 0.0})
             client.load(request, timeout_s=30, progress=lambda _: None)
             trips_ms = [client.check_clock().round_trip_ns / 1e6 for _ in range(200)]
-            load, prompts, size = megabyte_pass()
+            order, size = megabyte_pass()
 
             def send() -> None:
-                client.generate(load, prompts, silence_s=30, stall_s=30, heartbeat=lambda _: None)
+                client.generate(order, silence_s=30, stall_s=30, heartbeat=lambda _: None)
 
-            name = f"pass of {len(prompts.items)} prompts, {size / 1e6:.2f} MB, 1 token each"
+            name = f"pass of {order.min_requests} prompts, {size / 1e6:.2f} MB, 1 token each"
             return [
                 ("process launch → first reply", f"{ready_ms:.0f} ms", "1 run"),
                 row("round trip (best of 5)", (min(trips_ms), statistics.median(trips_ms), max(trips_ms))),
@@ -90,22 +88,27 @@ def wire_costs() -> list[Row]:
             ]
 
 
-def megabyte_pass() -> tuple[pb.Workload, PromptSet, int]:
-    """Return a workload with as many prompts of 1,000 ids as make 1 MB on the wire, and that size in bytes."""
+def megabyte_pass() -> tuple[PassRequest, int]:
+    """Return a pass with as many prompts of 1,000 ids as make 1 MB on the wire, and that size in bytes."""
     source = PromptSpec(source="synthetic", input_tokens=1000)
     drawn = load_prompts(source, seed=0, pass_index=0, count=PASS_BYTES // 1000, vocab_size=32_000)
-    count = round(len(drawn.items) * PASS_BYTES / wire_bytes(drawn))
-    prompts = replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count])
+    order = pass_of(drawn)
+    count = round(order.min_requests * PASS_BYTES / wire_bytes(order))
+    order = pass_of(replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count]))
+    return order, wire_bytes(order)
+
+
+def pass_of(prompts: PromptSet) -> PassRequest:
+    """Return a pass that serves each prompt once, all together, for one token."""
+    count = len(prompts.items)
     spec = WorkloadSpec(batch_size=count, max_output_tokens=1)
-    load = wire.pass_workload(
-        spec, ignore_eos=True, min_requests=count, seed=0, settle_s=0, min_duration_s=spec.min_duration_s
-    )
-    return load, prompts, wire_bytes(prompts)
+    return PassRequest(spec, prompts, min_requests=count, ignore_eos=True)
 
 
-def wire_bytes(prompts: PromptSet) -> int:
-    """Return what prompts take on the wire, in bytes."""
-    return sum(message.ByteSize() for message in wire.generate_requests(pb.Workload(), prompts))
+def wire_bytes(order: PassRequest) -> int:
+    """Return what a pass's prompts take on the wire, in bytes."""
+    _, *prompts = wire.generate_requests(order)
+    return sum(message.ByteSize() for message in prompts)
 
 
 def energy_arithmetic() -> list[Row]:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import WattdockError
-from wattdock.execution.journal import read_journal
-from wattdock.execution.study_folder import JOURNAL, RESUMED, STORED
+from wattdock.execution.study_folder import JOURNAL, RESUMED, STORED, read_journal
 from wattdock.store.folders import load_result
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ import yaml
 
 from wattdock import __version__
 from wattdock.analysis.joules import SpanJoules
+from wattdock.cli.progress import progress_for
 from wattdock.config import load_study
 from wattdock.errors import ExitCode, WattdockError
-from wattdock.execution.loop import Run
-from wattdock.execution.progress import progress_for
+from wattdock.execution import StudyRun, plan_study
 from wattdock.host import folders
 from wattdock.launch.images.build import revision
 from wattdock.metering.choice import MeterChoice
@@ -147,25 +147,24 @@ def main() -> None:
     sources = f"wattdock {__version__} at revision {revision()}"
     try:
         # Refuses machines without a GPU or without Zeus.
-        run = Run(
-            load_study(arguments.file, settings | {"meter": "zeus"}),
-            output_dir=arguments.output_dir,
-            home=folders.wattdock_home(),
-        )
-        run.ready = [dataclasses.replace(one, meter=both) for one in run.ready]
-        run.measure(progress_for(quiet=False))
+        study = load_study(arguments.file, settings | {"meter": "zeus"})
+        progress, home = progress_for(quiet=False), folders.wattdock_home()
+        plans = plan_study(study, output_dir=arguments.output_dir, home=home, emit=progress)
+        plans = [dataclasses.replace(plan, meter=both) for plan in plans]
+        run = StudyRun(study, plans, output_dir=arguments.output_dir, home=home)
+        run.run(progress)
     except WattdockError as error:
         sys.exit(f"two_meters: {error}")
     except KeyboardInterrupt:
         sys.stderr.write("two_meters: interrupted; what was measured until then:\n")
         interrupted = True
     sys.stdout.write(f"{sources}\n\n")
-    rows = [row for stored in run.stored for row in rows_of(stored.result, both.zeus_timelines)]
+    rows = [row for stored in run.results for row in rows_of(stored.result, both.zeus_timelines)]
     for line in (HEADER, tuple("---" for _ in HEADER), *rows):
         sys.stdout.write(f"| {' | '.join(line)} |\n")
     if interrupted:
         sys.exit(ExitCode.INTERRUPTED)
-    if failed := [one.result.error for one in run.stored if one.result.error]:
+    if failed := [one.result.error for one in run.results if one.result.error]:
         sys.exit(f"two_meters: {failed[0].stage}: {failed[0].message}")
 
 

@@ -12,7 +12,7 @@ from wattdock.analysis.gpus import multi_gpu
 from wattdock.analysis.performance import performance, tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
-from wattdock.execution.row import MARGIN_NS
+from wattdock.execution.experiment import MARGIN_NS
 from wattdock.metering.excerpt import excerpt
 from wattdock.metering.timeline import Span
 from wattdock.records.restart import RestartRecord

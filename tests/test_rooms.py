@@ -21,7 +21,6 @@ DOOR = 10
 WIDER_DOORS = {
     "analysis": 73,
     "config": 12,
-    "execution": 13,
     "host": 11,
     "inputs": 11,
     "launch": 13,
@@ -29,7 +28,7 @@ WIDER_DOORS = {
     "metering": 26,
     "records": 29,
     "reports": 32,
-    "store": 24,
+    "store": 25,
 }
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from wattdock.errors import ClockError
 
@@ -13,6 +14,30 @@ NS_PER_S = 1_000_000_000
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIME_NAMESPACE = Path("/proc/self/ns/time")
 CONSEQUENCE = "spans and energy cannot be put on one timeline; run the runner on this host, in its time namespace"
+
+
+class Clock(Protocol):
+    """CLOCK_MONOTONIC, or a simulation of it."""
+
+    def now_ns(self) -> int:
+        """Return this instant in nanoseconds."""
+        ...
+
+    def sleep(self, duration_s: float) -> None:
+        """Return when `duration_s` seconds are over."""
+        ...
+
+
+class HostClock:
+    """The host's CLOCK_MONOTONIC."""
+
+    def now_ns(self) -> int:
+        """Return this instant in nanoseconds."""
+        return time.monotonic_ns()
+
+    def sleep(self, duration_s: float) -> None:
+        """Return when `duration_s` seconds are over."""
+        time.sleep(duration_s)
 
 
 @dataclass(frozen=True)

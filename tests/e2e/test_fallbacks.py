@@ -93,7 +93,7 @@ def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(w
     assert [row["status"] for row in wattdock.results()] == ["failed", "failed"]
     elsewhere = wattdock("run", "x.yaml", "--resume", env=second)
     assert elsewhere.returncode == RUNNER, elsewhere.stderr
-    assert "fallback workload.batch_size: 2: left as it was begun: " in elsewhere.stderr
+    assert "fallback workload.batch_size: 2: left unfinished: " in elsewhere.stderr
     assert f" was measured on {uuid_of(1)}, and this run would take {uuid_of(2)}; " in elsewhere.stderr
     assert "Traceback" not in elsewhere.stderr
     assert [row["config"]["name"] for row in wattdock.results() if row["status"] == "ok"] == ["after"]

@@ -59,12 +59,14 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(study: Study, **_: Any) -> None:
         raise PlannedError(study)
 
-    monkeypatch.setattr("wattdock.publish.reproduce.Run", planned)
+    monkeypatch.setattr("wattdock.publish.reproduce.plan_study", planned)
 
 
 def prepared(path: Path, local: LocalChoices, home: Path) -> Reproduction:
     with open_bundle(path) as bundle:
-        return prepare_reproduction(bundle, local, output_dir=home / "out", home=home, resume=False)
+        return prepare_reproduction(
+            bundle, local, output_dir=home / "out", home=home, resume=False, emit=lambda _: None
+        )
 
 
 def reproduced(tmp_path: Path, local: LocalChoices, **changes: Any) -> Reproduction:

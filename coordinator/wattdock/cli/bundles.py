@@ -102,7 +102,7 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Run a bundle's study here and say of each experiment whether it came out the same; exit code 9: not all did."""
-    from wattdock.execution import progress_for
+    from wattdock.cli.progress import progress_for
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
 
@@ -110,17 +110,18 @@ def reproduce(
         raise ConfigError("--margin 0: no two measurements are equal; say what difference does not matter, such as 5%")
     local = LocalChoices(runner_python, model_folder, trust_remote_code)
     with open_bundle(bundle) as opened:
-        ready = prepare_reproduction(opened, local, output_dir=output_dir, home=folders.wattdock_home(), resume=resume)
-        progress = progress_for(quiet=quiet)
+        progress, home = progress_for(quiet=quiet), folders.wattdock_home()
+        ready = prepare_reproduction(opened, local, output_dir=output_dir, home=home, resume=resume, emit=progress)
         for line in ready.skipped:
             progress.say(line)
         with interruptible("what was measured is stored, go on with --resume"):
             try:
-                ready.run.measure(progress)
+                ready.run.run(progress)
             finally:
+                progress.close()
                 verdicts = ready.verdicts(margin=wanted)
                 _show(ready, verdicts, margin=wanted, as_json=as_json)
-    if errors := [stored.result.error for stored in ready.run.stored if stored.result.error]:
+    if errors := [stored.result.error for stored in ready.run.results if stored.result.error]:
         fail(f"{errors[0].stage}: {errors[0].message}", ExitCode(errors[0].exit_code))
     for verdict, code in (("not equivalent", ExitCode.REGRESSION), ("undecided", ExitCode.UNDECIDED)):
         if unlike := [found for found in verdicts if found.verdict == verdict]:

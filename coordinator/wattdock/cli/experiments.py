@@ -14,7 +14,7 @@ from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
-    from wattdock.execution import Run
+    from wattdock.execution import StudyRun
 
 RequirePublishable = Annotated[
     bool, typer.Option("--require-publishable", help="Exit with 8 unless every result may be published.")
@@ -23,6 +23,7 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with this study where it was left; measures nothing twice.")
 ]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Like --resume, and measure what has failed again.")]
+ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Progress as JSON lines on standard error.")]
 
 
 @takes_settings
@@ -35,21 +36,29 @@ def run(
     require_publishable: RequirePublishable = False,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
+    progress_json: ProgressJson = False,
 ) -> None:
-    """Measure an experiment, or a whole study, and store a row for each experiment."""
-    from wattdock.execution import Run, progress_for
+    """Measure an experiment, or a whole study, and store a result for each experiment."""
+    from wattdock.cli.progress import progress_for
+    from wattdock.execution import StudyRun, plan_study
     from wattdock.host import folders
 
-    again = {"resume": resume or retry_failed, "retry_failed": retry_failed}
-    prepared = Run(study_of(file, settings), output_dir=output_dir, home=folders.wattdock_home(), **again)
+    study, home = study_of(file, settings), folders.wattdock_home()
+    progress = progress_for(quiet=quiet, json_lines=progress_json)
+    plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
+    study_run = StudyRun(
+        study, plans, output_dir=output_dir, home=home, resume=resume or retry_failed, retry_failed=retry_failed
+    )
     with interruptible("what was measured is stored"):
         try:
-            prepared.measure(progress_for(quiet=quiet))
+            study_run.run(progress)
         finally:
-            _show(prepared, output_dir, as_json=as_json)
-    results = [stored.result for stored in prepared.stored]
+            progress.close()
+            _show(study_run, output_dir, as_json=as_json)
+    results = [stored.result for stored in study_run.results]
     # What failed says more than what was left unfinished because of it.
-    errors = sorted((one.error for one in results if one.error), key=lambda one: one.exit_code == ExitCode.INTERRUPTED)
+    errors = [result.error for result in results if result.error]
+    errors.sort(key=lambda error: error.exit_code == ExitCode.INTERRUPTED)
     for line in dict.fromkeys(f"wattdock: {error.stage}: {error.message}" for error in errors):
         typer.echo(line, err=True)
     if errors:
@@ -67,7 +76,7 @@ def plan(
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
     from wattdock.checks import ExecutionPlan, preflight
-    from wattdock.execution import earlier_costs
+    from wattdock.execution import forecast
     from wattdock.host import folders
     from wattdock.reports import print_plan
 
@@ -76,7 +85,7 @@ def plan(
     if as_json:
         print_json([one.model_dump(mode="json") for one in study.experiments])
     else:
-        print_plan(study, checked, earlier_costs(study.experiments, output_dir))
+        print_plan(study, checked, forecast(study.experiments, output_dir))
     if study.invalid:
         fail(
             f"{pluralize(len(study.invalid), 'point')} cannot be experiments; leave them out with `exclude:`",
@@ -95,16 +104,16 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
         fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
-def _show(prepared: "Run", output_dir: Path, *, as_json: bool) -> None:
+def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
     from wattdock.reports import print_stored
 
     if as_json:
-        print_json([one.result.model_dump(mode="json", by_alias=True) for one in prepared.stored])
+        print_json([stored.result.model_dump(mode="json", by_alias=True) for stored in study_run.results])
         return
-    print_stored([(one.result, one.folder) for one in prepared.stored])
-    if len(prepared.ready) > 1 and prepared.study_id:
+    print_stored([(stored.result, stored.folder) for stored in study_run.results])
+    if len(study_run.plans) > 1 and study_run.study_id:
         elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
         typer.echo(
-            f"{pluralize(len(prepared.stored), 'result')} in {output_dir}, study {prepared.study_id}; "
-            f"draw: wattdock report {prepared.study_id}{elsewhere}"
+            f"{pluralize(len(study_run.results), 'result')} in {output_dir}, study {study_run.study_id}; "
+            f"draw: wattdock report {study_run.study_id}{elsewhere}"
         )

@@ -34,7 +34,7 @@ def doctor(
 ) -> None:
     """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
     from wattdock.checks import calibrate_meters, examine
-    from wattdock.execution import progress_for
+    from wattdock.cli.progress import progress_for
     from wattdock.host import folders
     from wattdock.reports import print_checks, show_card
 

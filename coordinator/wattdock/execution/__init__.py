@@ -1,24 +1,24 @@
-"""execution."""
+"""Measure a whole study: plan, sessions (launch, load, idle, warm-up, passes), records, results.
 
-from wattdock.execution.eta import Cost, Work, duration
-from wattdock.execution.history import earlier_costs
-from wattdock.execution.journal import read_journal
-from wattdock.execution.loop import Run, Stored
-from wattdock.execution.progress import Progress, progress_for
-from wattdock.execution.schedule import load_groups
-from wattdock.execution.study_folder import JOURNAL, STUDIES
+In: a `Study` and a folder for results. Out: stored results in `StudyRun.results`, and typed events while it runs; a
+journal and records that survive any end, from which a study is resumed. `loop` and `session` hold the flow.
+Must not know: terminals, reports, how energy is computed.
+"""
+
+from wattdock.execution import events
+from wattdock.execution.eta import Forecast, forecast
+from wattdock.execution.loop import StudyRun, plan_study
+from wattdock.execution.session import Seams
+from wattdock.execution.study_folder import JOURNAL, STUDIES, read_journal
 
 __all__ = [
     "JOURNAL",
     "STUDIES",
-    "Cost",
-    "Progress",
-    "Run",
-    "Stored",
-    "Work",
-    "duration",
-    "earlier_costs",
-    "load_groups",
-    "progress_for",
+    "Forecast",
+    "Seams",
+    "StudyRun",
+    "events",
+    "forecast",
+    "plan_study",
     "read_journal",
 ]

@@ -1,6 +1,6 @@
-"""How long what is left will take, from what was seen: never a guess. Pure.
+"""How long the rest of a study takes, from durations that were measured: never a guess.
 
-What was never seen counts with its lower bound, and the whole is then called "at least".
+Work whose duration is unknown counts with its lower bound, and the sum is then called "at least".
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S
+from wattdock.errors import StoreError
+from wattdock.execution.schedule import load_groups
+from wattdock.store import load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from wattdock.analysis import StoredSpan
     from wattdock.config import ExperimentConfig
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from wattdock.metering import Span
 
 PASS, OPENING = "pass", ("idle-empty", "launch", "load")
-# What a restart needs beside its measured passes.
+# Spans of a restart around its measured passes.
 AROUND = ("idle-loaded-before", "warm-up", "one-token", "idle-loaded-after")
 
 
@@ -40,12 +44,12 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What one experiment has left.
+class Remaining:
+    """What is left of one experiment.
 
     Attributes:
         passes_left: Measured passes left, one number per restart that is not complete.
-        cost: As seen in this study or in earlier results; None where it never ran.
+        cost: As seen in this study or in earlier results; None where the experiment never ran.
     """
 
     config: ExperimentConfig
@@ -55,10 +59,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds, and whether they are all: a lower bound otherwise."""
+    """Seconds; `whole` is False where they are a lower bound."""
 
     seconds: float
     whole: bool
+
+    def __add__(self, other: Duration) -> Duration:
+        return Duration(self.seconds + other.seconds, self.whole and other.whole)
 
     def __str__(self) -> str:
         if not self.whole and self.seconds < 1:
@@ -66,8 +73,38 @@ class Duration:
         return words(self.seconds) if self.whole else f"at least {words(self.seconds)}"
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What a study that has not begun would take.
+
+    Attributes:
+        groups: Load groups, as positions of experiments.
+        experiments: How long each experiment takes by itself.
+        passes: Measured passes of all experiments.
+        total: How long the study takes.
+    """
+
+    groups: Groups
+    experiments: tuple[Duration, ...]
+    passes: int
+    total: Duration
+
+
+def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forecast:
+    """Return what experiments would take, judged by their earlier results under `output_dir`."""
+    costs = earlier_costs(experiments, output_dir)
+    work = [
+        Remaining(config, (config.repeats.passes,) * config.repeats.restarts, costs.get(config.experiment_id))
+        for config in experiments
+    ]
+    groups = load_groups(experiments)
+    alone = tuple(duration([experiment], ((0,),)) for experiment in work)
+    passes = sum(sum(experiment.passes_left) for experiment in work)
+    return Forecast(groups, alone, passes, duration(work, groups))
+
+
 def cost_of(spans: Iterable[Span] | Iterable[StoredSpan]) -> Cost:
-    """Return what the spans of one or more restarts of an experiment cost."""
+    """Return what the spans of an experiment's restarts cost."""
     seconds: dict[str, list[float]] = {}
     for span in spans:
         seconds.setdefault(span.name, []).append((span.end_ns - span.start_ns) / NS_PER_S)
@@ -80,35 +117,55 @@ def cost_of(spans: Iterable[Span] | Iterable[StoredSpan]) -> Cost:
     )
 
 
-def duration(work: Sequence[Work], groups: Groups) -> Duration:
+def earlier_costs(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, Cost]:
+    """Return what each experiment cost in its latest good result under `output_dir`, by experiment id."""
+    folders: dict[str, list[Path]] = {}
+    for path in sorted(output_dir.glob("2*-*-*")):
+        folders.setdefault(path.name.split("-")[2], []).append(path)
+    ids = [experiment.experiment_id for experiment in experiments]
+    found = {experiment_id: _earlier_cost(folders.get(experiment_id[:8], ()), experiment_id) for experiment_id in ids}
+    return {experiment_id: cost for experiment_id, cost in found.items() if cost}
+
+
+def _earlier_cost(folders: Sequence[Path], experiment_id: str) -> Cost | None:
+    for folder in reversed(folders):
+        try:
+            result = load_result(folder)
+        except StoreError:
+            # Another version's, or being written: it only would have told how long it took.
+            continue
+        if result.status == "ok" and result.experiment_id == experiment_id:
+            return cost_of(result.spans)
+    return None
+
+
+def duration(work: Sequence[Remaining], groups: Groups) -> Duration:
     """Return how long all of `work` takes.
 
     Args:
         groups: Load groups, positions in `work`: each is opened once for each restart that is left in it.
     """
-    seconds, whole = 0.0, True
-    opened = {one.config.backend: one.cost.opening_s for one in work if one.cost and one.cost.opening_s is not None}
+    opened = {
+        item.config.backend: item.cost.opening_s for item in work if item.cost and item.cost.opening_s is not None
+    }
+    total = Duration(0.0, whole=True)
     for group in groups:
         members = [work[position] for position in group]
-        for member in members:
-            part = _serving(member)
-            seconds, whole = seconds + part.seconds, whole and part.whole
-        part = _opening(members, opened)
-        seconds, whole = seconds + part.seconds, whole and part.whole
-    return Duration(seconds, whole)
+        total = sum(map(_serving, members), total) + _opening(members, opened)
+    return total
 
 
-def _serving(one: Work) -> Duration:
-    left = sum(one.passes_left)
-    if one.cost and one.cost.pass_s is not None:
-        return Duration(left * one.cost.pass_s + len(one.passes_left) * (one.cost.around_s or 0.0), whole=True)
-    return Duration(left * (one.config.workload.min_duration_s or 0.0), whole=not left)
+def _serving(item: Remaining) -> Duration:
+    left = sum(item.passes_left)
+    if item.cost and item.cost.pass_s is not None:
+        return Duration(left * item.cost.pass_s + len(item.passes_left) * (item.cost.around_s or 0.0), whole=True)
+    return Duration(left * (item.config.workload.min_duration_s or 0.0), whole=not left)
 
 
-def _opening(members: Sequence[Work], opened: Mapping[str, float]) -> Duration:
-    """Opening takes what it took the same group, else the same backend."""
-    restarts = max(len(one.passes_left) for one in members)
-    own = next((one.cost.opening_s for one in members if one.cost and one.cost.opening_s is not None), None)
+def _opening(members: Sequence[Remaining], opened: Mapping[str, float]) -> Duration:
+    """Return how long a group's runners take to open: as long as this group's did, else the same backend's."""
+    restarts = max(len(member.passes_left) for member in members)
+    own = next((item.cost.opening_s for item in members if item.cost and item.cost.opening_s is not None), None)
     seen_s = opened.get(members[0].config.backend) if own is None else own
     return Duration(restarts * (seen_s or 0.0), whole=seen_s is not None or not restarts)
 

@@ -11,21 +11,21 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from wattdock.execution.events import Note
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from wattdock.execution.events import Emit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Handles the signals while it is entered; only the main thread can, elsewhere they stay as they were.
+    """Handles the signals while it is entered; only the main thread can, elsewhere they stay as they were."""
 
-    Args:
-        say: Told once that a first Ctrl-C was heard and waits.
-    """
-
-    def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
-        self._say = say
+    def __init__(self, emit: Emit = lambda _: None) -> None:
+        self._emit = emit
         self._seen = False
         self._urgent = False
         self._allowed = False
@@ -70,7 +70,7 @@ class Interrupts:
             raise KeyboardInterrupt
         if self._seen and not self._announced:
             self._announced = True
-            self._say("interrupted: stops after this pass; Ctrl-C again stops now")
+            self._emit(Note("interrupted: stops after this pass; Ctrl-C again stops now"))
 
     @contextmanager
     def patient(self) -> Iterator[None]:

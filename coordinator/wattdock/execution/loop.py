@@ -1,7 +1,6 @@
-"""The loop: for restart → for load group → one attempt at a time → merge → store.
+"""A whole study: plan, then for each restart and load group a session, and a stored result for each experiment.
 
-With `attempt`, the only place that makes attempts. Every measured pass is durable at once, and a row is stored as soon
-as its experiment is finished.
+Every measured pass is durable at once, and a result is stored as soon as its experiment is finished.
 """
 
 from __future__ import annotations
@@ -9,378 +8,343 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.analysis import Fallback, StudyFacts, analyse, bare_result
 from wattdock.checks import ExecutionPlan, audit, preflight, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
-from wattdock.execution.attempt import Attempt
-from wattdock.execution.breaker import Breaker
-from wattdock.execution.eta import Work, duration
-from wattdock.execution.fallbacks import circumstances, ladder, stated
-from wattdock.execution.history import (
-    FAILED,
-    OK,
-    Past,
-    earlier_costs,
-    pasts,
-    require_same_prompts,
-    restore,
-    stored_result,
-)
+from wattdock.execution.eta import Remaining, duration, earlier_costs
+from wattdock.execution.events import Note, ResultStored, StudyStarted, notes
+from wattdock.execution.fallback import describe_ladder, failure_context, ladder
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.resume import open_study
-from wattdock.execution.schedule import load_groups, schedule
-from wattdock.execution.study_folder import GIVEN_UP, STORED
+from wattdock.execution.resume import open_study, require_same_prompts, restore, stored_result
+from wattdock.execution.schedule import Breaker, load_groups, schedule
+from wattdock.execution.session import Seams, Session, Workplace
+from wattdock.execution.study_folder import FAILED, GIVEN_UP, OK, STORED, UNFINISHED, History, histories
 from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
-from wattdock.store import RESTARTS, find_stored, store
+from wattdock.store import RESTARTS, StoredResult, find_stored, store
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import AtRest, ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.config import Study
-    from wattdock.execution.fallbacks import Step
-    from wattdock.execution.progress import Progress
-    from wattdock.execution.row import Row
+    from wattdock.execution.events import Emit
+    from wattdock.execution.experiment import ExperimentState
+    from wattdock.execution.fallback import Step
     from wattdock.execution.study_folder import StudyFolder
     from wattdock.records import RestartRecord
 
 
-@dataclass(frozen=True)
-class Stored:
-    """One finished row and the folder that holds it."""
+def plan_study(study: Study, *, output_dir: Path, home: Path, emit: Emit) -> list[ExecutionPlan]:
+    """Check everything that needs no runner, and decide how each experiment runs here.
 
-    result: ExperimentResult
-    folder: Path
+    Raises:
+        ConfigError, PreflightError: An experiment cannot be, or cannot run here; nothing was started.
+        LaunchError: An engine will not remove the container of a coordinator that is gone.
+    """
+    if study.invalid:
+        first, count = study.invalid[0], len(study.invalid)
+        raise ConfigError(
+            f"{count} of {count + len(study.experiments)} points cannot be experiments; the first, {first.name}: "
+            f"{first.reason}; leave them out with `exclude:` (`wattdock plan` shows them all)"
+        )
+    with suppress(NoContainersError):
+        # Left alone, these containers would be found on the GPUs.
+        for name in reap().removed:
+            emit(Note(f"removed container {name}: the coordinator that started it is gone"))
+    plans = []
+    for checked in preflight(study.experiments, output_dir=output_dir, home=home):
+        if not isinstance(checked, ExecutionPlan):
+            raise checked
+        plans.append(checked)
+    return plans
 
 
-class Run:
-    """Measures the experiments of a study and stores a row for each.
+class StudyRun:
+    """Measures the experiments of a study and stores a result for each.
+
+    Args:
+        plans: What `plan_study` decided about each experiment, in their order.
+        output_dir: Where results go, and the study's journal below it.
+        home: WATTDOCK_HOME.
+        resume: Go on with this study where it was begun before.
+        retry_failed: Then measure failed experiments again.
 
     Attributes:
-        ready: What was decided about each experiment, in the order given.
-        stored: The rows so far, those of a resumed study first; readable at any time, and after any error.
-        study_id: Name of the study's folder; None until `measure` has one.
+        results: Stored so far, those of a resumed study first; readable at any time, and after any error.
+        study_id: Name of the study's folder; None until `run` has one.
     """
-
-    def __init__(
-        self, study: Study, *, output_dir: Path, home: Path, resume: bool = False, retry_failed: bool = False
-    ) -> None:
-        """Check everything that needs no runner.
-
-        Args:
-            study: What to measure.
-            output_dir: Where rows go, and the study's journal below it.
-            home: WATTDOCK_HOME.
-            resume: Go on with this study where it was begun before.
-            retry_failed: Then measure what has failed again.
-
-        Raises:
-            ConfigError, PreflightError: One of the experiments cannot be, or cannot run here; nothing was started.
-            LaunchError: An engine will not remove the container of a coordinator that is gone.
-        """
-        self._study, self._output_dir, self._home = study, output_dir, home
-        self._resume, self._retry_failed = resume, retry_failed
-        if study.invalid:
-            first, count = study.invalid[0], len(study.invalid)
-            raise ConfigError(
-                f"{count} of {count + len(study.experiments)} points cannot be experiments; the first, {first.name}: "
-                f"{first.reason}; leave them out with `exclude:` (`wattdock plan` shows them all)"
-            )
-        # They would be found on the GPUs.
-        self._reaped = _reaped()
-        self.ready: list[ExecutionPlan] = []
-        for one in preflight(study.experiments, output_dir=output_dir, home=home):
-            if not isinstance(one, ExecutionPlan):
-                raise one
-            self.ready.append(one)
-        self.stored: list[Stored] = []
-        self.study_id: str | None = None
-
-    def measure(self, progress: Progress) -> None:
-        """Measure until all is done, or one has failed under `on_failure: stop`.
-
-        Raises:
-            ConfigError: What is to be resumed has changed.
-            PreflightError: The machine has, or others measure on it, or on the GPUs chosen; nothing was started.
-            StoreError: A row could not be written; the message says where it is instead. The others are stored.
-            KeyboardInterrupt: As soon as everything measured so far is stored.
-        """
-        decisions = dict.fromkeys(line for one in self.ready for line in (one.decisions, *one.warnings))
-        for line in (*self._study.notes, *decisions):
-            progress.say(line)
-        for name in self._reaped:
-            progress.say(f"removed container {name}: the coordinator that started it is gone")
-        facts = _machine_facts(self.ready)
-        with folders.scratch_folder() as scratch, Interrupts(progress.say) as interrupts, ExitStack() as stack:
-            with interrupts.allowed():
-                lease_fds = stack.enter_context(leases.held(wanted_leases(self.ready), progress.say))
-                require_still_free(self.ready)
-            with open_study(self._study, self._output_dir, machine=facts, resume=self._resume) as folder:
-                self.study_id = folder.study_id
-                where = Surroundings(folder, self._output_dir, self._home, scratch, lease_fds)
-                loop = _Loop(self._study, self.ready, self._restore(folder), where, progress, self.stored)
-                self._run(loop, folder, progress, interrupts)
-
-    def _run(self, loop: _Loop, folder: StudyFolder, progress: Progress, interrupts: Interrupts) -> None:
-        if self._resume:
-            begun = f"{folder.study_id}: {pluralize(len(self.stored), 'experiment')} done before"
-            new = f"nothing to resume, begun as {folder.study_id}"
-            progress.say(f"{begun if folder.resumed else new}; {loop.standing()}")
-        try:
-            loop.run(interrupts)
-        finally:
-            place = {one.experiment_id: number for number, one in enumerate(self._study.experiments)}
-            self.stored.sort(key=lambda one: _position(one.result, place))
-
-    def _restore(self, folder: StudyFolder) -> dict[int, Row]:
-        """Return the rows that are not done, by position; those that are become `stored`."""
-        rows = {}
-        before = pasts(folder.lines)
-        expected = earlier_costs(self._study.experiments, self._output_dir)
-        for position, ready in enumerate(self.ready):
-            experiment_id = ready.config.experiment_id
-            past = before.get(experiment_id, Past())
-            if past.is_done(retry_failed=self._retry_failed):
-                self.stored.append(Stored(*stored_result(past.folders[-1], self._output_dir)))
-            else:
-                rows[position] = restore(ready, folder, past, expected=expected.get(experiment_id))
-        if rows:
-            configs = {one.config.experiment_id: one.config for one in self.ready}
-            for done in self.stored:
-                sent = done.result.environment.dataset_sha256 if done.result.environment else None
-                require_same_prompts(configs[done.result.experiment_id], [sent])
-        return rows
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """Where the loop works: the study's folder, the results', WATTDOCK_HOME, a folder of its own, leases it holds."""
-
-    folder: StudyFolder
-    output_dir: Path
-    home: Path
-    scratch: Path
-    lease_fds: tuple[int, ...]
-
-
-class _Loop:
-    """Measures what is missing of `rows`, adding each row to `stored` as it is finished."""
 
     def __init__(
         self,
         study: Study,
-        ready: Sequence[ExecutionPlan],
-        rows: dict[int, Row],
-        where: Surroundings,
-        progress: Progress,
-        stored: list[Stored],
+        plans: Sequence[ExecutionPlan],
+        *,
+        output_dir: Path,
+        home: Path,
+        resume: bool = False,
+        retry_failed: bool = False,
+        seams: Seams | None = None,
     ) -> None:
-        self._study, self._rows, self._where, self._folder = study, rows, where, where.folder
-        self._progress, self._stored = progress, stored
+        self._study, self.plans, self._output_dir, self._home = study, plans, output_dir, home
+        self._resume, self._retry_failed, self._seams = resume, retry_failed, seams or Seams()
+        self.results: list[StoredResult] = []
+        self.study_id: str | None = None
+
+    def run(self, emit: Emit) -> None:
+        """Measure until everything is done, or an experiment has failed under `on_failure: stop`.
+
+        Raises:
+            ConfigError: The study to be resumed has changed.
+            PreflightError: The machine has, or others use it or the chosen GPUs; nothing was started.
+            StoreError: A result could not be written; the message says where it is instead. The others are stored.
+            KeyboardInterrupt: The run was interrupted; everything measured so far is stored.
+        """
+        decisions = dict.fromkeys(line for plan in self.plans for line in (plan.decisions, *plan.warnings))
+        for line in (*self._study.notes, *decisions):
+            emit(Note(line))
+        machine = _machine_facts(self.plans)
+        with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
+            with interrupts.allowed():
+                lease_fds = stack.enter_context(leases.held(wanted_leases(self.plans), notes(emit)))
+                require_still_free(self.plans)
+            with open_study(self._study, self._output_dir, machine=machine, resume=self._resume) as folder:
+                self.study_id = folder.study_id
+                workplace = Workplace(folder, self._home, scratch, lease_fds, emit, interrupts, self._seams)
+                loop = _Loop(self._study, self.plans, workplace, self._output_dir, self._restore(folder), self.results)
+                passes_left, time_left = loop.left()
+                resumed = folder.resumed if self._resume else None
+                emit(StudyStarted(folder.study_id, resumed, len(self.results), passes_left, time_left))
+                try:
+                    loop.run()
+                finally:
+                    ids = [experiment.experiment_id for experiment in self._study.experiments]
+                    self.results.sort(key=lambda stored: _position(stored.result, ids))
+
+    def _restore(self, folder: StudyFolder) -> dict[int, ExperimentState]:
+        """Return the unfinished experiments by position, and append finished ones to `results`."""
+        unfinished = {}
+        before = histories(folder.lines)
+        expected = earlier_costs(self._study.experiments, self._output_dir)
+        for position, plan in enumerate(self.plans):
+            experiment_id = plan.config.experiment_id
+            history = before.get(experiment_id, History())
+            if history.is_done(retry_failed=self._retry_failed):
+                self.results.append(stored_result(history.folders[-1], self._output_dir))
+            else:
+                unfinished[position] = restore(plan, folder, history, expected=expected.get(experiment_id))
+        if unfinished:
+            configs = {plan.config.experiment_id: plan.config for plan in self.plans}
+            for stored in self.results:
+                sent = stored.result.environment.dataset_sha256 if stored.result.environment else None
+                require_same_prompts(configs[stored.result.experiment_id], [sent])
+        return unfinished
+
+
+class _Loop:
+    """Measures what is missing of unfinished experiments, appending each result to `results` as it is stored."""
+
+    def __init__(
+        self,
+        study: Study,
+        plans: Sequence[ExecutionPlan],
+        workplace: Workplace,
+        output_dir: Path,
+        unfinished: dict[int, ExperimentState],
+        results: list[StoredResult],
+    ) -> None:
+        self._study, self._at, self._output_dir, self._results = study, workplace, output_dir, results
+        self._folder, self._emit = workplace.folder, workplace.emit
+        self._plans = {plan.config.experiment_id: plan for plan in plans}
+        self._states, self._unstored = unfinished, list(unfinished.values())
         self._groups = load_groups(study.experiments)
-        self._unstored = list(rows.values())
         self._breaker = Breaker(study.stop_after_failures)
         self._given_up: set[str] = set()
         self._store_errors: list[StoreError] = []
-        self._number = 0
-        self._ready = {one.config.experiment_id: one for one in ready}
-        self._fallen: deque[ExperimentResult] = deque()
+        self._sessions = 0
+        # Results that failed and whose ladders of other settings are still to be walked.
+        self._to_fall_back: deque[ExperimentResult] = deque()
         self._left_begun = False
-        self._first_rest: dict[str, AtRest] = {}
-        for one in stored:
-            self._note_fallen(one.result)
+        for stored in results:
+            self._note_failed(stored.result)
 
-    def run(self, interrupts: Interrupts) -> None:
+    def run(self) -> None:
         """Measure, store, and close the journal where nothing is left."""
         try:
-            self._store(row for row in self._unstored if row.complete)
-            self._attempts(interrupts)
+            self._store(state for state in self._unstored if state.complete)
+            self._measure_all()
         finally:
-            self._store(row for row in self._unstored if row.begun)
+            self._store(state for state in self._unstored if state.begun)
         if error := next(iter(self._store_errors), self._folder.broken):
             raise error
         if self._unstored:
-            self._progress.say(f"not begun: {pluralize(len(self._unstored), 'experiment')}; go on with --resume")
-        elif not self._left_begun and all(one.result.status != "interrupted" for one in self._stored):
+            self._emit(Note(f"not begun: {pluralize(len(self._unstored), 'experiment')}; go on with --resume"))
+        elif not self._left_begun and all(stored.result.status != UNFINISHED for stored in self._results):
             self._folder.end()
 
-    def standing(self) -> str:
-        """Return how much is left, in words."""
-        rows, experiments = self._rows, self._study.experiments
-        work = [rows[place].work() if place in rows else Work(one, (), None) for place, one in enumerate(experiments)]
-        passes = sum(sum(one.passes_left) for one in work)
-        return f"left: {pluralize(passes, 'pass', 'passes')}, {duration(work, self._groups)}"
+    def left(self) -> tuple[int, str]:
+        """Return how many passes the study has left, and how long they take, in words."""
+        work = [
+            self._states[position].remaining() if position in self._states else Remaining(config, (), None)
+            for position, config in enumerate(self._study.experiments)
+        ]
+        return sum(sum(item.passes_left) for item in work), str(duration(work, self._groups))
 
-    def _attempts(self, interrupts: Interrupts) -> None:
-        self._fall_back(interrupts)
-        for restart in range(max(one.repeats.restarts for one in self._study.experiments)):
+    def _measure_all(self) -> None:
+        """Serve each load group in each restart, with fresh runners until none of its experiments is pending."""
+        self._fall_back()
+        for restart in range(max(experiment.repeats.restarts for experiment in self._study.experiments)):
             for group in schedule(self._study, self._groups, restart):
-                members = [self._rows[one] for one in group if one in self._rows]
-                pending = deque(row for row in members if row.wants(restart))
+                states = [self._states[position] for position in group if position in self._states]
+                pending = deque(state for state in states if state.wants(restart))
                 while pending and not self._gives_up(pending[0].config.backend):
-                    self._attempt(pending, restart, interrupts)
-                    self._fall_back(interrupts)
+                    self._serve(pending, restart)
+                    self._fall_back()
                     if self._folder.broken or self._stops():
                         return
 
-    def _attempt(self, pending: deque[Row], restart: int, interrupts: Interrupts) -> None:
-        self._number += 1
-        rows = tuple(pending)
-        before = sum(len(row.measured(restart)) for row in rows)
-        attempt = Attempt(
-            pending,
-            restart,
-            home=self._where.home,
-            log=self._where.scratch / f"{self._number}.log",
-            progress=self._progress,
-            standing=self.standing,
-            lease_fds=self._where.lease_fds,
-            first_rest=self._first_rest,
-        )
-        attempt.run(interrupts)
-        failure = next((row.failure for row in reversed(rows) if row not in pending and row.failure), None)
-        measured = sum(len(row.measured(restart)) for row in rows) > before
-        if not rows[0].fallback:
-            self._breaker.note(rows[0].config.backend, failure, measured=measured)
-        self._store(row for row in self._unstored if row.complete)
-
-    def _note_fallen(self, result: ExperimentResult) -> None:
-        ready = self._ready.get(result.experiment_id)
-        if ready and result.status == FAILED and ready.config.on_failure == "fallback":
-            self._fallen.append(result)
-
-    def _fall_back(self, interrupts: Interrupts) -> None:
-        """For each that was asked for and failed, measure other settings until some work."""
-        while self._fallen and not self._folder.broken:
-            asked = self._fallen.popleft()
-            ready = self._ready[asked.experiment_id]
-            steps = ladder(ready.config, circumstances(ready, asked))
-            self._progress.say(stated(ready.config, asked, steps))
-            for number, step in enumerate(steps, 1):
-                if self._folder.broken or self._works(asked, number, step, interrupts):
-                    break
-
-    def _works(self, asked: ExperimentResult, number: int, step: Step, interrupts: Interrupts) -> bool:
-        """Measure one step of the ladder, unless it was before; return whether it worked."""
-        experiment_id = step.config.experiment_id
-        if experiment_id in self._ready:
-            self._progress.say(f"fallback {step.change}: this study asks for it, too; it is measured as itself")
-            return False
-        past = pasts(self._folder.lines).get(experiment_id, Past())
-        if past.is_done(retry_failed=False):
-            folder = self._where.output_dir / past.folders[-1]
-            if folder not in [one.folder for one in self._stored]:
-                self._stored.append(Stored(*stored_result(folder.name, self._where.output_dir)))
-            return past.status == OK
-        # On the same GPUs, which are held for the whole run.
-        ready = replace(self._ready[asked.experiment_id], config=step.config)
-        try:
-            row = restore(ready, self._folder, past, expected=None)
-        except (ConfigError, PreflightError) as error:
-            # Its record stays, for a resumption that can go on with it; what else was asked for is measured now.
-            self._left_begun = True
-            self._progress.say(f"fallback {step.change}: left as it was begun: {error}")
-            return False
-        row.fallback = Fallback(fallback_of=asked.experiment_id, step=number, change=step.change)
-        self._unstored.append(row)
-        for restart in range(step.config.repeats.restarts):
-            if row.wants(restart):
-                self._attempt(deque([row]), restart, interrupts)
-        return row.failure is None
+    def _serve(self, pending: deque[ExperimentState], restart: int) -> None:
+        """Let one runner serve what it can of `pending`, and store what is complete then."""
+        self._sessions += 1
+        states = tuple(pending)
+        before = sum(len(state.measured(restart)) for state in states)
+        Session(self._at, pending, restart, number=self._sessions, left=self.left).run()
+        failure = next((state.failure for state in reversed(states) if state not in pending and state.failure), None)
+        measured = sum(len(state.measured(restart)) for state in states) > before
+        if not states[0].fallback:
+            self._breaker.note(states[0].config.backend, failure, measured=measured)
+        self._store(state for state in self._unstored if state.complete)
 
     def _gives_up(self, backend: str) -> bool:
         reason = self._breaker.reason(backend)
         if reason and backend not in self._given_up:
             self._given_up.add(backend)
-            self._progress.say(reason)
+            self._emit(Note(reason))
             self._folder.note(GIVEN_UP, backend=backend, reason=reason)
         return bool(reason)
 
     def _stops(self) -> bool:
-        return any(row.failure and row.config.on_failure == "stop" for row in self._rows.values())
+        return any(state.failure and state.config.on_failure == "stop" for state in self._states.values())
 
-    def _store(self, rows: Iterable[Row]) -> None:
-        """Merge and store every row, even where one of them cannot be stored."""
-        for row in tuple(rows):
-            self._unstored.remove(row)
+    def _note_failed(self, result: ExperimentResult) -> None:
+        plan = self._plans.get(result.experiment_id)
+        if plan and result.status == FAILED and plan.config.on_failure == "fallback":
+            self._to_fall_back.append(result)
+
+    def _fall_back(self) -> None:
+        """For each experiment that failed and has a ladder, measure other settings until some work."""
+        while self._to_fall_back and not self._folder.broken:
+            failed = self._to_fall_back.popleft()
+            plan = self._plans[failed.experiment_id]
+            steps = ladder(plan.config, failure_context(plan, failed))
+            self._emit(Note(describe_ladder(plan.config, failed, steps)))
+            for number, step in enumerate(steps, 1):
+                if self._folder.broken or self._works(failed, number, step):
+                    break
+
+    def _works(self, failed: ExperimentResult, number: int, step: Step) -> bool:
+        """Measure one step of a ladder, unless it was measured before; return whether it worked."""
+        experiment_id = step.config.experiment_id
+        if experiment_id in self._plans:
+            self._emit(Note(f"fallback {step.change}: an experiment of this study, and measured as such"))
+            return False
+        history = histories(self._folder.lines).get(experiment_id, History())
+        if history.is_done(retry_failed=False):
+            stored = stored_result(history.folders[-1], self._output_dir)
+            if stored.folder not in [result.folder for result in self._results]:
+                self._results.append(stored)
+            return history.status == OK
+        # On the same GPUs, whose leases are held for the whole run.
+        plan = replace(self._plans[failed.experiment_id], config=step.config)
+        try:
+            state = restore(plan, self._folder, history, expected=None)
+        except (ConfigError, PreflightError) as error:
+            # The records stay, for a resumption that can go on with them; other experiments are measured now.
+            self._left_begun = True
+            self._emit(Note(f"fallback {step.change}: left unfinished: {error}"))
+            return False
+        state.fallback = Fallback(fallback_of=failed.experiment_id, step=number, change=step.change)
+        self._unstored.append(state)
+        for restart in range(step.config.repeats.restarts):
+            if state.wants(restart):
+                self._serve(deque([state]), restart)
+        return state.failure is None
+
+    def _store(self, states: Iterable[ExperimentState]) -> None:
+        """Analyse and store every experiment of `states`, even where one of them cannot be stored."""
+        for state in tuple(states):
+            self._unstored.remove(state)
             try:
-                self._store_one(row)
+                self._store_result(state)
             except StoreError as error:
-                self._progress.say(str(error))
+                self._emit(Note(str(error)))
                 self._store_errors.append(error)
 
-    def _store_one(self, row: Row) -> None:
-        parts = row.restarts(stopped="the study ended before this experiment was complete; go on with --resume")
-        result = self._analysed(row, [record for record, _ in parts])
-        # A coordinator that was killed may have stored it and not come to say so.
-        stored = find_stored(result, self._where.output_dir)
-        folder = stored or store(result, parts, log=row.log_path, output_dir=self._where.output_dir)
-        self._stored.append(Stored(result, folder))
-        self._note_fallen(result)
+    def _store_result(self, state: ExperimentState) -> None:
+        restarts = state.restarts(stopped="the study ended before this experiment was complete; go on with --resume")
+        result = self._analysed(state, [record for record, _ in restarts])
+        # A coordinator that was killed may have stored the result without noting it.
+        folder = find_stored(result, self._output_dir)
+        folder = folder or store(result, restarts, log=state.log_path, output_dir=self._output_dir)
+        self._results.append(StoredResult(result, folder))
+        self._note_failed(result)
         self._folder.note(STORED, experiment=result.experiment_id, status=result.status, folder=folder.name)
-        if result.status != "interrupted" and not self._folder.broken:
+        if result.status != UNFINISHED and not self._folder.broken:
             self._folder.drop(result.experiment_id)
-        self._progress.say(f"{row.config.label}: {result.status}, stored in {folder}")
+        self._emit(ResultStored(state.config.label, result.experiment_id, result.status, folder))
 
-    def _analysed(self, row: Row, restarts: list[RestartRecord]) -> ExperimentResult:
-        facts = StudyFacts(study_id=self._folder.study_id, attempt=row.earlier_rows + 1)
+    def _analysed(self, state: ExperimentState, restarts: list[RestartRecord]) -> ExperimentResult:
         try:
-            result = analyse(row.config, restarts)
+            result = analyse(state.config, restarts)
             result = result.model_copy(update={"audit": audit(result)})
         except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
-            self._progress.say(traceback.format_exc())
+            self._emit(Note(traceback.format_exc()))
             message = f"a bug in wattdock: {error}; the folders under {RESTARTS} hold what was measured"
             failure = Failure(kind=type(error).__name__, message=message, stage="analysis", exit_code=int(ExitCode.BUG))
-            result = bare_result(row.config, failure, started_utc=min(restart.started_utc for restart in restarts))
-        return result.model_copy(update={"study": facts, "fallback": row.fallback})
+            result = bare_result(state.config, failure, started_utc=min(restart.started_utc for restart in restarts))
+        study = StudyFacts(study_id=self._folder.study_id, attempt=state.earlier_results + 1)
+        return result.model_copy(update={"study": study, "fallback": state.fallback})
 
 
-def _position(result: ExperimentResult, place: dict[str, int]) -> tuple[int, int]:
-    """Where a row stands among all: a fallback behind what was asked for."""
+def _position(result: ExperimentResult, ids: Sequence[str]) -> tuple[int, int]:
+    """Return a result's place among all: a fallback stands behind what was asked for."""
     if result.fallback:
-        return place[result.fallback.fallback_of], result.fallback.step
-    return place[result.experiment_id], 0
+        return ids.index(result.fallback.fallback_of), result.fallback.step
+    return ids.index(result.experiment_id), 0
 
 
-def _reaped() -> tuple[str, ...]:
-    """Remove what dead coordinators left, where an engine answers; return the containers' names."""
-    with suppress(NoContainersError):
-        return reap().removed
-    return ()
-
-
-def wanted_leases(ready: Sequence[ExecutionPlan]) -> leases.Wanted:
+def wanted_leases(plans: Sequence[ExecutionPlan]) -> leases.Wanted:
     """Return what these experiments need for themselves, all of it for the whole run."""
-    alone = any(one.config.exclusive == "machine" for one in ready)
-    more = f" and {len(ready) - 1} more" if len(ready) > 1 else ""
+    alone = any(plan.config.exclusive == "machine" for plan in plans)
+    more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
     return leases.Wanted(
-        names=tuple(dict.fromkeys(name for one in ready for name in one.lease_names)),
+        names=tuple(dict.fromkeys(name for plan in plans for name in plan.lease_names)),
         exclusive="machine" if alone else "gpus",
-        experiment=ready[0].config.label + more,
-        wait_s=max(one.config.wait_s for one in ready),
+        experiment=plans[0].config.label + more,
+        wait_s=max(plan.config.wait_s for plan in plans),
     )
 
 
-def _machine_facts(ready: Sequence[ExecutionPlan]) -> dict[str, Any]:
-    """Return what must not change within a study, or its figures would not be of one thing."""
-    gpus = ready[0].inventory.gpus
-    images = {f"{one.config.backend}'s image": one.launch.containers.image.id for one in ready if one.launch.containers}
+def _machine_facts(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
+    """Return what must not change within a study, or its figures would not be of one machine and version."""
+    gpus = plans[0].inventory.gpus
+    launches = [(plan.config.backend, plan.launch.containers) for plan in plans]
+    images = {f"{backend}'s image": containers.image.id for backend, containers in launches if containers}
     # Equal bits under another name: passes before would be called by a digest that nobody had held them against.
-    pins = {f"{one.config.backend}'s locked digest": one.launch.pin.repo_digest for one in ready if one.launch.pin}
+    pins = {f"{plan.config.backend}'s locked digest": plan.launch.pin.repo_digest for plan in plans if plan.launch.pin}
     return {
         **images,
         **pins,
-        "variables": {name: value for one in ready for name, value in one.variables.items()},
+        "variables": {name: value for plan in plans for name, value in plan.variables.items()},
         "wattdock_version": __version__,
-        "cpu_model": ready[0].machine.cpu_model,
+        "cpu_model": plans[0].machine.cpu_model,
         "gpu_uuids": [gpu.uuid for gpu in gpus],
         "driver_version": gpus[0].driver_version if gpus else None,
     }

@@ -1,6 +1,6 @@
-"""Find the study that a person means by `--resume`, and refuse one that has changed, saying what.
+"""Find the study that `--resume` means and what was measured of it, and refuse what has changed, saying what.
 
-Reads journals; writes nothing but the line that a study was resumed.
+Writes nothing but the journal's lines that a study was resumed, an experiment is tried again, or a pass was measured.
 """
 
 from __future__ import annotations
@@ -9,16 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution.journal import read_journal
-from wattdock.execution.study_folder import JOURNAL, RESUMED, STUDIES, STUDY, StudyFolder, named_like
+from wattdock.execution.experiment import ExperimentState
+from wattdock.execution.study_folder import (
+    FAILED,
+    JOURNAL,
+    RESUMED,
+    RETRIED,
+    STUDIES,
+    STUDY,
+    StudyFolder,
+    named_like,
+    read_journal,
+)
+from wattdock.inputs import check_prompts
+from wattdock.store import RESULT, StoredResult, load_result
 from wattdock.text import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from wattdock.checks import ExecutionPlan
     from wattdock.config import Study
-    from wattdock.execution.journal import Line
+    from wattdock.execution.eta import Cost
+    from wattdock.execution.study_folder import History, Line
 
 SHOWN = 3
 
@@ -56,12 +70,76 @@ def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], re
     return folder
 
 
+def restore(plan: ExecutionPlan, folder: StudyFolder, history: History, *, expected: Cost | None) -> ExperimentState:
+    """Return the state of an experiment that is not done, with what was measured of it before.
+
+    Raises:
+        ConfigError: Its prompts file has changed since.
+        PreflightError: Other GPUs were chosen for it than those it was measured on.
+    """
+    experiment_id = plan.config.experiment_id
+    state = ExperimentState(plan, folder, earlier_results=len(history.folders), expected=expected)
+    if history.status == FAILED:
+        folder.drop(experiment_id)
+        folder.note(RETRIED, experiment=experiment_id)
+        return state
+    state.saved = folder.saved(experiment_id)
+    _require_same_gpus(plan, state)
+    require_same_prompts(plan.config, [sent for restart in state.saved.values() for sent in restart.prompts_sha256])
+    for restart in range(plan.config.repeats.restarts):
+        # Killed between the record and the journal's line.
+        for index in sorted(state.measured(restart)):
+            if (restart, index) not in history.passes:
+                state.note_pass(restart, index)
+    return state
+
+
+def _require_same_gpus(plan: ExecutionPlan, state: ExperimentState) -> None:
+    """Refuse other GPUs than those of the passes before: an experiment's joules are those of one set of GPUs."""
+    chosen = frozenset(gpu.uuid for gpu in plan.gpus)
+    measured_on = [restart.gpu_uuids for restart in state.saved.values() if restart.passes]
+    before = next((uuids for uuids in measured_on if uuids != chosen), None)
+    if before is not None:
+        raise PreflightError(
+            f"{plan.config.label} was measured on {', '.join(sorted(before)) or 'the CPU'}, and this run would take "
+            f"{', '.join(sorted(chosen)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
+            "or run it as a new study without --resume"
+        )
+
+
+def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | None]) -> None:
+    """Refuse a prompts file that has changed since this study sent it: its content is not in the settings.
+
+    Raises:
+        ConfigError: It has changed, or cannot be read.
+    """
+    now = check_prompts(config.prompts)
+    if now and (others := {sent for sent in sent_sha256 if sent} - {now}):
+        raise ConfigError(
+            f"the study has changed since it was begun: {config.label} was measured with other prompts than "
+            f"{config.prompts.source} now holds ({min(others)[:8]} → {now[:8]}); put them back, "
+            "or run it as a new study without --resume"
+        )
+
+
+def stored_result(name: str, output_dir: Path) -> StoredResult:
+    """Return a result that a study has stored.
+
+    Raises:
+        StoreError: It is gone.
+    """
+    path = output_dir / name
+    if not (path / RESULT).exists():
+        raise StoreError(f"{path} is gone, where this study stored a result; put it back, or run without --resume")
+    return StoredResult(load_result(path), path)
+
+
 def difference(head: Line, study: Study) -> str:
     """Return, in words, how `study` differs from the one whose journal begins with `head`."""
     settings = {"order": study.order, "seed": study.seed}
     found = [f"{name} {head[name]} → {now}" for name, now in settings.items() if head[name] != now]
     before: dict[str, Any] = head["experiments"]
-    now = {one.experiment_id: one.model_dump(mode="json") for one in study.experiments}
+    now = {config.experiment_id: config.model_dump(mode="json") for config in study.experiments}
     gone = {_label(config): config for id_, config in before.items() if id_ not in now}
     new = {_label(config): config for id_, config in now.items() if id_ not in before}
     changes = [f"{name}: {_settings(gone[name], new[name])}" for name in gone.keys() & new.keys()]
@@ -75,8 +153,8 @@ def difference(head: Line, study: Study) -> str:
 def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
     """Yield every study that was begun, with the first line of its journal.
 
-    A journal that cannot be read is passed over where its folder's name tells that it is of neither this name nor this
-    content: on a shared server it is another person's.
+    A journal that cannot be read is skipped where its folder has neither this study's name nor its digest: on a shared
+    server it is another person's.
     """
     for path in studies.glob("*"):
         try:
@@ -107,15 +185,13 @@ def _label(config: dict[str, Any]) -> str:
 
 
 def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
-    parts = (
-        {key: one for key, one in config.items() if key not in ExperimentConfig.NOT_IDENTITY}
-        for config in (before, now)
-    )
+    ignored = ExperimentConfig.NOT_IDENTITY
+    parts = ({key: value for key, value in config.items() if key not in ignored} for config in (before, now))
     old, new = map(_leaves, parts)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
 
 
 def _leaves(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted name, without empty groups: one that is not there says the same."""
+    """Return settings by dotted name, without empty groups: an absent group means the same."""
     return {name: value for name, value in dotted(settings) if value != {}}

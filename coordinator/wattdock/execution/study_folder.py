@@ -1,29 +1,33 @@
-"""The folder of one study: its journal, and records of what was measured until they are part of a stored row.
+"""The folder of one study: its journal, and records of restarts until they are part of a stored result.
 
-Once something cannot be written, what comes is held in memory and `broken` says so: the loop then stops.
+Once something cannot be written, later records are held in memory and `broken` says so: the loop then stops.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
+import os
 import re
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
 from wattdock.execution.eta import cost_of
-from wattdock.execution.journal import Journal
+from wattdock.files import sync
 from wattdock.records import RestartRecord, find_restarts, read_restart, write_restart
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from wattdock.config import Study
     from wattdock.execution.eta import Cost
-    from wattdock.execution.journal import Line
     from wattdock.records import Failure
 
 STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"
@@ -32,18 +36,152 @@ NAME_CHARACTERS = 40
 # Events of a journal.
 STUDY, RESUMED, RETRIED, PASS, STORED = "study", "resumed", "retried", "pass", "stored"
 GIVEN_UP, ENDED = "given up", "ended"
+# Keys that a line of an event must hold; lines of other events may hold anything.
+NEEDED = {
+    STUDY: {"study_id", "name", "digest", "order", "seed", "machine", "experiments"},
+    PASS: {"experiment", "restart", "pass"},
+    RETRIED: {"experiment"},
+    STORED: {"experiment", "status", "folder"},
+}
+OK, FAILED, UNFINISHED = "ok", "failed", "interrupted"
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """An open journal.jsonl; only one process has it open at a time.
+
+    Attributes:
+        lines: Everything in it, in order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the journal at `path`; an unfinished last line, which a killed coordinator leaves, is cut off.
+
+        Raises:
+            StoreError: Another coordinator has it open, or a line makes no sense.
+            OSError: It cannot be read or made.
+        """
+        # Without a buffer: what could not be written must not be tried again later, when the file is closed.
+        self._file = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise StoreError(f"{path}: another wattdock is running this study; wait for it or stop it") from error
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            self._file.truncate(len(whole))
+        self.lines = parse(whole, path)
+        sync(path.parent)
+
+    def append(self, event: str, **values: Any) -> None:
+        """Add a line.
+
+        Raises:
+            OSError: There is no room; the journal is as it was.
+        """
+        line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            text = json_text(line).encode() + b"\n"
+            if self._file.write(text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(end)
+            raise
+        self.lines.append(line)
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._file.close()
+
+
+def parse(content: bytes, path: Path) -> list[Line]:
+    """Return the journal's lines.
+
+    Raises:
+        StoreError: One of them is no JSON, or lacks what its event needs; names it.
+    """
+    lines = []
+    for number, text in enumerate(content.splitlines(), start=1):
+        try:
+            lines.append(_checked(json.loads(text)))
+        except ValueError as error:
+            raise StoreError(f"{path}:{number}: is no journal line ({error}); restore it or start anew") from error
+    return lines
+
+
+def _checked(line: Any) -> Line:
+    if not isinstance(line, dict) or not isinstance(line.get("event"), str):
+        raise ValueError("it names no event")
+    if missing := NEEDED.get(line["event"], set()) - line.keys():
+        raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
+    return line
+
+
+def read_journal(path: Path) -> list[Line]:
+    """Return the whole lines of a journal that may be open elsewhere.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; see that it can be read") from error
+    return parse(content[: content.rfind(b"\n") + 1], path)
+
+
+@dataclass
+class History:
+    """What a journal says of one experiment.
+
+    Attributes:
+        folders: Of the results stored, in order.
+        status: Of the last result; "interrupted" where there is none, or where the experiment is being tried again.
+        passes: The passes that stand in the journal, as (restart, pass).
+    """
+
+    folders: list[str] = field(default_factory=list)
+    status: str = UNFINISHED
+    passes: set[tuple[int, int]] = field(default_factory=set)
+
+    def is_done(self, *, retry_failed: bool) -> bool:
+        """Whether nothing of the experiment is left to measure."""
+        return self.status == OK or (self.status == FAILED and not retry_failed)
+
+
+def histories(lines: Iterable[Line]) -> dict[str, History]:
+    """Return what a journal says of each experiment that it names, by experiment id."""
+    found: dict[str, History] = {}
+    for line in lines:
+        if "experiment" not in line:
+            continue
+        history = found.setdefault(line["experiment"], History())
+        if line["event"] == STORED:
+            history.folders.append(line["folder"])
+            history.status = line["status"]
+        elif line["event"] == RETRIED:
+            history.status, history.passes = UNFINISHED, set()
+        elif line["event"] == PASS:
+            history.passes.add((line["restart"], line["pass"]))
+    return found
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What one runner measured of one restart of one experiment, on disk or, where that failed, in memory.
+class SavedRestart:
+    """A summary of one record of a restart, and where the record is: on disk or, where that failed, in memory.
 
     Attributes:
-        passes: The measured passes in it.
-        failure: Why it ended early.
+        passes: Numbers of the measured passes.
+        failure: Why the restart ended early.
         cost: How long its parts took.
-        prompts_sha256: Of the prompts sent.
-        gpu_uuids: That the runner was given; empty on a CPU, and where it loaded nothing.
+        prompts_sha256: Hashes of the prompts sent.
+        gpu_uuids: GPUs that the runner was given; empty on a CPU, and where nothing was loaded.
     """
 
     restart: int
@@ -55,7 +193,7 @@ class Kept:
     at: Path | RestartRecord
 
     def read(self) -> RestartRecord:
-        """Return all of it.
+        """Return the record.
 
         Raises:
             StoreError: A file cannot be read.
@@ -64,7 +202,7 @@ class Kept:
 
 
 class StudyFolder:
-    """An open study folder; a context manager that lets go of it.
+    """An open study folder; a context manager that closes it.
 
     Attributes:
         path: `<output folder>/studies/<study id>`.
@@ -107,7 +245,7 @@ class StudyFolder:
                 order=study.order,
                 seed=study.seed,
                 machine=machine,
-                experiments={one.experiment_id: one.model_dump(mode="json") for one in study.experiments},
+                experiments={config.experiment_id: config.model_dump(mode="json") for config in study.experiments},
             )
         except OSError as error:
             raise StoreError(
@@ -128,7 +266,7 @@ class StudyFolder:
 
     @property
     def resumed(self) -> bool:
-        """Whether it was begun by an earlier run."""
+        """Whether an earlier run began the study."""
         return any(line["event"] == RESUMED for line in self.lines)
 
     @property
@@ -136,18 +274,18 @@ class StudyFolder:
         """The journal so far."""
         return self._journal.lines
 
-    def note(self, event: str, **facts: Any) -> None:
+    def note(self, event: str, **values: Any) -> None:
         """Add a line to the journal; one that cannot be written sets `broken`."""
         try:
-            self._journal.append(event, **facts)
+            self._journal.append(event, **values)
         except OSError as error:
             self._break(error)
 
     def new_record_name(self, experiment_id: str, restart: int) -> str:
-        """Return a name for what a runner that starts now will measure; none was used before."""
+        """Return a new name for the record of a runner that starts now."""
         return f"{experiment_id[:16]}-{restart}-{secrets.token_hex(4)}"
 
-    def keep(self, name: str, record: RestartRecord) -> Kept:
+    def save(self, name: str, record: RestartRecord) -> SavedRestart:
         """Make a record durable under `name`, replacing an earlier state of it."""
         folder = self.path / RECORDS / name
         at: Path | RestartRecord = folder
@@ -156,16 +294,16 @@ class StudyFolder:
         except OSError as error:
             self._break(error)
             at = record
-        return _kept(record, at)
+        return _saved(record, at)
 
-    def kept(self, experiment_id: str) -> dict[str, Kept]:
+    def saved(self, experiment_id: str) -> dict[str, SavedRestart]:
         """Return the records of an experiment by name.
 
         Raises:
-            StoreError: One cannot be read.
+            StoreError: A record cannot be read.
         """
         folders = find_restarts(self.path / RECORDS, f"{experiment_id[:16]}-")
-        return {folder.name: _kept(read_restart(folder), folder) for folder in folders}
+        return {folder.name: _saved(read_restart(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str) -> None:
         """Remove the records of an experiment: its stored result holds them."""
@@ -180,7 +318,7 @@ class StudyFolder:
         return self.path / RECORDS / f"{experiment_id[:16]}-runner.log"
 
     def end(self) -> None:
-        """Say that nothing is left to do."""
+        """Note that nothing is left to do."""
         self.note(ENDED)
         if not self.broken:
             shutil.rmtree(self.path / RECORDS, ignore_errors=True)
@@ -192,16 +330,20 @@ class StudyFolder:
         )
 
 
-def _kept(record: RestartRecord, at: Path | RestartRecord) -> Kept:
-    passes = frozenset(measured.index for measured in record.passes)
-    cost = cost_of([*record.spans, *(measured.span for measured in record.passes)])
-    prompts = frozenset(measured.prompts_sha256 for measured in record.passes)
-    gpus = frozenset(record.environment.leased_gpus if record.environment else ())
-    return Kept(record.restart, passes, record.failure, cost, prompts, gpus, at)
+def _saved(record: RestartRecord, at: Path | RestartRecord) -> SavedRestart:
+    return SavedRestart(
+        restart=record.restart,
+        passes=frozenset(measured.index for measured in record.passes),
+        failure=record.failure,
+        cost=cost_of([*record.spans, *(measured.span for measured in record.passes)]),
+        prompts_sha256=frozenset(measured.prompts_sha256 for measured in record.passes),
+        gpu_uuids=frozenset(record.environment.leased_gpus if record.environment else ()),
+        at=at,
+    )
 
 
 def named_like(folder: str, study: Study) -> bool:
-    """Whether a study's folder is called as one of this study's name, or of its content, is."""
+    """Return whether a study folder's name says that it has this study's name or digest."""
     _, _, rest = folder.partition("-")
     return rest.startswith(f"{_slug(study.name)}-") or study.digest[:8] in rest
 

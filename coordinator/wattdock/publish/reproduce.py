@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from wattdock.analysis import ENERGY, labels
 from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, read_yaml
 from wattdock.errors import ConfigError, PreflightError, StoreError
-from wattdock.execution import Run
+from wattdock.execution import StudyRun, events, plan_study
 from wattdock.host import inventory
 from wattdock.inputs import resolve_model
 from wattdock.launch.images import LOCK_VARIABLE
@@ -87,13 +87,13 @@ class Reproduction:
     """
 
     bundled: tuple[Row, ...]
-    run: Run
+    run: StudyRun
     skipped: tuple[str, ...]
 
     @property
     def measured(self) -> list[Row]:
         """What was measured so far."""
-        return [Row(stored.folder, stored.result) for stored in self.run.stored]
+        return [Row(stored.folder, stored.result) for stored in self.run.results]
 
     def verdicts(self, *, margin: float) -> list[ReproducedExperiment]:
         """Return of each experiment whether it came out the same.
@@ -140,7 +140,7 @@ def equivalence(difference: Difference, margin: float) -> Literal["equivalent", 
 
 
 def prepare_reproduction(
-    bundle: Bundle, local: LocalChoices, *, output_dir: Path, home: Path, resume: bool
+    bundle: Bundle, local: LocalChoices, *, output_dir: Path, home: Path, resume: bool, emit: events.Emit
 ) -> Reproduction:
     """Return what can be measured again, everything checked that needs no runner.
 
@@ -174,7 +174,10 @@ def prepare_reproduction(
     if any(config.container.locked for config in configs.values()):
         os.environ[LOCK_VARIABLE] = str(bundle.folder / LOCK)
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
-    return Reproduction(tuple(bundled), Run(study, output_dir=output_dir, home=home, resume=resume), skipped)
+    plans = plan_study(study, output_dir=output_dir, home=home, emit=emit)
+    return Reproduction(
+        tuple(bundled), StudyRun(study, plans, output_dir=output_dir, home=home, resume=resume), skipped
+    )
 
 
 def _tokens(before: Path, now: Path) -> str:

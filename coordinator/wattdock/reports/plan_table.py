@@ -5,58 +5,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.checks import ExecutionPlan
-from wattdock.execution import Work, duration, load_groups
 from wattdock.reports.terminal import Sheet, console
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from wattdock.config import ExperimentConfig, Study
     from wattdock.errors import WattdockError
-    from wattdock.execution import Cost
+    from wattdock.execution import Forecast
 
 COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "restarts × passes", "on", "expected")
 # A terminal is no place for more; --json has all.
 SHOWN = 200
 
 
-def print_plan(study: Study, checked: Sequence[ExecutionPlan | WattdockError], costs: Mapping[str, Cost]) -> None:
+def print_plan(study: Study, checked: Sequence[ExecutionPlan | WattdockError], forecast: Forecast) -> None:
     """Print the experiments of a study, what is wrong with any of them, and what the whole takes.
 
     Args:
         study: As expanded.
         checked: For each experiment what was decided, or why it cannot run here.
-        costs: What each experiment cost before, by its id.
+        forecast: How long each experiment and the whole are expected to take.
     """
     out = console()
     ready = [one for one in checked if isinstance(one, ExecutionPlan)]
     memory = [one.memory for one in ready if one.memory]
     for line in (*study.notes, *dict.fromkeys((*(one.decisions for one in ready), *memory))):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    groups = load_groups(study.experiments)
-    works = [_work(one, costs) for one in study.experiments]
-    numbered = [(number, position) for number, group in enumerate(groups, 1) for position in group]
-    rows = [_cells(number, study.experiments[at], checked[at], works[at]) for number, at in numbered[:SHOWN]]
+    numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
+    rows = [
+        _cells(number, study.experiments[at], checked[at], str(forecast.experiments[at]))
+        for number, at in numbered[:SHOWN]
+    ]
     out.print(Sheet(COLUMNS, rows))
     if len(numbered) > SHOWN:
         out.print(f"… and {len(numbered) - SHOWN} more; --json prints all", style="dim")
     for line in (*_troubles(study, checked), *_unchecked(study.experiments)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    passes = sum(sum(work.passes_left) for work in works)
     out.print(
-        f"{pluralize(len(works), 'experiment')}, {pluralize(len(groups), 'load group')}, "
-        f"{pluralize(passes, 'pass', 'passes')}, expected: {duration(works, groups)}",
+        f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
+        f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _work(config: ExperimentConfig, costs: Mapping[str, Cost]) -> Work:
-    return Work(config, (config.repeats.passes,) * config.repeats.restarts, costs.get(config.experiment_id))
-
-
-def _cells(group: int, config: ExperimentConfig, checked: ExecutionPlan | WattdockError, work: Work) -> tuple[str, ...]:
+def _cells(
+    group: int, config: ExperimentConfig, checked: ExecutionPlan | WattdockError, expected: str
+) -> tuple[str, ...]:
     return (
         str(group),
         config.label,
@@ -66,7 +63,7 @@ def _cells(group: int, config: ExperimentConfig, checked: ExecutionPlan | Wattdo
         str(config.workload.batch_size),
         f"{config.repeats.restarts} × {config.repeats.passes}",
         _place(checked),
-        str(duration([work], ((0,),))),
+        expected,
     )
 
 

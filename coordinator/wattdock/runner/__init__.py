@@ -1,6 +1,20 @@
-"""runner."""
+"""Talk to one runner over gRPC: describe, load, generate, diagnose, unload.
+
+In: a launched runner's address; requests as plain values. Out: records of passes, and one-line errors for whatever a
+runner can do wrong. Only this room knows protobuf and gRPC.
+Must not know: how a runner was started, what a pass costs, what an experiment is.
+"""
 
 from wattdock.runner.client import LACKS_MEMORY, PROTOCOL_VERSION, RunnerClient
-from wattdock.runner.wire import check_arrival, load_request, pass_workload
+from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
-__all__ = ["LACKS_MEMORY", "PROTOCOL_VERSION", "RunnerClient", "check_arrival", "load_request", "pass_workload"]
+__all__ = [
+    "LACKS_MEMORY",
+    "PROTOCOL_VERSION",
+    "Heartbeat",
+    "LoadRequest",
+    "PassRequest",
+    "RunnerClient",
+    "RunnerDescription",
+    "RunnerFinding",
+]

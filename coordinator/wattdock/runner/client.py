@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-from packaging.specifiers import SpecifierSet
 
 from wattdock.clock import check_clock, host_clock, now_ns
 from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wattdock.clock import ClockCheck
-    from wattdock.inputs import PromptSet
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
+    from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
 PROTOCOL_VERSION = 1
 CALL_TIMEOUT_S = 10.0
@@ -57,7 +56,7 @@ class RunnerClient:
         check: Called at least twice a second while the runner is waited for; what it raises ends the wait.
     """
 
-    def __init__(self, runner: LaunchedRunner, *, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, runner: LaunchedRunner, check: Callable[[], None] = lambda: None) -> None:
         self._runner, self._check = runner, check
         self._channel = grpc.insecure_channel(runner.address, options=CHANNEL_OPTIONS)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
@@ -71,7 +70,7 @@ class RunnerClient:
         closing.start()
         closing.join(CLOSE_WAIT_S)
 
-    def wait_ready(self, timeout_s: float) -> pb.DescribeResponse:
+    def wait_ready(self, timeout_s: float) -> RunnerDescription:
         """Return the runner's description as soon as it answers.
 
         Raises:
@@ -82,7 +81,7 @@ class RunnerClient:
         while True:
             self._check()
             try:
-                described: pb.DescribeResponse = self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S)
+                described = wire.description(self._stub.Describe(pb.DescribeRequest(), timeout=CALL_TIMEOUT_S))
                 break
             except grpc.RpcError as error:
                 if error.code() not in NOT_THERE_YET:
@@ -99,7 +98,7 @@ class RunnerClient:
                 f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
                 "use a runner of the same wattdock version"
             )
-        require_supported(described)
+        described.require_supported()
         return described
 
     def check_clock(self) -> ClockCheck:
@@ -120,17 +119,20 @@ class RunnerClient:
         return min(checks, key=lambda check: check.round_trip_ns)
 
     def load(
-        self, request: pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
+        self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
     ) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
         """Load a model; return what the engine runs with, and the spans of the load.
 
+        Args:
+            progress: Told each stage of the load.
+
         Raises:
-            ConfigError: The engine knows an argument or value not.
+            ConfigError: The engine does not know an argument or a value.
             RunnerError: It failed, died, or took longer than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         loaded: tuple[RunnerEnvironment, tuple[Span, ...]] | None = None
-        for event in self._events(self._stub.Load(request), "loading", deadline=deadline):
+        for event in self._events(self._stub.Load(wire.load_request(request)), "loading", deadline=deadline):
             if event.HasField("loaded"):
                 loaded = wire.loaded(event.loaded)
             else:
@@ -141,14 +143,13 @@ class RunnerClient:
 
     def generate(
         self,
-        workload: pb.Workload,
-        prompts: PromptSet,
+        request: PassRequest,
         *,
         silence_s: float,
         stall_s: float,
-        heartbeat: Callable[[pb.Heartbeat], None],
+        heartbeat: Callable[[Heartbeat], None],
     ) -> PassRecord:
-        """Run one pass; once it is over nothing but its runner's death or silence keeps its record from arriving.
+        """Run one pass; once it is over only the runner's death or silence keeps its record from arriving.
 
         Args:
             silence_s: Longest time without any event before the runner counts as hung.
@@ -162,19 +163,20 @@ class RunnerClient:
         tokens: list[pb.TokenSeries] = []
         summary: pb.PassSummary | None = None
         stall, over = _Stall(stall_s), threading.Event()
-        call = self._stub.Generate(wire.generate_requests(workload, prompts))
+        call = self._stub.Generate(wire.generate_requests(request))
 
         def check() -> None:
             if not over.is_set():
                 self._check()
 
         for event in self._events(call, "a pass", silence_s=silence_s, check=check):
-            if not event.HasField("heartbeat") or event.heartbeat.pass_over:
+            beat = wire.heartbeat(event.heartbeat) if event.HasField("heartbeat") else None
+            if beat is None or beat.pass_over:
                 over.set()
-            if event.HasField("heartbeat"):
+            if beat:
                 if not over.is_set():
-                    stall.see(event.heartbeat)
-                heartbeat(event.heartbeat)
+                    stall.see(beat)
+                heartbeat(beat)
             elif event.HasField("requests"):
                 requests.extend(map(wire.request_record, event.requests.requests))
             elif event.HasField("tokens"):
@@ -185,14 +187,14 @@ class RunnerClient:
             raise RunnerError("the runner ended a pass without a summary; see its log")
         return wire.generated_pass(summary, requests, tokens)
 
-    def diagnose(self, timeout_s: float) -> Sequence[pb.Finding]:
-        """Return what the runner finds in its own environment; it may time the links between its GPUs.
+    def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
+        """Return the runner's findings about its own environment; it may time the links between its GPUs.
 
         Raises:
             RunnerError: It failed, died, or took longer than `timeout_s`.
         """
         answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
-        return answer.findings
+        return [wire.finding(found) for found in answer.findings]
 
     def unload(self) -> None:
         """Free the model."""
@@ -267,7 +269,7 @@ class _Stall:
         self._produced: tuple[int, int] = (0, 0)
         self._since_s = time.monotonic()
 
-    def see(self, beat: pb.Heartbeat) -> None:
+    def see(self, beat: Heartbeat) -> None:
         """Look at one heartbeat.
 
         Raises:
@@ -281,25 +283,6 @@ class _Stall:
                 f"the engine produced nothing for {self._limit_s:g} s though its runner lives; it was stopped "
                 "(see timeouts.stall_s)"
             )
-
-
-def require_supported(described: pb.DescribeResponse) -> None:
-    """Accept a runner only with an engine of the versions that it states.
-
-    Raises:
-        LaunchError: Holds the version seen and the versions supported.
-    """
-    supported, version = described.supported_versions, described.framework_version
-    if not supported:
-        return
-    if not version:
-        raise LaunchError(f"the runner's interpreter has no {described.framework}; it needs {supported}")
-    # Local builds ("+cu130") and vendors' pre-releases count as the version they are built from.
-    if not SpecifierSet(supported).contains(version, prereleases=True):
-        raise LaunchError(
-            f"the runner's interpreter has {described.framework} {version}, and this runner supports {supported}; "
-            "use another interpreter, or leave runner_python out"
-        )
 
 
 def _pump(call: Any, arrived: queue.SimpleQueue[Any]) -> None:

@@ -1,15 +1,17 @@
-"""Between protobuf and our own types; the only file that knows both."""
+"""Requests to a runner and its answers, as plain values and as protobuf messages; the only file that knows both."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from packaging.specifiers import SpecifierSet
 
 from wattdock.clock import ClockIdentity
 from wattdock.config import ModelSpec
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, LaunchError
 from wattdock.metering import Span
 from wattdock.records import (
     PassRecord,
@@ -22,16 +24,120 @@ from wattdock.records import (
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from google.protobuf.message import Message
 
-    from wattdock.config import ExperimentConfig, WorkloadSpec
+    from wattdock.config import WorkloadSpec
     from wattdock.inputs import PromptSet
 
 # gRPC's default limit for one message is 4 MB; stay far below it.
 CHUNK_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class RunnerDescription:
+    """What a runner says of itself before it loads anything.
+
+    Attributes:
+        arrivals: The kinds of arrival that it can serve, as `workload.arrival` names them.
+        supported_versions: Versions of the framework that it was made for, as pip writes a range; empty for any.
+    """
+
+    backend: str
+    protocol_version: int
+    framework: str
+    framework_version: str
+    python_version: str
+    arrivals: tuple[str, ...] = ()
+    supported_versions: str = ""
+
+    def require_arrival(self, arrival: str) -> None:
+        """Refuse a kind of arrival that the runner cannot serve.
+
+        Raises:
+            ConfigError: Names the kinds that it can.
+        """
+        if arrival not in self.arrivals:
+            raise ConfigError(
+                f"workload.arrival: {arrival} is not among what {self.backend} can serve: {', '.join(self.arrivals)}"
+            )
+
+    def require_supported(self) -> None:
+        """Refuse a framework of another version than those that the runner was made for.
+
+        Raises:
+            LaunchError: Holds the version seen and the versions supported.
+        """
+        if not self.supported_versions:
+            return
+        needed = self.supported_versions
+        if not self.framework_version:
+            raise LaunchError(f"the runner's interpreter has no {self.framework}; it needs {needed}")
+        # Local builds ("+cu130") and vendors' pre-releases count as the version they are built from.
+        if not SpecifierSet(needed).contains(self.framework_version, prereleases=True):
+            raise LaunchError(
+                f"the runner's interpreter has {self.framework} {self.framework_version}, and this runner supports "
+                f"{needed}; use another interpreter, or leave runner_python out"
+            )
+
+
+@dataclass(frozen=True)
+class RunnerFinding:
+    """A runner's finding about its own environment; `status` is "ok", "warn" or "fail"."""
+
+    name: str
+    status: str
+    value: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """A model to load.
+
+    Attributes:
+        model_path: Its folder as the runner sees it.
+        weights_seed: Seed of random weights; None reads the weights from the folder.
+        gpu_uuids: The GPUs that the engine must see; empty for none.
+    """
+
+    model_path: Path
+    dtype: str | None = "auto"
+    engine_args: Mapping[str, object] = field(default_factory=dict)
+    weights_seed: int | None = None
+    trust_remote_code: bool = False
+    gpu_uuids: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PassRequest:
+    """One pass to generate; its minima may differ from the workload's, which are those of measured passes.
+
+    Attributes:
+        min_duration_s: Seconds that the pass goes on at least; None for no such minimum.
+        settle_s: Seconds that the runner stays without work after the pass.
+        return_content: Return the requests' text and token ids.
+    """
+
+    workload: WorkloadSpec
+    prompts: PromptSet
+    min_requests: int
+    min_duration_s: float | None = None
+    seed: int = 0
+    settle_s: float = 0.0
+    ignore_eos: bool = False
+    return_content: bool = True
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """A sign of life within a pass: what has been produced so far; `pass_over` once the last token was."""
+
+    output_tokens: int
+    requests_finished: int
+    pass_over: bool
 
 
 def optional(message: Message, field: str) -> Any:
@@ -39,59 +145,56 @@ def optional(message: Message, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
 
 
-def check_arrival(spec: WorkloadSpec, described: pb.DescribeResponse) -> None:
-    """Refuse a kind of arrival that the runner cannot serve.
-
-    Raises:
-        ConfigError: It cannot; names those it can.
-    """
-    known = [pb.Arrival.Name(arrival).removeprefix("ARRIVAL_").lower() for arrival in described.arrivals]
-    if spec.arrival not in known:
-        raise ConfigError(
-            f"workload.arrival: {spec.arrival} is not among what {described.backend} can serve: {', '.join(known)}"
-        )
-
-
-def load_request(
-    config: ExperimentConfig, *, model_path: Path, random_weights: bool, gpu_uuids: Sequence[str]
-) -> pb.LoadRequest:
-    """Return what the runner is asked to load."""
-    low, high = ModelSpec.RANDOM_WEIGHTS
-    seed = config.model.weights_seed
-    return pb.LoadRequest(
-        model_path=str(model_path),
-        dtype=config.section.dtype,
-        engine_args_json=json.dumps(config.section.engine_args()),
-        random_weights=pb.RandomWeights(low=low, high=high, seed=seed) if random_weights else None,
-        trust_remote_code=config.model.trust_remote_code,
-        gpu_uuids=gpu_uuids,
+def description(message: pb.DescribeResponse) -> RunnerDescription:
+    """Return what a runner says of itself."""
+    return RunnerDescription(
+        backend=message.backend,
+        protocol_version=message.protocol_version,
+        framework=message.framework,
+        framework_version=message.framework_version,
+        python_version=message.python_version,
+        arrivals=tuple(pb.Arrival.Name(arrival).removeprefix("ARRIVAL_").lower() for arrival in message.arrivals),
+        supported_versions=message.supported_versions,
     )
 
 
-def pass_workload(
-    spec: WorkloadSpec, *, ignore_eos: bool, min_requests: int, min_duration_s: float | None, seed: int, settle_s: float
-) -> pb.Workload:
-    """Return one pass's workload; its minima may differ from the measured passes' (warm-up)."""
+def load_request(request: LoadRequest) -> pb.LoadRequest:
+    """Return the message that asks a runner to load a model."""
+    low, high = ModelSpec.RANDOM_WEIGHTS
+    seed = request.weights_seed
+    return pb.LoadRequest(
+        model_path=str(request.model_path),
+        dtype=request.dtype,
+        engine_args_json=json.dumps(dict(request.engine_args)),
+        random_weights=None if seed is None else pb.RandomWeights(low=low, high=high, seed=seed),
+        trust_remote_code=request.trust_remote_code,
+        gpu_uuids=request.gpu_uuids,
+    )
+
+
+def _workload(request: PassRequest) -> pb.Workload:
+    spec = request.workload
     return pb.Workload(
         arrival=f"ARRIVAL_{spec.arrival.upper()}",
         in_flight=spec.batch_size,
         rate_per_s=spec.rate_per_s,
-        min_duration_s=min_duration_s,
-        min_requests=min_requests,
+        min_duration_s=request.min_duration_s,
+        min_requests=request.min_requests,
         max_output_tokens=spec.max_output_tokens,
-        ignore_eos=ignore_eos,
+        ignore_eos=request.ignore_eos,
         sampling=pb.Sampling(temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k),
-        seed=seed,
+        seed=request.seed,
         chat_template=spec.prompts.chat,
-        return_text=True,
-        return_token_ids=True,
-        settle_s=settle_s,
+        return_text=request.return_content,
+        return_token_ids=request.return_content,
+        settle_s=request.settle_s,
     )
 
 
-def generate_requests(load: pb.Workload, prompts: PromptSet) -> Iterator[pb.GenerateRequest]:
+def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
     """Yield the workload, then the prompts in chunks of about `CHUNK_BYTES`."""
-    yield pb.GenerateRequest(workload=load)
+    prompts = request.prompts
+    yield pb.GenerateRequest(workload=_workload(request))
     chunk, size = pb.PromptChunk(), 0
     for item, limit in zip(prompts.items, prompts.max_output_tokens, strict=True):
         message = pb.Prompt(max_output_tokens=limit)
@@ -106,6 +209,16 @@ def generate_requests(load: pb.Workload, prompts: PromptSet) -> Iterator[pb.Gene
         size += message.ByteSize()
     if chunk.prompts:
         yield pb.GenerateRequest(prompts=chunk)
+
+
+def heartbeat(message: pb.Heartbeat) -> Heartbeat:
+    """Return one sign of life."""
+    return Heartbeat(message.output_tokens, message.requests_finished, message.pass_over)
+
+
+def finding(message: pb.Finding) -> RunnerFinding:
+    """Return one finding."""
+    return RunnerFinding(message.name, message.status, message.value, message.advice)
 
 
 def clock_identity(reading: pb.ClockReading) -> ClockIdentity:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,14 @@ class _Settings(BaseModel):
     backend: str
     model: dict[str, Any]
     workload: _Workload
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A result and the folder that holds it."""
+
+    result: ExperimentResult
+    folder: Path
 
 
 def store(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from wattdock.config import ExperimentConfig
 from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER
-from wattdock.execution.fallbacks import Circumstances, ladder
+from wattdock.execution.fallback import FailureContext, ladder
 
 TENSOR = {"backend": "vllm", "vllm": {"tensor_parallel_size": 4}}
 FOUR_BY_FOUR = ["vllm.tensor_parallel_size: 2, vllm.pipeline_parallel_size: 2"]
@@ -19,7 +19,7 @@ REPLICAS = "vllm.tensor_parallel_size: 1, vllm.pipeline_parallel_size: 1, vllm.d
 def changes(given: dict[str, Any], cause: str, *, fits: bool | None = True, **seen: Any) -> list[str]:
     config = ExperimentConfig.model_validate({"model": "shape:tiny-llama", "workload": {"batch_size": 8}, **given})
     gpus = seen.pop("gpus", config.section.gpus_needed())
-    steps = ladder(config, Circumstances(cause=cause, gpus=gpus, fits_one_gpu=fits, dtype=seen.get("dtype")))
+    steps = ladder(config, FailureContext(cause=cause, gpus=gpus, fits_one_gpu=fits, dtype=seen.get("dtype")))
     assert config.experiment_id not in {step.config.experiment_id for step in steps}
     assert len({step.config.experiment_id for step in steps}) == len(steps)
     return [step.change for step in steps]
@@ -89,14 +89,14 @@ def test_splits_that_the_model_does_not_allow_are_left_out() -> None:
 def test_steps_whose_weights_cannot_fit_are_left_out() -> None:
     """Sixteen gigabytes of weights have no room on a GPU of ten, whole."""
     config = ExperimentConfig.model_validate({**TENSOR, "model": "shape:llama-3.1-8b"})
-    seen = Circumstances(EXCHANGE, gpus=4, fits_one_gpu=True, dtype=None, memory_bytes=10_000_000_000)
+    seen = FailureContext(EXCHANGE, gpus=4, fits_one_gpu=True, dtype=None, memory_bytes=10_000_000_000)
     assert [step.change for step in ladder(config, seen)] == FOUR_BY_FOUR
 
 
 def test_a_step_leaves_to_the_engine_what_was_left_to_it() -> None:
     """Nulls that nobody wrote would be engine arguments."""
     config = ExperimentConfig.model_validate({**TENSOR, "on_failure": "fallback"})
-    step = ladder(config, Circumstances(EXCHANGE, 4, True, None))[0].config
+    step = ladder(config, FailureContext(EXCHANGE, 4, True, None))[0].config
     assert step.section.engine_args() == {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     assert step.on_failure == "continue"
 

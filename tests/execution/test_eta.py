@@ -8,7 +8,7 @@ import pytest
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
-from wattdock.execution.eta import Cost, Work, cost_of, duration, words
+from wattdock.execution.eta import Cost, Remaining, cost_of, duration, words
 from wattdock.metering.timeline import Span
 
 
@@ -43,7 +43,7 @@ def test_the_cost_of_an_experiment_is_that_of_its_spans() -> None:
 def test_what_was_seen_is_multiplied_by_what_is_left() -> None:
     """Each restart that is left opens its group once and warms each experiment up."""
     seen = Cost(opening_s=10, around_s=2, pass_s=5)
-    work = [Work(config(), (2, 2), seen), Work(config(), (1,), seen)]
+    work = [Remaining(config(), (2, 2), seen), Remaining(config(), (1,), seen)]
     left = duration(work, ((0, 1),))
     assert left.whole
     assert left.seconds == 2 * 10 + (2 * 2 + 4 * 5) + (2 + 5)
@@ -51,24 +51,24 @@ def test_what_was_seen_is_multiplied_by_what_is_left() -> None:
 
 def test_what_was_never_seen_counts_with_its_bound_and_is_called_so() -> None:
     """A pass lasts at least as long as was asked for; more would be a guess."""
-    work = [Work(config(workload={"min_duration_s": 20}), (3,), None)]
+    work = [Remaining(config(workload={"min_duration_s": 20}), (3,), None)]
     left = duration(work, ((0,),))
     assert (left.seconds, left.whole) == (60, False)
     assert str(left) == "at least 60 s"
-    assert str(duration([Work(config(), (1,), None)], ((0,),))) == "time unknown"
+    assert str(duration([Remaining(config(), (1,), None)], ((0,),))) == "time unknown"
 
 
 def test_opening_another_group_takes_what_the_same_backend_took() -> None:
     """Before a group was opened, its backend's is the nearest that was seen."""
-    seen, unseen = Work(config(), (1,), Cost(7, 0, 1)), Work(config(), (1,), Cost(None, 0, 1))
+    seen, unseen = Remaining(config(), (1,), Cost(7, 0, 1)), Remaining(config(), (1,), Cost(None, 0, 1))
     assert duration([seen, unseen], ((0,), (1,))).seconds == 2 * 7 + 2
-    other = Work(config(backend="vllm"), (1,), Cost(None, 0, 1))
+    other = Remaining(config(backend="vllm"), (1,), Cost(None, 0, 1))
     assert not duration([seen, other], ((0,), (1,))).whole
 
 
 def test_nothing_left_takes_no_time() -> None:
     """And that is known, not bounded."""
-    assert str(duration([Work(config(), (), None)], ((0,),))) == "0 s"
+    assert str(duration([Remaining(config(), (), None)], ((0,),))) == "0 s"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (89, "89 s"), (125, "2 min"), (12_000, "3 h 20 min")])

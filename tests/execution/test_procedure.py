@@ -1,4 +1,4 @@
-"""The procedure for one experiment, on a client that answers as a runner would."""
+"""The procedure for one experiment, on a client that answers as a runner would, in virtual time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from execution.virtual import VirtualClock
 from merge_samples import measured, request, stepped_power, timeline
 
 from wattdock.analysis.steadiness import AtRest, above_band, at_rest
-from wattdock.clock import NS_PER_S, ClockCheck, now_ns
+from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
+from wattdock.execution.events import Event, IdleStarted
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.passes import Collected, Session, measure, rest
-from wattdock.execution.progress import Silent
+from wattdock.execution.procedure import Procedure, Recording, rest
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.none import NoMeter
@@ -48,35 +49,32 @@ class DyingClient:
 
 def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchecked() -> None:
     """It costs no pass, ends the restart, and is durable with the mark."""
-    kept: list[list[bool]] = []
-    meter = NoMeter("test")
-    session = Session(
+    saved: list[list[bool]] = []
+    procedure = Procedure(
         client=cast("Any", DyingClient(checks_left=1)),
         model=MODEL,
-        meter=meter,
-        progress=Silent(),
-        metered=False,
+        meter=NoMeter("test"),
         gpu_uuids=(),
+        clock=VirtualClock(),
+        emit=lambda _: None,
         interrupts=Interrupts(),
         check=lambda: None,
-        keep=lambda collected: kept.append([one.clock_checked for one in collected.passes]),
+        save=lambda recording: saved.append([measured.clock_checked for measured in recording.passes]),
         pids=frozenset,
     )
     config = ExperimentConfig.model_validate({"warmup": {"passes": 0}, "repeats": {"passes": 3}})
     with pytest.raises(RunnerError, match="the runner died"):
-        measure(session, Collected(config, 0))
-    assert kept == [[True], [True, False]]
+        procedure.measure(Recording(config, 0))
+    assert saved == [[True], [True, False]]
 
 
 class Cooling(NoMeter):
-    """A meter of one GPU that draws 100 W for three seconds from now on, and 80 W afterwards."""
+    """A meter of one GPU that draws 100 W for three seconds from `now_s` on, and 80 W afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         super().__init__("test")
-        now_s = now_ns() / NS_PER_S
-        self._gpu = stepped_power(GPU, [(now_s + 3, 100), (30, 80)])
         told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
-        self._gpu = dataclasses.replace(self._gpu, events=(told,))
+        self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(told,))
 
     def peek(self) -> Timeline:
         """As if what is to come had been seen already."""
@@ -88,10 +86,13 @@ def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_f
     """A power that does not change is not enough: it may be that of a GPU that is still hot."""
     limits = IdleSpec(duration_s=0.5, band=band)
     first = {GPU: AtRest(80.0, None)}
-    meter, said = Cooling(), list[str]()
-    span = rest(meter, "idle-empty", limits, [GPU], check=lambda: None, say=said.append, first=first)
+    clock, told = VirtualClock(), list[Event]()
+    meter = Cooling(clock.now_ns() / NS_PER_S)
+    span = rest(
+        "idle-empty", limits, [GPU], meter=meter, clock=clock, emit=told.append, check=lambda: None, first=first
+    )
     assert at_rest(meter.peek().gpus, span, [GPU])[GPU].power_w == pytest.approx(watts, rel=1e-3)
-    assert (first, said) == ({GPU: AtRest(80.0, None)}, [])
+    assert (first, told) == ({GPU: AtRest(80.0, None)}, [IdleStarted("idle-empty", 0.5)])
 
 
 def test_a_gpu_that_does_not_cool_down_is_told_at_the_cap() -> None:

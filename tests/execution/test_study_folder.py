@@ -1,14 +1,14 @@
-"""A journal that survives whatever ends its writer."""
+"""A journal that survives whatever ends its writer, and what it says of each experiment."""
 
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from wattdock.errors import StoreError
-from wattdock.execution.journal import Journal, read_journal
+from wattdock.execution.study_folder import History, Journal, histories, read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +81,42 @@ def test_a_line_that_found_no_room_is_not_written_later(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     journal.close()
     assert path.read_bytes() == before
+
+
+def line(event: str, **values: Any) -> dict[str, Any]:
+    return {"event": event, "experiment": "e", **values}
+
+
+MEASURED = line("pass", restart=0, **{"pass": 1})
+OK, FAILED, INTERRUPTED = (line("stored", status=status, folder=status) for status in ("ok", "failed", "interrupted"))
+
+
+def done(*lines: dict[str, Any], retry_failed: bool = False) -> bool:
+    return histories(lines).get("e", History()).is_done(retry_failed=retry_failed)
+
+
+def test_only_a_whole_result_ends_an_experiment() -> None:
+    """A failure does too, unless it is to be tried again; an interruption never."""
+    assert done(MEASURED, OK)
+    assert done(OK, retry_failed=True)
+    assert done(FAILED)
+    assert not done(FAILED, retry_failed=True)
+    assert not done(INTERRUPTED)
+    assert not done(MEASURED)
+    assert not done({"event": "resumed"})
+
+
+def test_a_retry_that_was_killed_is_gone_on_with_and_not_begun_again() -> None:
+    """What it has measured is not measured twice, with or without `--retry-failed`."""
+    killed = histories([MEASURED, FAILED, line("retried"), MEASURED])["e"]
+    assert killed.status == "interrupted"
+    assert killed.passes == {(0, 1)}
+    assert killed.folders == ["failed"]
+    assert not done(FAILED, line("retried"))
+    assert done(FAILED, line("retried"), OK, retry_failed=True)
+
+
+def test_the_last_result_stands_for_the_earlier() -> None:
+    """An interrupted result, then the whole one."""
+    assert histories([INTERRUPTED, OK])["e"].folders[-1] == "ok"
+    assert done(INTERRUPTED, OK)

@@ -5,30 +5,27 @@ from __future__ import annotations
 import pytest
 
 from wattdock.errors import LaunchError
-from wattdock.runner.client import require_supported
-from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock.runner import RunnerDescription
 
 
-def described(version: str | None) -> pb.DescribeResponse:
-    return pb.DescribeResponse(framework="vllm", framework_version=version, supported_versions=">=0.26,<0.34")
+def described(version: str, supported: str = ">=0.26,<0.34") -> RunnerDescription:
+    return RunnerDescription("vllm", 1, "vllm", version, "3.12", supported_versions=supported)
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.32.0+cpu", "0.33.1rc1", "0.31.0a0+nv26.10"])
 def test_versions_in_the_range_are_accepted_with_their_local_builds(version: str) -> None:
     """Vendors build from pre-releases and mark them."""
-    require_supported(described(version))
+    described(version).require_supported()
 
 
-@pytest.mark.parametrize(
-    ("version", "named"), [("0.25.1", "vllm 0.25.1"), ("0.34.0", "vllm 0.34.0"), (None, "no vllm")]
-)
-def test_others_are_refused_with_what_is_supported(version: str | None, named: str) -> None:
+@pytest.mark.parametrize(("version", "named"), [("0.25.1", "vllm 0.25.1"), ("0.34.0", "vllm 0.34.0"), ("", "no vllm")])
+def test_others_are_refused_with_what_is_supported(version: str, named: str) -> None:
     """A figure from an engine that nobody tried is worse than none."""
     with pytest.raises(LaunchError, match=named) as caught:
-        require_supported(described(version))
+        described(version).require_supported()
     assert ">=0.26,<0.34" in str(caught.value)
 
 
 def test_a_runner_that_states_no_range_is_accepted() -> None:
     """It answers for itself."""
-    require_supported(pb.DescribeResponse(framework="fake"))
+    described("", supported="").require_supported()

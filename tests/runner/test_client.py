@@ -7,28 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from contract.runner_process import FAKE_FOLDER, Runner, load_request, running, workload
+from contract.runner_process import FAKE_FOLDER, Runner, load_request, running
 from contract.subjects import write_config
 
-from wattdock.config import ExperimentConfig
+from wattdock.config import WorkloadSpec
 from wattdock.errors import RunnerError
 from wattdock.execution.failures import MEMORY, cause_of
-from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.passes import Collected, Session, measure
-from wattdock.execution.progress import Silent
-from wattdock.inputs import ModelFolder, PromptSet
-from wattdock.metering.none import NoMeter
-from wattdock.runner.client import RunnerClient
+from wattdock.inputs.prompts import PromptSet
+from wattdock.runner import Heartbeat, LoadRequest, PassRequest, RunnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from wattdock.clock import ClockCheck
     from wattdock.launch.protocol import LaunchedRunner
-    from wattdock_proto.v1 import runner_pb2 as pb
 
-SYNTHETIC = {"source": "synthetic", "input_tokens": 4}
 PROMPTS = PromptSet(items=((1, 2), (3, 4)), max_output_tokens=(None, None), sha256="0" * 64, name="two", reused=False)
 
 
@@ -62,15 +55,16 @@ def loaded(tmp_path: Path) -> Iterator[Runner]:
         yield runner
 
 
-def generate(client: RunnerClient, heartbeat: Callable[[pb.Heartbeat], None]) -> int:
-    drained = workload(settle_s=1.5)
-    done = client.generate(drained, PROMPTS, silence_s=10, stall_s=10, heartbeat=heartbeat)
+def generate(client: RunnerClient, heartbeat: Callable[[Heartbeat], None]) -> int:
+    spec = WorkloadSpec(batch_size=2, max_output_tokens=5)
+    drained = PassRequest(spec, PROMPTS, min_requests=2, settle_s=1.5, ignore_eos=True)
+    done = client.generate(drained, silence_s=10, stall_s=10, heartbeat=heartbeat)
     return done.output_tokens
 
 
 def test_a_status_alone_tells_a_lack_of_memory(tmp_path: Path) -> None:
     """Engines say it in words that nobody foresaw; their runner has recognised it."""
-    order = load_request(write_config(tmp_path / "model"), engine_args={"load_fault": "oom"})
+    order = LoadRequest(write_config(tmp_path / "model"), engine_args={"load_fault": "oom"})
     with (
         running("fake", FAKE_FOLDER) as runner,
         RunnerClient(launched(runner)) as client,
@@ -90,7 +84,7 @@ def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loade
         if interrupted.is_set():
             raise KeyboardInterrupt
 
-    def once_over(beat: pb.Heartbeat) -> None:
+    def once_over(beat: Heartbeat) -> None:
         if beat.pass_over:
             interrupted.set()
 
@@ -99,37 +93,3 @@ def test_an_interruption_while_a_finished_pass_is_drained_does_not_cost_it(loade
         assert interrupted.is_set()
         with pytest.raises(KeyboardInterrupt):
             generate(client, once_over)
-
-
-def test_a_runner_that_dies_after_a_pass_costs_none(loaded: Runner, tmp_path: Path) -> None:
-    """Its clock was the host's before, and a process keeps its clock: the pass is kept, then the death is told."""
-
-    class DiesAfterwards(RunnerClient):
-        def check_clock(self) -> ClockCheck:
-            loaded.process.kill()
-            loaded.process.wait()
-            return super().check_clock()
-
-    config = ExperimentConfig.model_validate(
-        {"warmup": {"passes": 0}, "workload": {"batch_size": 2, "max_output_tokens": 5, "prompts": SYNTHETIC}}
-    )
-    model = ModelFolder(tmp_path, "shape", "tiny", None, True, True, 1, config={"vocab_size": 512})
-    kept: list[int] = []
-    collected = Collected(config, 0)
-    with DiesAfterwards(launched(loaded)) as client, Interrupts() as interrupts:
-        session = Session(
-            client,
-            model,
-            NoMeter(""),
-            Silent(),
-            metered=False,
-            gpu_uuids=(),
-            interrupts=interrupts,
-            check=interrupts.check,
-            keep=lambda seen: kept.append(len(seen.passes)),
-            pids=frozenset,
-        )
-        with pytest.raises(RunnerError):
-            measure(session, collected)
-    assert kept == [1]
-    assert len(collected.passes) == 1

@@ -50,7 +50,7 @@ def test_handlers_are_put_back() -> None:
 
 def test_a_first_ctrl_c_waits_for_the_end_of_a_pass_and_is_told_once() -> None:
     """The next look after it finds the signal."""
-    told: list[str] = []
+    told: list[object] = []
     with Interrupts(told.append) as interrupts:
         with interrupts.patient():
             os.kill(os.getpid(), signal.SIGINT)

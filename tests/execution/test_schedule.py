@@ -1,4 +1,4 @@
-"""Which experiments share a runner."""
+"""Which experiments share a runner, in which order, and when a backend is given up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattdock.config import ExperimentConfig, Study
-from wattdock.execution.schedule import load_groups, schedule
+from wattdock.execution.schedule import Breaker, load_groups, schedule
+from wattdock.records.failure import Failure
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:
@@ -70,3 +71,46 @@ def test_the_written_order_is_kept_where_that_was_asked_for() -> None:
     study = Study("s", tuple(TWELVE), order="written")
     groups = load_groups(study.experiments)
     assert schedule(study, groups, 3) == groups == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+
+
+def failure(kind: str = "RunnerError", stage: str = "load") -> Failure:
+    return Failure(kind=kind, message="", stage=stage, exit_code=5)
+
+
+def opened(*failures: Failure | None, limit: int | None = 3, measured: bool = False) -> bool:
+    breaker = Breaker(limit)
+    for one in failures:
+        breaker.note("vllm", one, measured=measured)
+    return breaker.reason("vllm") is not None
+
+
+def test_the_same_failure_three_times_in_a_row_opens_it() -> None:
+    """Kind and stage count; which pass of how many does not."""
+    assert opened(failure(), failure(), failure())
+    assert opened(failure(stage="pass 1/2"), failure(stage="pass 2/2"), failure(stage="pass 1/3"))
+    assert not opened(failure(), failure())
+
+
+def test_another_failure_or_a_success_in_between_starts_again() -> None:
+    """Two different troubles are not one."""
+    assert not opened(failure(), failure(), None, failure())
+    assert not opened(failure(), failure("LaunchError"), failure())
+    assert not opened(failure(), failure(stage="warm-up 1/1"), failure())
+
+
+def test_attempts_that_measured_something_first_do_not_add_up() -> None:
+    """A runner that serves five experiments and fails the sixth works."""
+    assert not opened(*[failure()] * 9, measured=True)
+
+
+def test_without_a_limit_it_never_opens() -> None:
+    """Some want every row to be tried."""
+    assert not opened(*[failure()] * 9, limit=None)
+
+
+def test_one_backend_does_not_open_anothers() -> None:
+    """PyTorch runs where vLLM is broken."""
+    breaker = Breaker(1)
+    breaker.note("vllm", failure(), measured=False)
+    assert breaker.reason("vllm")
+    assert breaker.reason("pytorch") is None

@@ -1,6 +1,6 @@
-"""What to measure instead where an experiment's parallelism failed: a stated ladder of other settings. Pure.
+"""What to measure instead of an experiment whose parallelism or memory failed: a ladder of other settings. Pure.
 
-Each step differs from what was asked for in one respect, is an experiment of its own, and never stands for that one.
+Each step differs from the failed experiment in one respect, is an experiment of its own, and never stands for it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.checks import ExecutionPlan
 
-# Anything that the failure of a process, of memory or of links between GPUs can mean; a mistake in a setting is none.
+# Failures of processes, memory and links between GPUs; a mistake in a setting is none of them.
 ELIGIBLE = frozenset(cause.name for cause in CAUSES)
 # Fewer requests in flight, or fewer bits, take memory only.
 HELPED_BY_LESS = MEMORY_CAUSES | DEATHS
 DIVISORS = (2, 4)
-# Of a device's memory; the rest is for the KV cache, activations and the engine.
+# Share of a device's memory that weights may take; the rest is for the KV cache, activations and the engine.
 WEIGHTS_SHARE = 0.8
 
 
@@ -44,15 +44,15 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What decides about the ladder beside the settings.
+class FailureContext:
+    """What decides about the ladder besides the settings.
 
     Attributes:
-        cause: Why the asked experiment failed, by its name in `failures`.
-        gpus: How many it had; on a CPU as many as its settings would take.
+        cause: Why the experiment failed, by its name in `launch.CAUSES`.
+        gpus: How many GPUs it had; on a CPU as many as its settings would take.
         fits_one_gpu: Whether the whole model fits each GPU; None where that is unknown.
-        dtype: What the weights were loaded in; None where nothing was loaded.
-        memory_bytes: Of the largest of the GPUs; None on a CPU.
+        dtype: The weights' type as loaded; None where nothing was loaded.
+        memory_bytes: Memory of the largest GPU; None on a CPU.
     """
 
     cause: str
@@ -62,7 +62,7 @@ class Circumstances:
     memory_bytes: int | None = None
 
 
-def ladder(asked: ExperimentConfig, seen: Circumstances) -> tuple[Step, ...]:
+def ladder(asked: ExperimentConfig, seen: FailureContext) -> tuple[Step, ...]:
     """Return the steps in order: other splits over the same GPUs, replicas, fewer requests in flight, fewer bits."""
     if seen.cause not in ELIGIBLE:
         return ()
@@ -74,7 +74,7 @@ def ladder(asked: ExperimentConfig, seen: Circumstances) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _is_possible(config: ExperimentConfig, seen: Circumstances) -> bool:
+def _is_possible(config: ExperimentConfig, seen: FailureContext) -> bool:
     """Whether the model can be split so, and its weights fit."""
     try:
         memory_fit(config, gpus=seen.gpus, memory_bytes=seen.memory_bytes, weights_only=True)
@@ -83,45 +83,45 @@ def _is_possible(config: ExperimentConfig, seen: Circumstances) -> bool:
     return True
 
 
-def circumstances(ready: ExecutionPlan, failed: ExperimentResult) -> Circumstances:
-    """Return what decides about the ladder of an experiment that failed."""
+def failure_context(plan: ExecutionPlan, failed: ExperimentResult) -> FailureContext:
+    """Return what decides about the ladder of a failed experiment."""
     runner = failed.environment
-    gpus = _gpus(ready)
-    return Circumstances(
+    gpus = _gpus(plan)
+    return FailureContext(
         cause=(failed.error and failed.error.cause) or "",
         gpus=gpus,
-        fits_one_gpu=_fits(ready, runner.model.weight_bytes if runner else None, gpus),
+        fits_one_gpu=_fits(plan, runner.model.weight_bytes if runner else None, gpus),
         dtype=runner.engine_args.get("dtype") if runner else None,
-        memory_bytes=max((gpu.vram_total_bytes or 0 for gpu in ready.gpus), default=0) or None,
+        memory_bytes=max((gpu.vram_total_bytes or 0 for gpu in plan.gpus), default=0) or None,
     )
 
 
-def _fits(ready: ExecutionPlan, loaded_bytes: int | None, gpus: int) -> bool | None:
+def _fits(plan: ExecutionPlan, loaded_bytes: int | None, gpus: int) -> bool | None:
     """Whether the whole model's weights fit each device; a CPU's memory is shared by as many as there are to be."""
     weight_bytes = loaded_bytes
     if weight_bytes is None:
-        weight_bytes = memory_fit(ready.config, gpus=gpus, memory_bytes=None).weight_bytes
-    rooms = [gpu.vram_total_bytes for gpu in ready.gpus]
-    if not rooms and ready.machine.memory_total_bytes is not None:
-        rooms = [ready.machine.memory_total_bytes // max(1, gpus)]
+        weight_bytes = memory_fit(plan.config, gpus=gpus, memory_bytes=None).weight_bytes
+    rooms = [gpu.vram_total_bytes for gpu in plan.gpus]
+    if not rooms and plan.machine.memory_total_bytes is not None:
+        rooms = [plan.machine.memory_total_bytes // max(1, gpus)]
     known = [room for room in rooms if room is not None]
     if weight_bytes is None or not known or len(known) < len(rooms):
         return None
     return weight_bytes <= WEIGHTS_SHARE * min(known)
 
 
-def _gpus(ready: ExecutionPlan) -> int:
-    return len(ready.gpus) or ready.config.section.gpus_needed()
+def _gpus(plan: ExecutionPlan) -> int:
+    return len(plan.gpus) or plan.config.section.gpus_needed()
 
 
-def stated(asked: ExperimentConfig, failed: ExperimentResult, steps: Sequence[Step]) -> str:
+def describe_ladder(asked: ExperimentConfig, failed: ExperimentResult, steps: Sequence[Step]) -> str:
     """Return the ladder in words."""
     why = (failed.error and (failed.error.cause or failed.error.kind)) or "failed"
     listed = "; ".join(f"{number}. {step.change}" for number, step in enumerate(steps, 1))
     return f"{asked.label}: {why}; " + (f"measured instead, until one works: {listed}" if steps else "no fallback")
 
 
-def _changes(asked: ExperimentConfig, seen: Circumstances) -> Iterator[Mapping[str, Any]]:
+def _changes(asked: ExperimentConfig, seen: FailureContext) -> Iterator[Mapping[str, Any]]:
     """Yield settings, dotted, of each step."""
     section, backend = asked.section, asked.backend
     for split in section.other_splits(seen.gpus):

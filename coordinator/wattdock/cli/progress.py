@@ -1,0 +1,146 @@
+"""What a person, or a program, sees on standard error while something is measured; results go to standard output."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from wattdock.execution import events
+from wattdock.text import json_text, pluralize
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+# A line for each heartbeat would drown a log file.
+PLAIN_INTERVAL_S = 5.0
+
+
+class Progress:
+    """A consumer of events, which shows nothing itself."""
+
+    def __call__(self, event: events.Event) -> None:
+        """Show an event, where it has something to say."""
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+
+    def close(self) -> None:
+        """Take away what changes in place."""
+
+
+class Plain(Progress):
+    """Lines for a log file or a pipe, at most one line every few seconds within a pass."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+
+    def __call__(self, event: events.Event) -> None:
+        """Print an event, where it has something to say."""
+        if isinstance(event, events.TokensSeen):
+            self._show_pass(f"{event.stage}: {pass_line(event)}")
+        elif text := describe(event):
+            self.say(text)
+
+    def say(self, line: str) -> None:
+        """Print one line, unless nobody reads any more: that must not end what is being measured."""
+        with suppress(BrokenPipeError):
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    def _show_pass(self, text: str) -> None:
+        if time.monotonic() - self._last_s >= PLAIN_INTERVAL_S:
+            self._last_s = time.monotonic()
+            self.say(f"  {text}")
+
+
+class Live(Plain):
+    """A terminal: one line that changes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status: Status | None = None
+
+    def say(self, line: str) -> None:
+        """Print one line above the one that changes."""
+        self.close()
+        super().say(line)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _show_pass(self, text: str) -> None:
+        if self._status is None:
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status(text)
+            self._status.start()
+        self._status.update(text)
+
+
+class JsonLines(Plain):
+    """One JSON object per event: its name, the time, and its values."""
+
+    def __call__(self, event: events.Event) -> None:
+        """Print the event."""
+        at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"event": type(event).__name__, "at_utc": at_utc, **dataclasses.asdict(event)}
+        super().say(json_text(line, default=str))
+
+    def say(self, line: str) -> None:
+        """Print a line as a note."""
+        self(events.Note(line))
+
+
+def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
+    """Return what fits where standard error leads."""
+    if quiet:
+        return Progress()
+    if json_lines:
+        return JsonLines()
+    return Live() if sys.stderr.isatty() else Plain()
+
+
+def describe(event: events.Event) -> str:
+    """Return an event in words; empty where a person need not see it."""
+    match event:
+        case events.Note():
+            return event.text
+        case events.StudyStarted() if event.resumed is not None:
+            done = f"{event.study_id}: {pluralize(event.done, 'experiment')} done before"
+            begun = done if event.resumed else f"nothing to resume, begun as {event.study_id}"
+            return f"{begun}; left: {_left(event)}"
+        case events.IdleStarted():
+            return f"{event.span}: {event.duration_s:g} s without work"
+        case events.RunnerReady():
+            return f"runner: {event.framework} {event.framework_version}, Python {event.python_version}"
+        case events.Loading():
+            return f"  {event.stage}" if event.stage else f"loading {event.model}"
+        case events.RestartStarted():
+            return f"{event.experiment}: restart {event.restart} (left: {_left(event)})"
+        case events.WarmUpFinished():
+            outcome = f"not steady at the cap: {'; '.join(event.drifting)}" if event.drifting else "steady"
+            return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
+        case events.PassFinished():
+            return f"  {event.stage}: {event.output_tokens:,} tokens in {event.duration_s:.2f} s"
+        case events.ResultStored():
+            return f"{event.experiment}: {event.status}, stored in {event.folder}"
+    return ""
+
+
+def pass_line(event: events.TokensSeen) -> str:
+    """Return tokens so far, their rate, and power per GPU."""
+    watts = [f"{value:.0f}" for value in event.watts.values() if value is not None]
+    power = f", {' + '.join(watts)} W" if watts else ""
+    rate = f", {event.output_tokens / event.elapsed_s:,.0f} tokens/s" if event.elapsed_s > 0 else ""
+    return f"{event.elapsed_s:.0f} s, {event.output_tokens:,} tokens{rate}{power}"
+
+
+def _left(event: events.StudyStarted | events.RestartStarted) -> str:
+    return f"{pluralize(event.passes_left, 'pass', 'passes')}, {event.time_left}"

@@ -1,0 +1,171 @@
+"""One experiment of a study: what was measured of it so far, and what is missing.
+
+The measurements themselves lie in the study's folder; here stands only where.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.clock import NS_PER_S
+from wattdock.errors import ExitCode
+from wattdock.execution.environment import environment
+from wattdock.execution.eta import Remaining
+from wattdock.execution.study_folder import PASS
+from wattdock.metering import excerpt
+from wattdock.records import INTERRUPTED, Failure, RestartRecord
+
+if TYPE_CHECKING:
+    from wattdock.analysis import Fallback
+    from wattdock.checks import ExecutionPlan
+    from wattdock.config import ExperimentConfig
+    from wattdock.execution.eta import Cost
+    from wattdock.execution.procedure import Recording
+    from wattdock.execution.study_folder import SavedRestart, StudyFolder
+    from wattdock.inputs import ModelFolder
+    from wattdock.metering import Span, Timeline, Window
+    from wattdock.records import RunnerEnvironment
+
+# Part of the timeline that is kept on either side of a span: idle enough to see its edges.
+MARGIN_NS = 6 * NS_PER_S
+
+
+@dataclass
+class ExperimentState:
+    """What is known of one experiment while its study is measured.
+
+    Attributes:
+        earlier_results: Number of results of it that the study has stored before.
+        expected: Cost in earlier results; None where there are none.
+        model: As this run's last runner had it.
+        saved: Restarts on disk, by the record's name; an interrupted restart that was resumed has two records.
+        interruption: Why the run ended in the middle of the experiment, if it did.
+        fallback: What the experiment is measured instead of; None where it was asked for itself.
+        unmeasured: A restart that was interrupted before its first pass ended.
+    """
+
+    plan: ExecutionPlan
+    folder: StudyFolder
+    earlier_results: int = 0
+    expected: Cost | None = None
+    model: ModelFolder | None = None
+    saved: dict[str, SavedRestart] = field(default_factory=dict)
+    interruption: Failure | None = None
+    unmeasured: RestartRecord | None = None
+    fallback: Fallback | None = None
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The experiment's settings."""
+        return self.plan.config
+
+    @property
+    def log_path(self) -> Path:
+        """Where the logs of its runners are gathered."""
+        return self.folder.log_path(self.config.experiment_id)
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why a restart failed."""
+        return next((restart.failure for restart in self.saved.values() if restart.failure), None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a runner has served the experiment."""
+        return bool(self.saved or self.unmeasured or self.interruption)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every pass of every restart is measured, or a restart has failed."""
+        return bool(self.failure) or not any(self.passes_left())
+
+    def measured(self, restart: int) -> frozenset[int]:
+        """Return the measured passes of restart number `restart`, from 0."""
+        return frozenset().union(*(saved.passes for saved in self.saved.values() if saved.restart == restart))
+
+    def wants(self, restart: int) -> bool:
+        """Return whether a pass of restart number `restart`, from 0, is still to be measured."""
+        repeats = self.config.repeats
+        return restart < repeats.restarts and not self.failure and len(self.measured(restart)) < repeats.passes
+
+    def passes_left(self) -> tuple[int, ...]:
+        """Return how many passes are left of each restart that is not complete."""
+        repeats = self.config.repeats
+        left = (repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
+        return tuple(number for number in left if number)
+
+    def remaining(self) -> Remaining:
+        """Return what is left, and what a part of it has cost so far."""
+        seen = next((restart.cost for restart in reversed(self.saved.values()) if restart.passes), self.expected)
+        return Remaining(self.config, () if self.failure else self.passes_left(), seen)
+
+    def save(self, recording: Recording, timeline: Timeline | None) -> None:
+        """Make what a runner has measured so far durable."""
+        failure = recording.failure
+        if failure and failure.kind == INTERRUPTED:
+            # No fault of the experiment: whoever resumes goes on where it stopped.
+            self.interruption, recording.failure = failure, None
+        part = timeline and excerpt(timeline, _intervals(recording, timeline))
+        record = self._with_environment(recording.record(part), recording.runner)
+        if not record.passes and not record.failure:
+            self.unmeasured = record
+            return
+        before = self.measured(record.restart)
+        self.saved[recording.name] = self.folder.save(recording.name, record)
+        for measured in record.passes:
+            if measured.index not in before:
+                self.note_pass(record.restart, measured.index, measured.output_tokens)
+
+    def note_pass(self, restart: int, index: int, output_tokens: int | None = None) -> None:
+        """Add a measured pass to the journal."""
+        line = {"experiment": self.config.experiment_id, "restart": restart, "pass": index}
+        self.folder.note(PASS, **line, output_tokens=output_tokens)
+
+    def restarts(self, *, stopped: str) -> list[tuple[RestartRecord, Path | None]]:
+        """Return all records in the order measured, each with its folder; an unfinished experiment's last says why.
+
+        The folder is None where it does not hold all of a record, or there is none.
+
+        Args:
+            stopped: Why the run ended, for an experiment that had not begun then.
+
+        Raises:
+            StoreError: A record cannot be read back.
+        """
+        found = [(saved.read(), saved.at if isinstance(saved.at, Path) else None) for saved in self.saved.values()]
+        found.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
+        if self.complete:
+            return found
+        restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
+        failure = self.interruption or Failure(
+            kind=INTERRUPTED, message=stopped, stage=f"restart {restart + 1}", exit_code=int(ExitCode.INTERRUPTED)
+        )
+        if self.unmeasured:
+            found.append((self.unmeasured, None))
+        if not found:
+            began = datetime.now(UTC).isoformat(timespec="milliseconds")
+            found.append((self._with_environment(RestartRecord(restart, began), None), None))
+        last, _ = found[-1]
+        return [*found[:-1], (dataclasses.replace(last, failure=failure), None)]
+
+    def _with_environment(self, record: RestartRecord, runner: RunnerEnvironment | None) -> RestartRecord:
+        """Return `record` with what it was measured on: whoever resumes may find another driver or package."""
+        try:
+            seen = environment(self.plan, record, runner, self.model)
+        except Exception:  # noqa: BLE001  (a bug here must not cost the passes; the analysis meets it again, and tells)
+            return record
+        return dataclasses.replace(record, environment=seen, architecture=self.model.config if self.model else None)
+
+
+def _intervals(recording: Recording, timeline: Timeline) -> tuple[tuple[int, int], ...]:
+    """Return the parts of the timeline that the experiment keeps: around its spans, which may be far from the load."""
+    passes = [measured.span for measured in recording.passes]
+    windows = [
+        window for window in timeline.windows if any(window.holds(span.start_ns, span.end_ns) for span in passes)
+    ]
+    spans: tuple[Span | Window, ...] = (*recording.spans, *passes, *windows)
+    return tuple((span.start_ns - MARGIN_NS, span.end_ns + MARGIN_NS) for span in spans)

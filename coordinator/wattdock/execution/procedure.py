@@ -1,0 +1,359 @@
+"""The measuring procedure for one experiment on a loaded runner: idle, warm-up, measured passes, idle again.
+
+Knows no launcher and no files: it is given a connected client and a running meter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from wattdock.analysis import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.clock import NS_PER_S, host_clock
+from wattdock.errors import RunnerError
+from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
+from wattdock.host import processes
+from wattdock.inputs import load_prompts
+from wattdock.metering import Span, span_energy
+from wattdock.records import PassRecord, RestartRecord, WarmUpSample
+from wattdock.runner import PassRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wattdock.analysis import AtRest
+    from wattdock.clock import Clock, ClockCheck
+    from wattdock.config import ExperimentConfig, IdleSpec
+    from wattdock.execution.events import Emit
+    from wattdock.execution.interrupts import Interrupts
+    from wattdock.inputs import ModelFolder
+    from wattdock.metering import Meter, Timeline
+    from wattdock.records import Failure, RunnerEnvironment
+    from wattdock.runner import Heartbeat, RunnerClient
+
+# How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
+SETTLE_S = 1.0
+# Passes of a steady warm-up that make up its window: enough to see a slope, long enough to average steps.
+PASSES_PER_WINDOW = 4
+# How often an idle GPU is looked at for being at rest, and how often an interruption is noticed meanwhile.
+REST_CHECK_S, WAKE_S = 3.0, 0.5
+
+
+@dataclass
+class Recording:
+    """What was measured of one restart of one experiment so far; survives whatever ends the restart.
+
+    Attributes:
+        name: Of its record in the study's folder.
+        stage: What is being done now, for people and for the failure that may come.
+        own_pids: Processes of the runner, shared by all experiments that it serves.
+        already: Passes of this restart that an earlier runner measured before its coordinator ended.
+        started_utc: A label, never a duration's end.
+    """
+
+    config: ExperimentConfig
+    restart: int
+    name: str = ""
+    stage: str = "launch"
+    spans: list[Span] = field(default_factory=list)
+    passes: list[PassRecord] = field(default_factory=list)
+    warm_up: list[WarmUpSample] = field(default_factory=list)
+    one_token: list[PassRecord] = field(default_factory=list)
+    clock_checks: list[ClockCheck] = field(default_factory=list)
+    runner: RunnerEnvironment | None = None
+    failure: Failure | None = None
+    own_pids: set[int] = field(default_factory=set)
+    already: frozenset[int] = frozenset()
+    started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def for_experiment(self, config: ExperimentConfig, already: frozenset[int] = frozenset()) -> Recording:
+        """Return what an experiment served by this runner starts from: the runner's launch and load."""
+        return Recording(
+            config=config,
+            restart=self.restart,
+            stage=self.stage,
+            spans=list(self.spans),
+            clock_checks=list(self.clock_checks),
+            runner=self.runner,
+            own_pids=self.own_pids,
+            already=already,
+        )
+
+    def record(self, timeline: Timeline | None) -> RestartRecord:
+        """Return it as a value, with the timeline around it."""
+        return RestartRecord(
+            restart=self.restart,
+            started_utc=self.started_utc.isoformat(timespec="milliseconds"),
+            spans=tuple(self.spans),
+            passes=tuple(self.passes),
+            clock_checks=tuple(self.clock_checks),
+            timeline=timeline,
+            warm_up=tuple(self.warm_up),
+            one_token=tuple(self.one_token),
+            failure=self.failure,
+            own_pids=frozenset(self.own_pids),
+            clock=str(host_clock()),
+        )
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """Measures experiments, one after another, on one loaded runner.
+
+    Attributes:
+        gpu_uuids: The runner's GPUs that the meter watches; empty where there is no energy to measure.
+        check: Raises where the run is to end; called while nothing else waits.
+        save: Makes what was recorded so far durable; called after each measured pass.
+        pids: Returns the runner's processes, as this host numbers them.
+    """
+
+    client: RunnerClient
+    model: ModelFolder
+    meter: Meter
+    gpu_uuids: tuple[str, ...]
+    clock: Clock
+    emit: Emit
+    interrupts: Interrupts
+    check: Callable[[], None]
+    save: Callable[[Recording], None]
+    pids: Callable[[], frozenset[int]]
+
+    def measure(self, recording: Recording) -> None:
+        """Warm up and run every measured pass, adding to `recording` as it goes.
+
+        Raises:
+            WattdockError: A pass failed; `recording` holds those before it.
+        """
+        repeats = recording.config.repeats
+        self._idle(recording, "idle-loaded-before")
+        reused = self._warm_up(recording)
+        for number in sorted(set(range(repeats.passes)) - recording.already):
+            self._measure_pass(recording, number, warm_up_reused=reused)
+        self._one_token_passes(recording)
+        self._idle(recording, "idle-loaded-after")
+
+    @property
+    def _settle_s(self) -> float:
+        return SETTLE_S if self.gpu_uuids else 0.0
+
+    def _idle(self, recording: Recording, name: str) -> None:
+        limits = recording.config.idle
+        if limits.duration_s and self.gpu_uuids:
+            recording.stage = name
+            span = rest(
+                name,
+                limits,
+                self.gpu_uuids,
+                meter=self.meter,
+                clock=self.clock,
+                emit=self.emit,
+                check=self.check,
+            )
+            recording.spans.append(span)
+
+    def _measure_pass(self, recording: Recording, number: int, *, warm_up_reused: bool) -> None:
+        served, stage = recording.config.served, f"pass {number + 1}/{recording.config.repeats.passes}"
+        recording.stage = f"{stage}, not begun"
+        self.check()
+        recording.stage = stage
+        with self.interrupts.patient():
+            measured = self._run_pass(recording, number, served.requests_per_pass, served.min_duration_s)
+        death = self._check_clock(recording)
+        # A warm-up that used up the prompts has sent some that a measured pass sends again.
+        reused = measured.prompts_reused or warm_up_reused
+        recording.passes.append(dataclasses.replace(measured, prompts_reused=reused, clock_checked=not death))
+        self.emit(PassFinished(stage, measured.output_tokens, measured.span.duration_s))
+        self.save(recording)
+        if death:
+            raise death
+
+    def _check_clock(self, recording: Recording) -> RunnerError | None:
+        """Check after a pass that the runner's clock is the host's; return why nobody was there to ask.
+
+        That costs no pass: the pass is kept as unchecked, and the audit says so.
+
+        Raises:
+            ClockError: It is another clock: the pass does not count.
+        """
+        try:
+            recording.clock_checks.append(self.client.check_clock())
+        except RunnerError as error:
+            return error
+        return None
+
+    def _warm_up(self, recording: Recording) -> bool:
+        """Run the unmeasured passes; return whether one of them sent prompts of an earlier pass again.
+
+        Their prompts follow those of all other passes, however many these are.
+        """
+        repeats, served, warmup = recording.config.repeats, recording.config.served, recording.config.warmup
+        first = repeats.passes + repeats.one_token_passes
+        if warmup.profile == "steady":
+            return self._warm_up_until_steady(recording, first)
+        reused = False
+        for index in range(warmup.passes):
+            recording.stage = f"warm-up {index + 1}/{warmup.passes}"
+            warm = self._run_pass(recording, first + index, served.requests_per_warm_up, None, settles=False)
+            recording.spans.append(dataclasses.replace(warm.span, name="warm-up"))
+            reused |= warm.prompts_reused
+        return reused
+
+    def _warm_up_until_steady(self, recording: Recording, first: int) -> bool:
+        """Repeat passes of a quarter of the window, each with prompts of its own, until nothing drifts or the cap."""
+        limits, reused = recording.config.warmup, False
+        pass_s = limits.window_s / PASSES_PER_WINDOW
+        while True:
+            number = len(recording.warm_up)
+            recording.stage = f"warm-up {number + 1}"
+            warm = self._run_pass(recording, first + number, recording.config.served.batch_size, pass_s)
+            reused |= warm.prompts_reused
+            span = dataclasses.replace(warm.span, name="warm-up")
+            recording.spans.append(span)
+            recording.warm_up.append(self._warm_up_sample(span, warm.output_tokens))
+            seen = warm_up_steadiness(recording.warm_up, limits, self.gpu_uuids)
+            if not seen.drifting or seen.duration_s >= limits.cap_s:
+                self.emit(WarmUpFinished(number + 1, seen.duration_s, seen.drifting))
+                return reused
+
+    def _warm_up_sample(self, span: Span, output_tokens: int) -> WarmUpSample:
+        timeline = self.meter.peek()
+        joules = [
+            span_energy(timeline.gpus[uuid], span.start_ns, span.end_ns).energy_j if uuid in timeline.gpus else None
+            for uuid in self.gpu_uuids
+        ]
+        known = [value for value in joules if value is not None]
+        return WarmUpSample(
+            span=span,
+            output_tokens=output_tokens,
+            energy_j=sum(known) if known and len(known) == len(joules) else None,
+            temperature_c=late_temperatures_c(timeline, span, self.gpu_uuids),
+        )
+
+    def _one_token_passes(self, recording: Recording) -> None:
+        """Run passes that are all prefill, with prompts that nothing before them had."""
+        served, repeats = recording.config.served, recording.config.repeats
+        for number in range(repeats.one_token_passes):
+            recording.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
+            minima = (served.requests_per_pass, served.min_duration_s)
+            generated = self._run_pass(recording, repeats.passes + number, *minima, one_token=True)
+            recording.one_token.append(generated)
+            recording.spans.append(dataclasses.replace(generated.span, name="one-token"))
+
+    def _run_pass(
+        self,
+        recording: Recording,
+        prompt_index: int,
+        min_requests: int,
+        min_duration_s: float | None,
+        *,
+        settles: bool = True,
+        one_token: bool = False,
+    ) -> PassRecord:
+        """Run one pass on prompts that no other pass of this restart gets."""
+        config = recording.config
+        request = pass_request(config, self.model, prompt_index, one_token=one_token)
+        request = dataclasses.replace(
+            request,
+            min_requests=min_requests,
+            min_duration_s=min_duration_s,
+            settle_s=self._settle_s if settles else 0.0,
+        )
+        stage, began_ns = recording.stage, self.clock.now_ns()
+
+        def tell(beat: Heartbeat) -> None:
+            elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
+            self.emit(TokensSeen(stage, beat.output_tokens, elapsed_s, self.meter.watts()))
+
+        self.emit(PassStarted(stage))
+        cpu_before, around_before = processes.cpu_times(), processes.times_around(self.pids())
+        limits = {"silence_s": config.timeouts.heartbeat_s, "stall_s": config.timeouts.stall_s}
+        with self.meter.window(stage):
+            generated = self.client.generate(request, **limits, heartbeat=tell)
+        cpu_after, around_after = processes.cpu_times(), processes.times_around(self.pids())
+        busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
+        others = around_after.others_share_since(around_before) if around_after and around_before else None
+        return dataclasses.replace(
+            generated,
+            index=prompt_index,
+            cpu_busy=busy,
+            cpu_others_share=others,
+            prompts_sha256=request.prompts.sha256,
+            prompts_reused=request.prompts.reused,
+        )
+
+
+def pass_request(
+    config: ExperimentConfig, model: ModelFolder, prompt_index: int, *, one_token: bool = False
+) -> PassRequest:
+    """Return a measured pass of an experiment, with its own prompts; each request ends with `one_token` if set."""
+    served = config.served
+    source = load_prompts(
+        config.prompts,
+        seed=served.seed,
+        pass_index=prompt_index,
+        count=served.prompts_per_pass,
+        vocab_size=model.vocab_size,
+    )
+    prompts = source.with_limits(served, pass_index=prompt_index)
+    if one_token:
+        prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
+    # Requests run to their full length by default only where weights are random: an end means nothing there.
+    asked = config.workload.ignore_eos
+    return PassRequest(
+        workload=served,
+        prompts=prompts,
+        min_requests=served.requests_per_pass,
+        min_duration_s=served.min_duration_s,
+        seed=served.seed + prompt_index,
+        ignore_eos=model.random_weights if asked is None else asked,
+    )
+
+
+def rest(
+    name: str,
+    limits: IdleSpec,
+    gpu_uuids: Sequence[str],
+    *,
+    meter: Meter,
+    clock: Clock,
+    emit: Emit,
+    check: Callable[[], None],
+    first: dict[str, AtRest] | None = None,
+) -> Span:
+    """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span.
+
+    Args:
+        check: Called at least twice a second; what it raises ends the wait.
+        first: State of the GPUs before the run's first runner, to which they are to cool down; GPUs that it lacks are
+            added. None where a loaded model stays on the GPUs.
+    """
+    emit(IdleStarted(name, limits.duration_s))
+    began_ns = clock.now_ns()
+    length_ns, cap_ns = (round(limit_s * NS_PER_S) for limit_s in (limits.duration_s, limits.cap_s))
+    wait_s = limits.duration_s + SETTLE_S
+    while True:
+        _sleep(wait_s, clock, check)
+        # The counter's next changes show where the span ends.
+        end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
+        span = Span(name, end_ns - length_ns, end_ns, drained=True)
+        gpus = meter.peek().gpus
+        unsettled = idle_unsettled(gpus, span, gpu_uuids, limits)
+        now = at_rest(gpus, span, gpu_uuids)
+        if first is not None:
+            unsettled += above_band(now, first, limits)
+        if not unsettled or clock.now_ns() - began_ns >= cap_ns:
+            for finding in unsettled:
+                emit(Note(f"{name}: not at rest after {limits.cap_s:g} s: {finding}"))
+            if first is not None:
+                first.update(now | first)
+            return span
+        wait_s = REST_CHECK_S
+
+
+def _sleep(duration_s: float, clock: Clock, check: Callable[[], None]) -> None:
+    until_ns = clock.now_ns() + round(duration_s * NS_PER_S)
+    while (left_ns := until_ns - clock.now_ns()) > 0:
+        check()
+        clock.sleep(min(WAKE_S, left_ns / NS_PER_S))
