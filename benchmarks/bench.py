@@ -4,15 +4,13 @@
     python benchmarks/bench.py --runner-python "$(which python3)" --only vllm,meter --quadruples 4 --output FILE
 
 Prints the figures and keeps them in a file, which is written anew after every quadruple, so that a run that is cut
-short loses nothing; the page in docs/measurements is replaced at the end of a whole run (one without --only). Absolute
-times hold for the machine they were taken on only. Ends with 9 where a comparison is not shown to hold: one that is
+short loses nothing: build/bench.md for a whole run (one without --only). Absolute times hold for the machine they were taken on only. Ends with 9 where a comparison is not shown to hold: one that is
 unresolved does not pass. Outside a git checkout, WATTDOCK_REVISION says which commit the sources are of.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -70,7 +68,7 @@ LEFT_OUT_ON_CPU = (
 )
 PLANTED = ("pytorch-planted",)
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
-KEPT, PROGRESS = REPO / "docs/measurements/own-costs.md", REPO / "build/bench.md"
+KEPT = REPO / "build/bench.md"
 
 
 class Bench:
@@ -116,8 +114,6 @@ class Bench:
         """Write everything so far, where it is to be kept."""
         if self._options.output is not None:
             write_whole(self._options.output, self.figures.document())
-        if self._options.passes is not None:
-            write_whole(self._options.passes, json.dumps(self.figures.passes()))
 
     def _compare_on(self, backend: str, wanted: Sequence[str]) -> None:
         size = (GPU_SIZES if self._gpu else CPU_SIZES)[backend]
@@ -243,7 +239,6 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--cpu", action="store_true", help="in the sizes for a CPU, though there is a GPU")
     made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
     made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")
-    made.add_argument("--passes", type=Path, help="file for the seconds of every pass of every comparison, as JSON")
     return made
 
 
@@ -262,8 +257,7 @@ def names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 def main() -> int:
     """Run the benchmarks, keep the figures, and return the exit code."""
     options = parser().parse_args()
-    is_whole = options.only is None
-    options.output = options.output or (PROGRESS if is_whole else None)
+    options.output = options.output or (KEPT if options.only is None else None)
     options.shown = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as scratch:
         try:
@@ -277,8 +271,6 @@ def main() -> int:
             return error.exit_code
     document = bench.figures.document()
     sys.stdout.write(document)
-    if options.output == PROGRESS:
-        write_whole(KEPT, document)
     for note in bench.figures.notes:
         say(f"not measured: {note}")
     if missing := unmet(bench.claims):

@@ -1,7 +1,7 @@
-"""What a container costs beside a process: until the first reply, in throughput, and over a sweep.
+"""What a container costs beside a process: until the first reply, and in throughput.
 
 Needs a Docker engine with the PyTorch image, and the PyTorch environment; without either it says so and measures
-nothing. Prints a table and keeps it in docs/measurements/own-costs.md.
+nothing. Prints a table.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from wattdock.launch.protocol import LaunchSpec
 from wattdock.runner.client import RunnerClient
 
 REPO = Path(__file__).resolve().parents[1]
-PAGE = REPO / "docs" / "measurements" / "containers.md"
 WATTDOCK = Path(sys.executable).with_name("wattdock")
-LAUNCHES, PAIRS, POINTS = 5, 3, 12
+LAUNCHES, PAIRS = 5, 3
 Row = tuple[str, str, str]
 
 
@@ -77,27 +76,12 @@ def bench_throughput(scratch: Path) -> list[Row]:
     ]
 
 
-def bench_sweep(scratch: Path) -> list[Row]:
-    """A sweep over the workload, served by one container and by one container per point."""
-    rows = []
-    for isolation in ("group", "experiment"):
-        points = [{"workload": {"max_output_tokens": tokens}} for tokens in range(1, POINTS + 1)]
-        study = scratch / f"{isolation}.json"
-        study.write_text(json.dumps({"defaults": {"isolation": isolation}, "experiments": points}))
-        begun_s = time.perf_counter()
-        results = measured(scratch / isolation, "docker", file=study)
-        taken_s = time.perf_counter() - begun_s
-        assert len(results) == POINTS
-        rows.append((f"{POINTS}-point workload sweep, isolation: {isolation}", f"{taken_s:.1f} s", "1 run"))
-    return rows
-
-
-def measured(output: Path, launcher: str, *more: str, file: Path | None = None) -> list[Any]:
+def measured(output: Path, launcher: str, *more: str) -> list[Any]:
     """Run the command on a tiny model with one thread and return its rows."""
     what = ("--backend", "pytorch", "--model", "shape:tiny-llama", "--accelerator", "cpu", "--launcher", launcher)
     small = ("--passes", "1", "--batch-size", "1", "--set", "warmup.passes=0", "--quiet", "--json")
     done = subprocess.run(
-        [WATTDOCK, "run", *([file] if file else []), *what, *small, *more, "--output-dir", output],
+        [WATTDOCK, "run", *what, *small, *more, "--output-dir", output],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         check=True,
@@ -121,7 +105,7 @@ def row(name: str, values: list[float], unit: str) -> Row:
 
 
 def main() -> None:
-    """Run every benchmark, print the table and keep it."""
+    """Run every benchmark, and print the table."""
     try:
         containers = find_containers("wattdock-pytorch", backend="pytorch")
     except PreflightError as error:
@@ -129,7 +113,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        rows = [*bench_launch(containers, scratch), *bench_throughput(scratch), *bench_sweep(scratch)]
+        rows = [*bench_launch(containers, scratch), *bench_throughput(scratch)]
     engine = containers.engine
     sources = f"wattdock {__version__} at revision {revision()}"
     machine = f"{os.cpu_count()} CPUs, {engine.name} {engine.version}, the PyTorch CPU image"
@@ -144,7 +128,6 @@ def main() -> None:
         "",
     ]
     sys.stdout.write("\n".join(lines))
-    PAGE.write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

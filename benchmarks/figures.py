@@ -77,27 +77,6 @@ class Figures:
         parts += [f"Not measured: {note}." for note in self.notes]
         return "\n\n".join(parts) + "\n"
 
-    def passes(self) -> dict[str, object]:
-        """Return the seconds of every pass of every comparison, and what it takes to judge them again."""
-        seen = {
-            name: {
-                "on": one.on,
-                "requests": one.requests,
-                "claims": {
-                    claim.what: {
-                        "limit": claim.limit,
-                        "planned": claim.planned,
-                        "log_ratios": claim.log_ratios,
-                        "void": claim.void,
-                    }
-                    for claim in one.claims
-                },
-                "seconds": one.durations_s,
-            }
-            for name, one in self.comparisons.items()
-        }
-        return {"command": self.command, "revision": self.revision, "machine": self.machine, "comparisons": seen}
-
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table."""

@@ -1,21 +1,17 @@
-"""What studies and their results cost: planning, listing, an hour's timeline in memory, and load groups."""
+"""What studies and their results cost: planning, listing, and load groups."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
-import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overheads import row, timed_ms
 
-from wattdock.clock import NS_PER_S
 from wattdock.launch.runners import REPO
-from wattdock.metering.nvml import SLOW_READS
-from wattdock.metering.sampler import POWER_PERIOD_NS, SLOW_PERIOD_NS, Recording
 
 if TYPE_CHECKING:
     from overheads import Row
@@ -33,7 +29,7 @@ sweep: {workload.batch_size: {from: 1, to: 12, step: 1}}
 
 def studies() -> list[Row]:
     """Return all of these figures."""
-    return [*timeline_memory(), *planning(), *looking_at_results(), *load_groups()]
+    return [*planning(), *looking_at_results(), *load_groups()]
 
 
 def planning() -> list[Row]:
@@ -56,28 +52,6 @@ def looking_at_results() -> list[Row]:
         listed = timed_ms(partial(wattdock, "results", "list", "--output-dir", scratch), repeats=5)
         asked = timed_ms(partial(wattdock, "results", "query", SQL, "--output-dir", scratch), repeats=5)
     return [row(f"results list, {RESULTS:,} results", listed), row(f"results query, mean over {RESULTS:,}", asked)]
-
-
-def timeline_memory() -> list[Row]:
-    """What the meter holds after an hour of eight GPUs, at the rates it samples at."""
-    tracemalloc.start()
-    held = [recording(3600 * NS_PER_S) for _ in range(8)]
-    size_bytes, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return [("memory of a timeline, one hour", f"{size_bytes / 1e6:.0f} MB", f"{len(held)} GPUs")]
-
-
-def recording(until_ns: int) -> Recording:
-    """Return what a sampler has seen of one GPU: a counter change every 100 ms, power and the slow series."""
-    seen = Recording()
-    for at_ns in range(0, until_ns, NS_PER_S // 10):
-        seen.ticks.append((at_ns + 1, at_ns + 2, at_ns + 3, at_ns + 4, at_ns * 7))
-    for at_ns in range(0, until_ns, POWER_PERIOD_NS):
-        seen.series["power_w"].append((at_ns, at_ns / 7))
-    for name in SLOW_READS:
-        for at_ns in range(0, until_ns, SLOW_PERIOD_NS):
-            seen.series[name].append((at_ns, at_ns / 7))
-    return seen
 
 
 def load_groups() -> list[Row]:
