@@ -4,8 +4,9 @@
     python benchmarks/bench.py --runner-python "$(which python3)" --only vllm,meter --quadruples 4 --output FILE
 
 Prints the figures and keeps them in a file, which is written anew after every quadruple, so that a run that is cut
-short loses nothing: build/bench.md for a whole run (one without --only). Absolute times hold for the machine they were taken on only. Ends with 9 where a comparison is not shown to hold: one that is
-unresolved does not pass. Outside a git checkout, WATTDOCK_REVISION says which commit the sources are of.
+short loses nothing: build/bench.md for a whole run (one without --only). Absolute times hold for the machine they were
+taken on only. Ends with 9 where a comparison is not shown to hold: one that is unresolved does not pass. Outside a git
+checkout, WATTDOCK_REVISION says which commit the sources are of.
 """
 
 from __future__ import annotations

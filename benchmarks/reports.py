@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 
 from wattdock.launch.runners import REPO
 
+sys.path.append(str(REPO / "tests"))
+
+from stored_results import store_golden
+
 if TYPE_CHECKING:
     from overheads import Row
 
-RECORDED = REPO / "tests/data/h200-study"
+RECORDED = [f"h200-{backend}-{batch}" for backend in ("pytorch", "vllm") for batch in (32, 128)]
 RUNS, RESULTS, MOST_MB = 50, 1_000, 10
 
 
@@ -40,7 +44,7 @@ def reports() -> list[Row]:
 
 def store_many(folder: Path, count: int) -> None:
     """Store recorded results of an H200 again and again, each as an experiment of its own."""
-    recorded = sorted(path for path in RECORDED.iterdir() if path.is_dir())
+    recorded = store_golden(folder.with_suffix(".recorded"), *RECORDED)
     for number, source in zip(range(count), cycle(recorded), strict=False):
         document = json.loads((source / "result.json").read_text())
         document["experiment_id"], document["study"] = f"{number:064x}", None
