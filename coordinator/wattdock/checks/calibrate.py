@@ -16,14 +16,15 @@ from wattdock.checks.doctor import named_gpus
 from wattdock.errors import MeterError, PreflightError, RunnerError
 from wattdock.host import inventory, leases
 from wattdock.launch import LaunchSpec, find_runner, interpreter, runner_variables
-from wattdock.metering import MeterCard, NvmlMeter, Pulse
+from wattdock.metering import MeterCard, Pulse, choose_meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host import Gpu
+    from wattdock.host import Gpu, GpuInventory
+    from wattdock.metering import Meter
 
 # A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
@@ -45,7 +46,9 @@ def calibrate_meters(
         MeterError: A GPU's counter cannot be read.
         StoreError: A card cannot be written.
     """
-    gpus = _free_gpus(config)
+    found = inventory()
+    gpus = _free_gpus(config, found)
+    meter = choose_meter("nvml", found)
     runner_dir = find_runner(config.backend)
     program = runner_dir / f"wattdock_{config.backend}_pulses.py"
     if not program.exists():
@@ -57,13 +60,12 @@ def calibrate_meters(
         stack.enter_context(leases.held(wanted, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
-            card = _card(gpu, program, python, pulses)
+            card = _card(gpu, meter.new_meter(), program, python, pulses)
             say(f"kept in {card.store(home)}")
             yield card
 
 
-def _free_gpus(config: ExperimentConfig) -> Sequence[Gpu]:
-    found = inventory()
+def _free_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
     gpus = named_gpus(config, found)
     named = config.gpus if isinstance(config.gpus, list) else ()
     if not gpus or len(gpus) < len(named):
@@ -75,8 +77,7 @@ def _free_gpus(config: ExperimentConfig) -> Sequence[Gpu]:
     return gpus
 
 
-def _card(gpu: Gpu, program: Path, python: Path, count: int) -> MeterCard:
-    meter = NvmlMeter()
+def _card(gpu: Gpu, meter: Meter, program: Path, python: Path, count: int) -> MeterCard:
     meter.start()
     try:
         pulses = _make_pulses(gpu, program, python, count)

@@ -16,7 +16,7 @@ from wattdock.checks.preflight import preflight
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import choose_gpus, inventory, leases
 from wattdock.launch import LaunchSpec
-from wattdock.metering import NvmlMeter
+from wattdock.metering import choose_meter
 from wattdock.runner import RunnerClient
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Check]:
         yield from _softened(gpu_checks(gpu, found), used=gpu in chosen)
     yield from group_checks(gpus, found)
     if gpus:
-        meter = NvmlMeter()
+        meter = choose_meter("nvml", found).new_meter()
         meter.start()
         time.sleep(RECORDED_S)
         timeline = meter.stop()

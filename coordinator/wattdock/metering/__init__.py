@@ -1,12 +1,15 @@
-"""metering."""
+"""Energy of GPUs over time: read it on the host, and say what any interval cost.
+
+In: GPUs by UUID, a clock. Out: a `Meter` records a `Timeline`; `EnergyCurve` turns it and a `Span` into joules and
+their timing uncertainty. Load pulses make a `MeterCard` of a counter, which says how far the counter trails.
+A second counter source is one file that satisfies `source.Source`, as `nvml` and `zeus` do, and a line in `choice`.
+Must not know: runners, experiments, results.
+"""
 
 from wattdock.metering.calibration import MeterCard, Pulse, load_cards, with_cards
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import COUNTER_LAG, MAX_GAP_S, MJ_PER_J, POWER_LAG, EnergyCurve, SpanEnergy, span_energy
-from wattdock.metering.excerpt import excerpt
-from wattdock.metering.findings import period_s
-from wattdock.metering.nvml import NvmlMeter
-from wattdock.metering.protocol import Meter
+from wattdock.metering.meter import Meter
 from wattdock.metering.timeline import GpuProcess, GpuTimeline, LagModel, Series, Span, Ticks, Timeline, Window
 
 __all__ = [
@@ -21,7 +24,6 @@ __all__ = [
     "Meter",
     "MeterCard",
     "MeterChoice",
-    "NvmlMeter",
     "Pulse",
     "Series",
     "Span",
@@ -30,9 +32,7 @@ __all__ = [
     "Timeline",
     "Window",
     "choose_meter",
-    "excerpt",
     "load_cards",
-    "period_s",
     "span_energy",
     "with_cards",
 ]

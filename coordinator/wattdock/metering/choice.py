@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from wattdock.errors import PreflightError
-from wattdock.metering.none import NoMeter
-from wattdock.metering.nvml import NvmlMeter
-from wattdock.metering.rapl import POWERCAP, Domains, WithRapl, find_domains
-from wattdock.metering.zeus import ZeusMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
+from wattdock.metering.rapl import POWERCAP, Domains, find_domains
+from wattdock.metering.source import NoSource
+from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from wattdock.host import GpuInventory
-    from wattdock.metering.protocol import Meter
+    from wattdock.metering.source import Clock, Source
 
 # Where the calls are that `zeus` uses; zeus-ml, of the same import name, ended before.
 ZEUS_MIN = "0.16"
@@ -43,12 +45,11 @@ class MeterChoice:
     no_gpu_reason: str = ""
     domains: Domains = NO_DOMAINS
 
-    def new_meter(self) -> Meter:
+    def new_meter(self, clock: Clock | None = None) -> Meter:
         """Return a meter that has not been started."""
-        meter: Meter = NoMeter(self.no_gpu_reason, name=self.name)
-        if self.name in ("nvml", "zeus"):
-            meter = NvmlMeter() if self.name == "nvml" else ZeusMeter()
-        return WithRapl(meter, self.domains.readable) if self.domains.readable else meter
+        sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
+        make = sources.get(self.name, lambda: NoSource(self.no_gpu_reason, self.name))
+        return Meter(make(), self.domains.readable, clock)
 
 
 def choose_meter(asked: str, found: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:

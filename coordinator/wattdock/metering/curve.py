@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.instants import resolution_mj, tick_instants
+from wattdock.metering.ticks import resolution_mj, tick_instants
 from wattdock.metering.timeline import LagModel
 
 if TYPE_CHECKING:

@@ -1,20 +1,21 @@
-"""The host meter through NVML. Never opens a CUDA context, which alone would change what it measures."""
+"""Read GPUs through NVML. Never opens a CUDA context, which alone would change what it measures."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 from wattdock.errors import MeterError
 from wattdock.host import nvml
-from wattdock.metering.gpus import GpuMeter
-from wattdock.metering.source import PowerRead, Source
+from wattdock.metering.source import GpuReader, PowerRead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
-    from wattdock.metering.protocol import Clock
-    from wattdock.metering.source import Meaning
+    from wattdock.metering.source import Clock, Meaning
+    from wattdock.metering.timeline import Window
 
 SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
     "temperature_c": nvml.temperature_c,
@@ -30,17 +31,11 @@ SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
 }
 
 
-class NvmlMeter(GpuMeter):
-    """Meters every GPU that NVML lists."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        super().__init__(NvmlHost(), clock)
-
-
-class NvmlHost:
-    """The GPUs that NVML lists; satisfies `GpuHost`."""
+class NvmlSource:
+    """The GPUs that NVML lists; satisfies `Source`."""
 
     name = "nvml"
+    windows: Sequence[Window] = ()
 
     def open(self) -> str | None:
         """Initialise NVML; return why there is none, or None.
@@ -57,22 +52,26 @@ class NvmlHost:
         """Return how many GPUs NVML lists."""
         return nvml.gpu_count()
 
-    def source(self, index: int) -> Source:
-        """Return one GPU's readings.
+    def reader(self, index: int) -> GpuReader:
+        """Return what NVML reads of one GPU.
 
         Raises:
             NvmlError: It does not answer.
         """
-        return nvml_source(nvml.device(index))
+        return nvml_reader(nvml.device(index))
+
+    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Measure nothing: NVML has no windows of its own."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close NVML."""
         nvml.close_nvml()
 
 
-def nvml_source(gpu: nvml.Device) -> Source:
-    """Return the readings of one NVML handle."""
-    return Source(
+def nvml_reader(gpu: nvml.Device) -> GpuReader:
+    """Return what can be read through one NVML handle."""
+    return GpuReader(
         uuid=nvml.uuid(gpu),
         counter_mj=partial(nvml.counter_mj, gpu),
         power=(

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import re
 import threading
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.metering.protocol import SystemClock
 from wattdock.metering.timeline import HostTimeline, MeterEvent, Series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from wattdock.metering.protocol import Clock, Meter
-    from wattdock.metering.timeline import Timeline
+    from wattdock.metering.source import Clock
 
 POWERCAP = Path("/sys/class/powercap")
 # Packages hold their cores and graphics; a platform holds packages: adding those would count twice.
@@ -104,9 +99,9 @@ def _name(folder: Path, root: Path) -> str:
 class RaplRecorder(threading.Thread):
     """Reads each counter at a fixed rate until it is stopped."""
 
-    def __init__(self, domains: tuple[Domain, ...], clock: Clock | None = None) -> None:
+    def __init__(self, domains: tuple[Domain, ...], clock: Clock) -> None:
         super().__init__(name="meter-rapl", daemon=True)
-        self._clock: Clock = clock or SystemClock()
+        self._clock = clock
         self._domains = domains
         self._rows: dict[str, list[tuple[int, int]]] = {one.name: [] for one in domains}
         self._events: dict[str, MeterEvent] = {}
@@ -148,46 +143,3 @@ def unwrapped(rows: list[tuple[int, int]], range_uj: int) -> Series:
     used_uj = np.diff(energy_uj)
     used_uj[used_uj < 0] += range_uj
     return Series(at_ns.copy(), np.concatenate(([0.0], np.cumsum(used_uj)))[: len(at_ns)] / UJ_PER_J)
-
-
-class WithRapl:
-    """Another meter with RAPL's counters beside it; satisfies `Meter`."""
-
-    def __init__(self, meter: Meter, domains: tuple[Domain, ...], clock: Clock | None = None) -> None:
-        self._meter = meter
-        self._recorder = RaplRecorder(domains, clock)
-
-    def start(self) -> None:
-        """Begin to record.
-
-        Raises:
-            MeterError: As the other meter does.
-        """
-        self._recorder.start()
-        self._meter.start()
-
-    @contextmanager
-    def window(self, key: str) -> Iterator[None]:
-        """As the other meter does."""
-        with self._meter.window(key):
-            yield
-
-    def watts(self) -> dict[str, float | None]:
-        """Return the other meter's: of GPUs."""
-        return self._meter.watts()
-
-    def peek(self) -> Timeline:
-        """Return the other meter's timeline up to now, with these series in it."""
-        return replace(self._meter.peek(), host=self._recorder.peek())
-
-    def stop(self, after_ns: int | None = None) -> Timeline:
-        """Return the other meter's timeline with these series in it.
-
-        Raises:
-            MeterError: As the other meter does.
-        """
-        try:
-            timeline = self._meter.stop(after_ns)
-        finally:
-            seen = self._recorder.stop()
-        return replace(timeline, host=seen)

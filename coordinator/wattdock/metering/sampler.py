@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, TypeVar
 from wattdock.clock import NS_PER_S
 from wattdock.host import processes as host_processes
 from wattdock.metering.schedule import TickSchedule
-from wattdock.metering.timeline import GpuProcess, MeterEvent, ProcessSample
+from wattdock.metering.ticks import counter_events
+from wattdock.metering.timeline import GpuProcess, GpuTimeline, MeterEvent, ProcessSample, Series, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.metering.protocol import Clock
-    from wattdock.metering.source import Meaning, ProcessKind, Source
+    from wattdock.metering.source import Clock, GpuReader, Meaning, ProcessKind
+    from wattdock.metering.timeline import EnergySource
 
 T = TypeVar("T")
 
+# Longer than any NVML call that was seen to return.
+CALL_PATIENCE_S = 15.0
 POWER_PERIOD_NS = 50_000_000
 SLOW_PERIOD_NS = NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
@@ -85,15 +88,37 @@ class Recording:
     end_ns: int = 0
     busy_ns: int = 0
 
+    def timeline(self, uuid: str, *, hung: bool = False) -> GpuTimeline:
+        """Return what was recorded so far; `hung` says that the last call has not returned."""
+        ticks = Ticks.from_rows(list(self.ticks))
+        series = {name: Series.from_rows(list(rows)) for name, rows in dict(self.series).items()}
+        power = series.get("power_w", series.get("power_average_w"))
+        events = [*self.events, *counter_events(ticks, power, start_ns=self.start_ns, end_ns=self.end_ns)]
+        if hung:
+            message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
+            events.append(MeterEvent(self.end_ns, "read_error", message))
+        metered_ns = self.end_ns - self.start_ns
+        source: EnergySource | None = "counter" if self.has_counter else "integrated_power" if power else None
+        return GpuTimeline(
+            uuid=uuid,
+            energy_source=source,
+            ticks=ticks,
+            series=series,
+            processes=tuple(self.processes),
+            events=tuple(sorted(events, key=lambda event: event.at_ns)),
+            period_s=ticks.period_s,
+            busy_fraction=self.busy_ns / metered_ns if metered_ns > 0 else None,
+        )
+
 
 class GpuSampler:
     """Reads one GPU until it is told to stop, and a little beyond."""
 
-    def __init__(self, source: Source, clock: Clock) -> None:
-        self.uuid = source.uuid
+    def __init__(self, reader: GpuReader, clock: Clock) -> None:
+        self.uuid = reader.uuid
         self.recording = Recording()
         self.latest_power_w: float | None = None
-        self._source = source
+        self._reader = reader
         self._clock = clock
         self._wake = threading.Event()
         self._stop_after_ns: int | None = None
@@ -140,16 +165,16 @@ class GpuSampler:
         if self._ask(ENERGY_COUNTER, self._read_counter):
             seen.has_counter = True
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
-        for way in self._source.power:
+        for way in self._reader.power:
             sample = self._sampler_of(way.series, way.read)
             if self._ask(f"{way.series} through {way.call}", sample):
                 self._tasks.append(_Task(way.series, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
                 break
-        for number, (name, read) in enumerate(self._source.slow.items()):
+        for number, (name, read) in enumerate(self._reader.slow.items()):
             sample = self._sampler_of(name, read)
             if self._ask(name, sample):
                 # Spread over the second: no two of them fall between the same two counter changes for long.
-                due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(self._source.slow)
+                due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(self._reader.slow)
                 self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, dear=True, run=sample))
         if self._ask(PROCESS_LIST, self._read_processes):
             self._process_task = _Task(
@@ -161,9 +186,9 @@ class GpuSampler:
         """Whether a first read succeeds; records why not."""
         try:
             read()
-        except self._source.errors as error:
+        except self._reader.errors as error:
             self._check_lost(error)
-            if self._source.meaning(error) != "not_supported":
+            if self._reader.meaning(error) != "not_supported":
                 # It may work the next time: keep it.
                 self._note_error(what, error)
                 return True
@@ -205,7 +230,7 @@ class GpuSampler:
 
     def _read_counter(self) -> None:
         start_ns = self._clock.now_ns()
-        energy_mj = self._timed(self._source.counter_mj)
+        energy_mj = self._timed(self._reader.counter_mj)
         end_ns = self._clock.now_ns()
         self._schedule.note_cost(end_ns - start_ns)
         previous, self._previous = self._previous, (start_ns, end_ns, energy_mj)
@@ -224,7 +249,7 @@ class GpuSampler:
 
     def _read_processes(self) -> None:
         at_ns = self._clock.now_ns()
-        found = [(kind, self._timed(partial(self._source.processes, kind))) for kind in PROCESS_KINDS]
+        found = [(kind, self._timed(partial(self._reader.processes, kind))) for kind in PROCESS_KINDS]
         processes = tuple(
             GpuProcess(pid, kind, memory_bytes, *host_processes.owner_of(pid))
             for kind, listed in found
@@ -242,7 +267,7 @@ class GpuSampler:
     def _try(self, what: str, read: Callable[[], None]) -> None:
         try:
             read()
-        except self._source.errors as error:
+        except self._reader.errors as error:
             self._check_lost(error)
             # A read is never given up while others work: once it answers again, later spans can be measured.
             self._errors_in_a_row[what] += 1
@@ -272,7 +297,7 @@ class GpuSampler:
             self.recording.events[stretch.place] = MeterEvent(stretch.first_ns, "read_error", message)
 
     def _check_lost(self, error: Exception) -> None:
-        if self._source.meaning(error) == "gpu_lost":
+        if self._reader.meaning(error) == "gpu_lost":
             raise _TimelineEndsError("gpu_lost", str(error)) from error
 
     def _event(self, kind: Meaning, message: str) -> None:

@@ -1,23 +1,41 @@
-"""What can be asked of one GPU, whoever answers: NVML itself, or Zeus's device layer over it.
+"""Where energy counters are read: one protocol that NVML, Zeus or another library satisfies.
 
-Only says what to call and what its errors mean; `sampler` decides when, `nvml` and `zeus` make them.
+A new source is a file beside `nvml` that makes a `GpuReader` for each GPU, and a line in `choice`. Says what can be
+called and what its errors mean; `sampler` decides when.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from wattdock.metering.timeline import Window
 
 ProcessKind = Literal["compute", "graphics", "mps"]
 Meaning = Literal["gpu_lost", "not_supported", "read_error"]
 
 
+class Clock(Protocol):
+    """CLOCK_MONOTONIC, or a simulation of it."""
+
+    def now_ns(self) -> int:
+        """Return this instant in nanoseconds."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Sleep until the event is set or the time is over; return whether the event is set."""
+        ...
+
+
 @dataclass(frozen=True)
 class PowerRead:
-    """One way to read power in watts: the series that it goes to, and the call's name."""
+    """One way to read power in watts: the name of its series, the name of the call, and the call."""
 
     series: str
     call: str
@@ -25,14 +43,14 @@ class PowerRead:
 
 
 @dataclass(frozen=True)
-class Source:
-    """One GPU's readings.
+class GpuReader:
+    """What can be read of one GPU.
 
     Attributes:
         uuid: In NVML's form, "GPU-…".
         counter_mj: Energy since the driver was loaded, millijoules.
         power: Ways to read power, by preference.
-        slow: What is read once a second, by series; the unit stands in the name.
+        slow: What is read once a second, by name with unit.
         processes: (process id, bytes or None) of each process of one kind.
         errors: What these calls raise.
         meaning: What such an error says of the GPU.
@@ -47,13 +65,21 @@ class Source:
     meaning: Callable[[Exception], Meaning]
 
 
-class GpuHost(Protocol):
-    """The GPUs of this machine, in NVML's order."""
+class Source(Protocol):
+    """The GPUs of this machine as one library reads them, in NVML's order.
+
+    Attributes:
+        name: What a timeline calls a meter with this source.
+        windows: What the source itself measured of the intervals inside `window`, if it measures any.
+    """
 
     name: str
 
+    @property
+    def windows(self) -> Sequence[Window]: ...
+
     def open(self) -> str | None:
-        """Return why there is no GPU to ask, or None when there may be (then `close` is due).
+        """Return why there is no GPU to read, or None; then `close` is due.
 
         Raises:
             MeterError: A driver is there and cannot be talked to.
@@ -64,14 +90,51 @@ class GpuHost(Protocol):
         """Return how many GPUs there are."""
         ...
 
-    def source(self, index: int) -> Source:
-        """Return one GPU's readings.
+    def reader(self, index: int) -> GpuReader:
+        """Return what can be read of one GPU.
 
         Raises:
             NvmlError: This GPU does not answer.
         """
         ...
 
+    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:
+        """Enter around an interval that the source may measure by itself."""
+        ...
+
     def close(self) -> None:
         """Undo `open`."""
         ...
+
+
+class NoSource:
+    """No GPU is read; satisfies `Source`.
+
+    Args:
+        reason: Why; results hold it instead of a figure.
+    """
+
+    windows: Sequence[Window] = ()
+
+    def __init__(self, reason: str, name: str = "none") -> None:
+        self.name = name
+        self._reason = reason
+
+    def open(self) -> str | None:
+        """Return the reason."""
+        return self._reason
+
+    def count(self) -> int:
+        """Return 0."""
+        return 0
+
+    def reader(self, index: int) -> GpuReader:
+        """There is none."""
+        raise NotImplementedError
+
+    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Measure nothing."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Nothing is open."""

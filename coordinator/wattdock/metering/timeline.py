@@ -5,18 +5,21 @@ Arrays only: no hardware, no backend, no files. All instants are CLOCK_MONOTONIC
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from wattdock.clock import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
 EnergySource = Literal["counter", "integrated_power"]
+# Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's intervals.
+NEIGHBOURS = 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,27 @@ class Ticks:
     after_end_ns: NDArray[np.int64]
     energy_mj: NDArray[np.int64]
 
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, int, int, int, int]] = ()) -> Ticks:
+        """Return the changes of rows in the order of the attributes."""
+        return cls(*np.asarray(rows, dtype=np.int64).reshape(-1, 5).T.copy())
+
+    @property
+    def period_s(self) -> float | None:
+        """Median interval between changes in seconds; None with fewer than three changes."""
+        if len(self.energy_mj) < 3:
+            return None
+        return float(np.median(np.diff(self.after_start_ns))) / NS_PER_S
+
+    def inside(self, intervals: Sequence[tuple[int, int]]) -> Ticks:
+        """Return the changes inside any interval, with `NEIGHBOURS` more on either side."""
+        inside = _inside(self.after_end_ns, intervals)
+        keep = inside.copy()
+        for distance in range(1, NEIGHBOURS + 1):
+            keep[distance:] |= inside[:-distance]
+            keep[:-distance] |= inside[distance:]
+        return Ticks(**{column.name: getattr(self, column.name)[keep] for column in fields(self)})
+
 
 @dataclass(frozen=True)
 class Series:
@@ -72,6 +96,24 @@ class Series:
 
     at_ns: NDArray[np.int64]
     value: NDArray[np.float64]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, float]]) -> Series:
+        """Return the series of (instant in nanoseconds, value) rows."""
+        at_ns, value = zip(*rows, strict=True) if rows else ((), ())
+        return cls(np.asarray(at_ns, dtype=np.int64), np.asarray(value, dtype=np.float64))
+
+    def inside(self, intervals: Sequence[tuple[int, int]]) -> Series:
+        """Return the samples inside any interval."""
+        keep = _inside(self.at_ns, intervals)
+        return Series(self.at_ns[keep], self.value[keep])
+
+
+def _inside(at_ns: NDArray[np.int64], intervals: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    inside = np.zeros(len(at_ns), dtype=bool)
+    for start_ns, end_ns in intervals:
+        inside |= (at_ns >= start_ns) & (at_ns <= end_ns)
+    return inside
 
 
 @dataclass(frozen=True)
@@ -115,8 +157,8 @@ class GpuTimeline:
         series: By name with unit: power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
         period_s: Median interval between counter changes; None with fewer than three.
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
-        lag: How far its counter trails, where that was measured on this very GPU.
-        card: When that was; None where the lag is the assumed one.
+        lag: How far its counter trails, measured on this GPU; None where it is assumed.
+        card: When it was measured; None where the lag is assumed.
     """
 
     uuid: str
@@ -129,6 +171,17 @@ class GpuTimeline:
     busy_fraction: float | None = None
     lag: LagModel | None = None
     card: str | None = None
+
+    def inside(self, intervals: Sequence[tuple[int, int]]) -> GpuTimeline:
+        """Return what lies inside any interval, with neighbouring counter changes and every event."""
+        return replace(
+            self,
+            ticks=self.ticks.inside(intervals),
+            series={name: series.inside(intervals) for name, series in self.series.items()},
+            processes=tuple(
+                sample for sample in self.processes if any(start <= sample.at_ns <= end for start, end in intervals)
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -188,3 +241,22 @@ class Timeline:
     windows: tuple[Window, ...] = ()
     host: HostTimeline | None = None
     broke_off: bool = False
+
+    def excerpt(self, intervals: Sequence[tuple[int, int]]) -> Timeline:
+        """Return the part inside any of `intervals`, (start, end) in nanoseconds, from which their energy can be told.
+
+        Counter changes next to an interval are kept too, and so is every event; windows where they lie inside one.
+        """
+        host = self.host
+        if host is not None:
+            host = replace(host, energy_j={name: series.inside(intervals) for name, series in host.energy_j.items()})
+        return replace(
+            self,
+            gpus={uuid: gpu.inside(intervals) for uuid, gpu in self.gpus.items()},
+            windows=tuple(
+                window
+                for window in self.windows
+                if any(start <= window.start_ns and window.end_ns <= end for start, end in intervals)
+            ),
+            host=host,
+        )

@@ -1,33 +1,40 @@
-"""The host meter: every GPU of this machine, one thread each.
+"""The meter on the host: every GPU of one source, a thread each, and the host's own counters beside them.
 
-Knows no backend and no spans, nor through what GPUs are read: `nvml` and `zeus` say that.
+Knows no backend and no experiment, nor how a GPU is read: a `Source` knows that.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import MeterError
 from wattdock.host import nvml
-from wattdock.metering.findings import counter_events, period_s
-from wattdock.metering.protocol import SystemClock
-from wattdock.metering.sampler import TAIL_LIMIT_NS, GpuSampler, Recording
-from wattdock.metering.timeline import GpuTimeline, MeterEvent, Series, Ticks, Timeline
+from wattdock.metering.nvml import nvml_meaning
+from wattdock.metering.rapl import RaplRecorder
+from wattdock.metering.sampler import CALL_PATIENCE_S, TAIL_LIMIT_NS, GpuSampler
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.metering.protocol import Clock
-    from wattdock.metering.source import GpuHost, Meaning
-    from wattdock.metering.timeline import EnergySource
+    from wattdock.metering.rapl import Domain
+    from wattdock.metering.source import Clock, Meaning, Source
 
-# Longer than any NVML call that was seen to return.
-CALL_PATIENCE_S = 15.0
+
+class SystemClock:
+    """The host's CLOCK_MONOTONIC; satisfies `Clock`."""
+
+    def now_ns(self) -> int:
+        """Return CLOCK_MONOTONIC in nanoseconds."""
+        return time.monotonic_ns()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
+        return event.wait(timeout_s)
 
 
 class _SamplerThread(threading.Thread):
@@ -43,23 +50,28 @@ class _SamplerThread(threading.Thread):
         self.completed = True
 
 
-class GpuMeter:
-    """Meters every GPU of a host; satisfies `Meter`. One start and one stop per instance.
+class Meter:
+    """Records one timeline, from `start` to `stop`; an instance serves once.
+
+    Args:
+        domains: The host's counters that are recorded too: CPU packages and memory.
+        clock: CLOCK_MONOTONIC unless given.
 
     Attributes:
         reason: Once started, why there is no GPU; None where there is one.
     """
 
-    def __init__(self, host: GpuHost, clock: Clock | None = None) -> None:
+    def __init__(self, source: Source, domains: tuple[Domain, ...] = (), clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.reason: str | None = None
-        self._host = host
+        self._source = source
         self._threads: list[_SamplerThread] = []
+        self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
         self._start_ns: int | None = None
 
     def start(self) -> None:
-        """Find the GPUs and begin to record.
+        """Find the GPUs and begin to record. That there is none is no error: the timeline says why.
 
         Raises:
             MeterError: A driver is there and cannot be talked to, or the meter was started before.
@@ -68,7 +80,7 @@ class GpuMeter:
             raise MeterError("this meter was started before; make a new one for each timeline")
         self._start_ns = self.clock.now_ns()
         try:
-            self.reason = self._host.open()
+            self.reason = self._source.open()
             if self.reason is None:
                 self._open_gpus()
         except nvml.NvmlError as error:
@@ -79,18 +91,21 @@ class GpuMeter:
             raise
         for thread in self._threads:
             thread.start()
+        if self._host:
+            self._host.start()
 
     @contextmanager
-    def window(self, key: str) -> Iterator[None]:  # noqa: ARG002  (named for meters that measure windows of their own)
-        """Read what is read seldom soon, at both ends of what is done inside."""
+    def window(self, key: str) -> Iterator[None]:
+        """Enter around a span: processes are listed soon at both ends, and the source may measure the span itself."""
         self.note_edge()
         try:
-            yield
+            with self._source.window(key, self.clock):
+                yield
         finally:
             self.note_edge()
 
     def note_edge(self) -> None:
-        """Say that a span begins or ends about now: process lists are read soon."""
+        """Say that a span begins or ends about now: processes are listed soon."""
         for thread in self._threads:
             thread.sampler.note_edge()
 
@@ -100,8 +115,9 @@ class GpuMeter:
 
     def peek(self) -> Timeline:
         """Return what has been recorded so far; recording goes on."""
-        gpus = {one.sampler.uuid: gpu_timeline(one.sampler.uuid, one.sampler.recording) for one in self._threads}
-        return self._made(gpus, self.clock.now_ns())
+        samplers = [thread.sampler for thread in self._threads]
+        gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in samplers}
+        return self._timeline(gpus, self.clock.now_ns())
 
     def stop(self, after_ns: int | None = None) -> Timeline:
         """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
@@ -123,73 +139,45 @@ class GpuMeter:
         patience_s = max(0, until_ns - now_ns) / NS_PER_S + TAIL_LIMIT_NS / NS_PER_S + CALL_PATIENCE_S
         for thread in self._threads:
             thread.join(patience_s)
-        return self._timeline(until_ns)
+        if self._host:
+            self._host.stop()
+        return self._stopped(until_ns)
 
     def _open_gpus(self) -> None:
-        for index in range(self._host.count()):
+        for index in range(self._source.count()):
             try:
-                self._threads.append(_SamplerThread(GpuSampler(self._host.source(index), self.clock)))
+                self._threads.append(_SamplerThread(GpuSampler(self._source.reader(index), self.clock)))
             except nvml.NvmlError as error:
-                kind: Meaning = "gpu_lost" if nvml.code_of(error) == nvml.GPU_LOST else "read_error"
+                kind: Meaning = "gpu_lost" if nvml_meaning(error) == "gpu_lost" else "read_error"
                 # Without a UUID its place in NVML's order is all there is to name it by.
                 self._unreadable[f"index-{index}"] = MeterEvent(self.clock.now_ns(), kind, f"GPU {index}: {error}")
         if not self._threads and not self._unreadable:
             self.reason = "the NVIDIA driver lists no GPU"
 
-    def _timeline(self, until_ns: int) -> Timeline:
+    def _stopped(self, until_ns: int) -> Timeline:
         gpus: dict[str, GpuTimeline] = {}
         end_ns = max(until_ns, self.clock.now_ns())
         hung = [thread for thread in self._threads if thread.is_alive()]
         for thread in self._threads:
-            seen = thread.sampler.recording
+            recording = thread.sampler.recording
             if thread not in hung and not thread.completed:
                 message = "reading this GPU broke off; this is a bug, see its traceback above"
-                seen.events.append(MeterEvent(seen.end_ns, "broke_off", message))
-            gpus[thread.sampler.uuid] = gpu_timeline(thread.sampler.uuid, seen, hung=thread in hung)
-            end_ns = max(end_ns, seen.end_ns)
+                recording.events.append(MeterEvent(recording.end_ns, "broke_off", message))
+            gpus[thread.sampler.uuid] = recording.timeline(thread.sampler.uuid, hung=thread in hung)
+            end_ns = max(end_ns, recording.end_ns)
         if self.reason is None and not hung:
-            self._host.close()
-        return self._made(gpus, end_ns)
+            self._source.close()
+        return self._timeline(gpus, end_ns)
 
-    def _made(self, gpus: dict[str, GpuTimeline], end_ns: int) -> Timeline:
+    def _timeline(self, gpus: dict[str, GpuTimeline], end_ns: int) -> Timeline:
         for name, event in self._unreadable.items():
-            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=_ticks([]), events=(event,))
+            gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=Ticks.from_rows(), events=(event,))
         return Timeline(
-            meter=self._host.name, start_ns=self._start_ns or 0, end_ns=end_ns, gpus=gpus, reason=self.reason
+            meter=self._source.name,
+            start_ns=end_ns if self._start_ns is None else self._start_ns,
+            end_ns=end_ns,
+            gpus=gpus,
+            reason=self.reason,
+            windows=tuple(self._source.windows),
+            host=self._host.peek() if self._host else None,
         )
-
-
-def gpu_timeline(uuid: str, seen: Recording, *, hung: bool = False) -> GpuTimeline:
-    """Turn a recording into one GPU's timeline; `hung` says that its last NVML call has not returned."""
-    ticks = _ticks(list(seen.ticks))
-    series = {name: _series(list(rows)) for name, rows in dict(seen.series).items()}
-    power = series.get("power_w", series.get("power_average_w"))
-    events = [*seen.events, *counter_events(ticks, power, start_ns=seen.start_ns, end_ns=seen.end_ns)]
-    if hung:
-        message = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; this GPU's timeline ends here"
-        events.append(MeterEvent(seen.end_ns, "read_error", message))
-    metered_ns = seen.end_ns - seen.start_ns
-    source: EnergySource | None = "counter" if seen.has_counter else None
-    if source is None and power is not None:
-        source = "integrated_power"
-    return GpuTimeline(
-        uuid=uuid,
-        energy_source=source,
-        ticks=ticks,
-        series=series,
-        processes=tuple(seen.processes),
-        events=tuple(sorted(events, key=lambda event: event.at_ns)),
-        period_s=period_s(ticks),
-        busy_fraction=seen.busy_ns / metered_ns if metered_ns > 0 else None,
-    )
-
-
-def _ticks(rows: list[tuple[int, int, int, int, int]]) -> Ticks:
-    return Ticks(*np.asarray(rows, dtype=np.int64).reshape(-1, 5).T.copy())
-
-
-def _series(rows: list[tuple[int, float]]) -> Series:
-    return Series(
-        at_ns=np.asarray([at_ns for at_ns, _ in rows], dtype=np.int64),
-        value=np.asarray([value for _, value in rows], dtype=np.float64),
-    )
