@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 from wattdock.clock import NS_PER_S
 from wattdock.host import inventory
 from wattdock.launch.runners import REPO
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ class MeterCost:
         Raises:
             MeterError: The meter cannot run.
         """
-        meter = NvmlMeter()
+        meter = Meter(NvmlSource())
         meter.start()
         time.sleep(LEAD_S)
         meter.note_edge()

@@ -28,7 +28,8 @@ from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin
 from wattdock.metering.choice import MeterChoice
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
 from wattdock.records.environment import RunnerEnvironment, RunnerGpu
 from wattdock.records.restart import (
@@ -171,7 +172,7 @@ class EdgeClock:
     def __init__(self, fake: FakeNvml) -> None:
         self._fake = fake
         self._left: dict[int, list[int]] = {}
-        self.meter: NvmlMeter | None = None
+        self.meter: Meter | None = None
 
     def now_ns(self) -> int:
         return self._fake.now_ns()
@@ -193,7 +194,7 @@ def _timeline(used: FakeGpu, other: FakeGpu, library: Path, number: int) -> Time
     seeded = [dataclasses.replace(gpu, seed=10 * number + index) for index, gpu in enumerate((used, other), start=1)]
     with fake_nvml.loaded(library, gpus=seeded) as fake:
         clock = EdgeClock(fake)
-        clock.meter = meter = NvmlMeter(clock)
+        clock.meter = meter = Meter(NvmlSource(), clock=clock)
         meter.start()
         return meter.stop(_ns(175))
 

@@ -14,7 +14,8 @@ from fake_nvml import FakeGpu, Segment
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +113,7 @@ def gpu_of(number: int, kind: str, rng: np.random.Generator) -> tuple[FakeGpu, l
 
 def record(fake: fake_nvml.FakeNvml) -> GpuTimeline:
     """Run the real meter over one simulated GPU on the virtual clock."""
-    meter = NvmlMeter(fake)
+    meter = Meter(NvmlSource(), clock=fake)
     meter.start()
     [timeline] = meter.stop(fake_nvml.VIRTUAL_ORIGIN_NS + int(RECORDED_S * NS_PER_S)).gpus.values()
     return timeline

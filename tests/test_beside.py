@@ -15,7 +15,6 @@ from wattdock.analysis.joules import counter_step_j
 from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
-from wattdock.metering.excerpt import excerpt
 from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
 from wattdock.records import TIMELINE, write_restart
 from wattdock.records.restart import RestartRecord
@@ -110,7 +109,7 @@ def test_joules_of_the_host_are_told_per_domain_and_are_in_no_other_figure() -> 
 def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
     """A row holds what its own passes were checked with, and no neighbour's."""
     windows = (window(9.5, 20.5, {}), window(22, 30, {}))
-    cut = excerpt(Timeline("zeus", 0, 40 * NS_PER_S, windows=windows, host=HOST), [(8 * NS_PER_S, 23 * NS_PER_S)])
+    cut = Timeline("zeus", 0, 40 * NS_PER_S, windows=windows, host=HOST).excerpt([(8 * NS_PER_S, 23 * NS_PER_S)])
     assert cut.windows == windows[:1]
     assert cut.host is not None
     at_ns = cut.host.energy_j["package-0"].at_ns

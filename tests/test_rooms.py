@@ -25,7 +25,7 @@ WIDER_DOORS = {
     "inputs": 11,
     "launch": 13,
     "launch.images": 12,
-    "metering": 26,
+    "metering": 22,
     "records": 29,
     "reports": 32,
     "store": 25,

@@ -32,10 +32,10 @@ GpuSampler._read_counter = broken
 """
 # The same in the meter's end.
 BREAKS_AT_ITS_END = """
-from wattdock.metering.gpus import GpuMeter
+from wattdock.metering.meter import Meter
 def broken(self, after_ns=None):
     raise RuntimeError("put in by a test")
-GpuMeter.stop = broken
+Meter.stop = broken
 """
 
 

@@ -20,7 +20,8 @@ from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.procedure import Procedure, Recording, rest
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
-from wattdock.metering.none import NoMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.source import NoSource
 from wattdock.metering.timeline import MeterEvent
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
     procedure = Procedure(
         client=cast("Any", DyingClient(checks_left=1)),
         model=MODEL,
-        meter=NoMeter("test"),
+        meter=Meter(NoSource("test")),
         gpu_uuids=(),
         clock=VirtualClock(),
         emit=lambda _: None,
@@ -68,11 +69,11 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
     assert saved == [[True], [True, False]]
 
 
-class Cooling(NoMeter):
+class Cooling(Meter):
     """A meter of one GPU that draws 100 W for three seconds from `now_s` on, and 80 W afterwards."""
 
     def __init__(self, now_s: float) -> None:
-        super().__init__("test")
+        super().__init__(NoSource("test"))
         told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
         self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(told,))
 

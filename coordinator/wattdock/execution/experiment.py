@@ -16,7 +16,6 @@ from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.eta import Remaining
 from wattdock.execution.study_folder import PASS
-from wattdock.metering import excerpt
 from wattdock.records import INTERRUPTED, Failure, RestartRecord
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class ExperimentState:
         if failure and failure.kind == INTERRUPTED:
             # No fault of the experiment: whoever resumes goes on where it stopped.
             self.interruption, recording.failure = failure, None
-        part = timeline and excerpt(timeline, _intervals(recording, timeline))
+        part = timeline and timeline.excerpt(_intervals(recording, timeline))
         record = self._with_environment(recording.record(part), recording.runner)
         if not record.passes and not record.failure:
             self.unmeasured = record

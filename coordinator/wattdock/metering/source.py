@@ -70,13 +70,14 @@ class Source(Protocol):
 
     Attributes:
         name: What a timeline calls a meter with this source.
-        windows: What the source itself measured of the intervals inside `window`, if it measures any.
     """
 
     name: str
 
     @property
-    def windows(self) -> Sequence[Window]: ...
+    def windows(self) -> Sequence[Window]:
+        """What the source itself measured of each `window`, if it measures any."""
+        ...
 
     def open(self) -> str | None:
         """Return why there is no GPU to read, or None; then `close` is due.

@@ -6,8 +6,9 @@ import fake_nvml
 import pytest
 from fresh_zeus import fresh_zeus
 
-from wattdock.metering.nvml import NvmlMeter
-from wattdock.metering.zeus import ZeusMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
+from wattdock.metering.zeus import ZeusSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,13 +25,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
 
 
-@pytest.fixture(params=[NvmlMeter, ZeusMeter], ids=["nvml", "zeus"])
+@pytest.fixture(params=[NvmlSource, ZeusSource], ids=["nvml", "zeus"])
 def metered(request: pytest.FixtureRequest, library: Path) -> Callable[[Sequence[FakeGpu], float], Timeline]:
     """Let one of the real meters watch simulated GPUs in virtual time, for so many seconds."""
 
     def watch(gpus: Sequence[FakeGpu], until_s: float) -> Timeline:
         with fake_nvml.loaded(library, gpus=gpus) as fake, fresh_zeus():
-            meter = request.param(fake)
+            meter = Meter(request.param(), clock=fake)
             meter.start()
             timeline: Timeline = meter.stop(fake_nvml.VIRTUAL_ORIGIN_NS + int(until_s * 1e9))
             return timeline

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,31 +9,40 @@ from powercap import add_domain, set_uj, two_sockets
 
 from wattdock.analysis.joules import host_energy, series_joules
 from wattdock.clock import NS_PER_S
-from wattdock.metering.none import NoMeter
-from wattdock.metering.rapl import WithRapl, find_domains, unwrapped
+from wattdock.metering.meter import Meter
+from wattdock.metering.rapl import Domain, RaplRecorder, find_domains, unwrapped
+from wattdock.metering.source import NoSource
 from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline
 from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
     from pathlib import Path
 
 
-class Advancing(threading.Thread):
-    """Counts up real files by real time, at given powers, round and round."""
+class Virtual:
+    """A clock that lets counter files count while it is waited on, and ends the recording after some seconds."""
 
-    def __init__(self, counters: dict[Path, float], range_uj: int, ahead_s: float) -> None:
-        super().__init__(daemon=True)
-        self.counters, self.range_uj, self.ahead_s = counters, range_uj, ahead_s
-        self.enough = threading.Event()
-        self.counted_j = dict.fromkeys(counters, ahead_s)
+    def __init__(self, until_s: float, count: Callable[[float], None]) -> None:
+        self._now_ns, self._until_s, self._count = 0, until_s, count
+        count(0.0)
 
-    def run(self) -> None:
-        began_ns = time.monotonic_ns()
-        while not self.enough.wait(0.002):
-            for counter, power_w in self.counters.items():
-                run_s = self.ahead_s + (time.monotonic_ns() - began_ns) / NS_PER_S
-                set_uj(counter, int(run_s * power_w * 1e6) % self.range_uj)
-                self.counted_j[counter] = run_s * power_w
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self._now_ns += int(timeout_s * NS_PER_S)
+        self._count(self._now_ns / NS_PER_S)
+        if self._now_ns >= self._until_s * NS_PER_S:
+            event.set()
+        return event.is_set()
+
+
+def recorded(domains: tuple[Domain, ...], clock: Virtual) -> HostTimeline:
+    recorder = RaplRecorder(domains, clock)
+    recorder.run()
+    return recorder.peek()
 
 
 def test_packages_and_memory_are_found_and_what_would_count_twice_is_named(tmp_path: Path) -> None:
@@ -56,33 +63,31 @@ def test_a_machine_without_rapl_says_so(tmp_path: Path) -> None:
 
 
 def test_two_packages_that_wrap_apart_give_the_joules_of_their_watts(tmp_path: Path) -> None:
-    """Real files, a real thread that counts, and a real meter; one wraps twice, one once, one never."""
+    """Real files, whose counters start again past their range; one wraps twice, one once, one never."""
     range_uj = 120_000_000
-    powers_w = dict(zip(two_sockets(tmp_path, range_uj).values(), (150.0, 7.0, 90.0), strict=True))
-    advancing = Advancing(powers_w, range_uj, ahead_s=0.2)
-    advancing.start()
-    meter = WithRapl(NoMeter("no GPU here", name="rapl"), find_domains(tmp_path).readable)
-    meter.start()
-    time.sleep(0.5)
-    start_ns, start_j = time.monotonic_ns(), dict(advancing.counted_j)
-    with meter.window("pass"):
-        time.sleep(1.0)
-    end_ns, end_j = time.monotonic_ns(), dict(advancing.counted_j)
-    time.sleep(0.2)
-    timeline = meter.stop()
-    advancing.enough.set()
-    assert timeline.meter == "rapl"
-    assert timeline.host is not None
-    assert timeline.host.events == ()
-    for (name, series), counter in zip(timeline.host.energy_j.items(), powers_w, strict=True):
-        assert (np.diff(series.value) >= 0).all()
-        found = series_joules(series, Span("pass", start_ns, end_ns))
+    powers_w = dict(zip(two_sockets(tmp_path, range_uj).values(), (150.0, 60.0, 9.0), strict=True))
+
+    def count(passed_s: float) -> None:
+        for counter, power_w in powers_w.items():
+            set_uj(counter, int((0.2 + passed_s) * power_w * 1e6) % range_uj)
+
+    host = recorded(find_domains(tmp_path).readable, Virtual(2.0, count))
+    assert host.events == ()
+    for series, power_w in zip(host.energy_j.values(), powers_w.values(), strict=True):
+        found = series_joules(series, Span("pass", NS_PER_S // 2, 3 * NS_PER_S // 2))
         assert found is not None
-        energy_j, timing_j = found
-        true_j = end_j[counter] - start_j[counter]
-        print(f"{name}: {energy_j:.2f} J, true {true_j:.2f} J, timing {timing_j:.2f} J")
-        # Whatever the scheduler did: no more than the samples' intervals at both ends hold.
-        assert energy_j == pytest.approx(true_j, abs=5 * timing_j)
+        assert found[0] == pytest.approx(power_w, rel=1e-6)
+
+
+def test_a_meter_records_the_hosts_counters_beside_the_gpus(tmp_path: Path) -> None:
+    """A machine without a GPU still says what its packages used."""
+    two_sockets(tmp_path)
+    meter = Meter(NoSource("no GPU here", name="rapl"), find_domains(tmp_path).readable)
+    meter.start()
+    timeline = meter.stop()
+    assert (timeline.meter, timeline.reason) == ("rapl", "no GPU here")
+    assert timeline.host is not None
+    assert timeline.host.energy_j.keys() == {"package-0", "package-0-dram", "package-1"}
 
 
 def test_a_wrap_is_taken_out_and_nothing_else() -> None:
@@ -95,16 +100,11 @@ def test_a_wrap_is_taken_out_and_nothing_else() -> None:
 def test_a_counter_that_stops_answering_is_told_once_and_gives_no_energy(tmp_path: Path) -> None:
     """What was seen stays; what came after is unknown, not zero."""
     counter = add_domain(tmp_path, "intel-rapl:0", "package-0")
-    meter = WithRapl(NoMeter(""), find_domains(tmp_path).readable)
-    meter.start()
-    time.sleep(0.25)
-    counter.unlink()
-    time.sleep(0.25)
-    host = meter.stop().host
-    assert host is not None
-    assert len(host.events) == 1
-    assert "package-0" in host.events[0].message
-    assert series_joules(host.energy_j["package-0"], Span("pass", host.events[0].at_ns, time.monotonic_ns())) is None
+    domains = find_domains(tmp_path).readable
+    host = recorded(domains, Virtual(1.0, lambda passed_s: counter.unlink(missing_ok=True) if passed_s > 0.5 else None))
+    [event] = host.events
+    assert "package-0" in event.message
+    assert series_joules(host.energy_j["package-0"], Span("pass", 0, NS_PER_S)) is None
 
 
 def test_a_hole_in_the_samples_gives_no_energy() -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wattdock.metering.curve import EnergyCurve, span_energy
-from wattdock.metering.instants import resolution_mj, tick_instants
+from wattdock.metering.ticks import resolution_mj, tick_instants
 from wattdock.metering.timeline import EnergySource, GpuTimeline, LagModel, Series, Ticks
 
 MS = 1_000_000

@@ -12,7 +12,9 @@ from fake_nvml import FakeGpu, FakeProcess, constant
 
 from wattdock.errors import MeterError
 from wattdock.metering.curve import span_energy
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
+from wattdock.metering.source import NoSource
 from wattdock.metering.timeline import LagModel
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def kinds(gpu: GpuTimeline) -> set[str]:
 def test_every_change_of_the_counter_is_bracketed(library: Path) -> None:
     """The counter at the old and at the new read must be what was recorded around each change."""
     with fake_nvml.loaded(library, gpus=[FakeGpu(profile=(constant(650.0),))]) as fake:
-        meter = NvmlMeter(fake)
+        meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         ticks = only(meter.stop(ORIGIN_NS + 20 * S)).ticks
         for n in range(1, len(ticks.energy_mj)):
@@ -118,7 +120,7 @@ def test_a_gpu_that_is_lost_from_the_start_is_still_listed(library: Path) -> Non
     """A GPU without a name is still a GPU that was not metered."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
     with fake_nvml.loaded(library, gpus=gpus) as fake:
-        meter = NvmlMeter(fake)
+        meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         timeline = meter.stop(ORIGIN_NS + 3 * S)
     assert list(timeline.gpus) == [fake_nvml.uuid_of(2), "index-0"]
@@ -250,11 +252,22 @@ def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(metered
     assert (graphics.pid, graphics.kind) == (7, "graphics")
 
 
+def test_a_run_without_a_source_has_a_timeline_that_says_why() -> None:
+    """Null with a reason, at once and without threads."""
+    meter = Meter(NoSource("asked for on the command line"))
+    meter.start()
+    with meter.window("pass"):
+        pass
+    timeline = meter.stop()
+    assert (timeline.meter, dict(timeline.gpus), timeline.reason) == ("none", {}, "asked for on the command line")
+    assert timeline.end_ns >= timeline.start_ns
+
+
 @pytest.mark.parametrize(("init_error", "said"), [(12, "was not found"), (9, "no NVIDIA driver"), (0, "no GPU")])
 def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, init_error: int, said: str) -> None:
     """A laptop is a normal machine."""
     with fake_nvml.loaded(library, init_error=init_error) as fake:
-        meter = NvmlMeter(fake)
+        meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         meter.note_edge()
         assert meter.watts() == {}
@@ -267,7 +280,7 @@ def test_a_machine_without_gpu_gives_a_timeline_that_says_why(library: Path, ini
 def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> None:
     """A mismatched driver must not pass for a machine without GPUs."""
     with fake_nvml.loaded(library, init_error=18) as fake:
-        meter = NvmlMeter(fake)
+        meter = Meter(NvmlSource(), clock=fake)
         with pytest.raises(MeterError, match="cannot be read"):
             meter.start()
         assert "cannot be read" in str(meter.stop().reason)
@@ -276,7 +289,7 @@ def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> No
 def test_a_meter_serves_one_timeline(library: Path) -> None:
     """Starting twice or stopping first is a mistake of ours and is named."""
     with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
-        meter = NvmlMeter(fake)
+        meter = Meter(NvmlSource(), clock=fake)
         with pytest.raises(MeterError, match="before it was started"):
             meter.stop()
         meter.start()
@@ -293,7 +306,7 @@ def test_two_gpus_in_real_time_give_the_energy_of_a_window_within_its_interval(l
     ]
     with fake_nvml.loaded(library, gpus=gpus, virtual_clock=False) as fake:
         before = threading.active_count()
-        meter = NvmlMeter()
+        meter = Meter(NvmlSource())
         meter.start()
         time.sleep(1.4)
         start_ns = time.monotonic_ns()

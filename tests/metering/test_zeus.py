@@ -14,9 +14,10 @@ from powercap import add_domain
 from wattdock.analysis.joules import SpanJoules, cross_check
 from wattdock.errors import MeterError
 from wattdock.metering.curve import span_energy
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
-from wattdock.metering.zeus import ZeusMeter
+from wattdock.metering.zeus import ZeusSource
 from wattdock.records.restart import PassRecord, RestartRecord, TokenSeries
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def on(library: Path, gpus: Sequence[FakeGpu]) -> Iterator[FakeNvml]:
 
 def windowed(fake: FakeNvml, *lengths_s: float, lead_s: float = 2.0) -> Timeline:
     """One window after another under a Zeus meter, a second apart, in virtual time."""
-    meter = ZeusMeter(fake)
+    meter = Meter(ZeusSource(), clock=fake)
     meter.start()
     fake.wait(threading.Event(), lead_s)
     for number, length_s in enumerate(lengths_s):
@@ -71,9 +72,9 @@ def pass_in(index: int, window: Window) -> PassRecord:
 def test_both_meters_give_the_same_energy_of_the_same_course_of_power(library: Path) -> None:
     """Two ways to the same counter: each is off the truth by no more than its reading instants explain."""
     seen = []
-    for kind in (NvmlMeter, ZeusMeter):
+    for source in (NvmlSource, ZeusSource):
         with on(library, TWO) as fake:
-            meter = kind(fake)
+            meter = Meter(source(), clock=fake)
             meter.start()
             seen.append(meter.stop(ORIGIN_NS + 16 * S))
             true_j = [fake.energy_j(index, ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for index in range(len(TWO))]
@@ -124,7 +125,7 @@ def test_gpus_that_cuda_visible_devices_hides_from_us_are_metered_under_their_ow
 def test_what_zeus_has_no_call_for_is_read_through_nvml(library: Path) -> None:
     """Clocks, throttling and foreign processes are evidence that no meter may lack."""
     with on(library, [FakeGpu(processes=(FakeProcess(42),))]) as fake:
-        meter = ZeusMeter(fake)
+        meter = Meter(ZeusSource(), clock=fake)
         meter.start()
         (gpu,) = meter.stop(ORIGIN_NS + 3 * S).gpus.values()
     assert {"sm_clock_mhz", "violation_power_ns", "memory_used_bytes", "temperature_c", "power_w"} <= gpu.series.keys()
@@ -153,13 +154,13 @@ def test_without_a_gpu_zeus_is_an_error_and_never_silence(
         fresh_zeus(),
         pytest.raises(MeterError, match=r"no GPU to measure.*--meter none"),
     ):
-        ZeusMeter(fake).start()
+        Meter(ZeusSource(), clock=fake).start()
 
 
 def test_a_gpu_that_zeus_cannot_open_is_an_error_that_names_the_other_meter(library: Path) -> None:
     """Zeus takes all GPUs or none; NVML's meter goes on without the lost one."""
     with on(library, [FakeGpu(lost_at_s=0)]) as fake, pytest.raises(MeterError, match=r"lost.*--meter nvml"):
-        ZeusMeter(fake).start()
+        Meter(ZeusSource(), clock=fake).start()
 
 
 @pytest.mark.parametrize(("counter", "said"), [(None, "Error reading package energy"), ("/proc/self/mem", "Errno 5")])
@@ -173,4 +174,4 @@ def test_cpu_counters_that_zeus_cannot_open_are_an_error_that_names_the_other_me
         energy_uj.symlink_to(counter)
     monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", str(tmp_path))
     with on(library, TWO) as fake, pytest.raises(MeterError, match=rf"counters, RAPL\?\).*{said}.*--meter nvml"):
-        ZeusMeter(fake).start()
+        Meter(ZeusSource(), clock=fake).start()

@@ -12,7 +12,8 @@ from fake_nvml import FakeGpu, Segment, constant, square
 
 from wattdock.metering.calibration import MIN_PULSES, MeterCard, Pulse, with_cards
 from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.nvml import NvmlMeter
+from wattdock.metering.meter import Meter
+from wattdock.metering.nvml import NvmlSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def watched(library: Path, gpu: FakeGpu) -> Timeline:
     """Let the real meter watch pulses whose distance is no multiple of the counter's period."""
     with fake_nvml.loaded(library, gpus=[gpu]) as fake:
-        meter = NvmlMeter(fake)
+        meter = Meter(NvmlSource(), clock=fake)
         meter.start()
         end_ns = fake_nvml.VIRTUAL_ORIGIN_NS + int((PULSES + 3) * PERIOD_S * 1e9)
         return meter.stop(end_ns)
