@@ -19,8 +19,8 @@ import yaml
 from containers.engines import image_there
 from unprivileged import UID, popen_as_user
 
+from wattdock.launch.engine import place_of
 from wattdock.launch.images.lock import LockedImage, write_lock
-from wattdock.launch.orphans import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

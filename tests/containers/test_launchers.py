@@ -15,7 +15,7 @@ import pytest
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.orphans import ALIVE_LABEL, OWNER_LABEL, reap
+from wattdock.launch.engine import ALIVE_LABEL, OWNER_LABEL, reap
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 

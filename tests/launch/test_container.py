@@ -11,7 +11,7 @@ from wattdock.config import ContainerSpec
 from wattdock.launch.container import Bind, User, create_arguments
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.protocol import LaunchSpec
-from wattdock.launch.variables import container_variables
+from wattdock.launch.runners import container_variables
 
 DOCKER = Engine("unix:///x", "docker", "28.0")
 ROOTLESS = Engine("unix:///x", "docker", "28.0", rootless=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socketserver
 import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
-from wattdock.launch.docker import KEEPER
+from wattdock.launch.process import KEEPER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +34,7 @@ def keeper_beside(answers: list[int], tmp_path: Path) -> tuple[list[str], Path]:
     folder.mkdir()
     with socketserver.ThreadingUnixStreamServer(str(tmp_path / "e.sock"), Engine) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [sys.executable, "-I", "-S", str(KEEPER), str(tmp_path / "e.sock"), "abc", str(folder)]
+        command = [*KEEPER, "container", str(tmp_path / "e.sock"), "abc", str(folder)]
         subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=True)
         server.shutdown()
     return asked, folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from typing import TYPE_CHECKING
 
-from wattdock.launch.orphans import is_held, is_orphan, place_of, remove_socket_folder
+from wattdock.launch.engine import is_held, is_orphan, place_of, remove_socket_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.errors import PreflightError
-from wattdock.launch.socket_folder import make_socket_folder
+from wattdock.launch.protocol import make_socket_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

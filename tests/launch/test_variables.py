@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattdock.launch.protocol import LaunchSpec
-from wattdock.launch.runners import REPO
-from wattdock.launch.variables import container_variables, given_settings, runner_variables
+from wattdock.launch.runners import REPO, container_variables, given_settings, runner_variables
 
 SPEC = LaunchSpec(
     backend="fake",

@@ -8,13 +8,10 @@ Images are built, pinned and found behind a door of their own, `wattdock.launch.
 """
 
 from wattdock.launch.choice import LauncherChoice, choose_launcher
-from wattdock.launch.engine import NoContainersError, find_containers
+from wattdock.launch.engine import NoContainersError, find_containers, reap
 from wattdock.launch.environment import interpreter
-from wattdock.launch.orphans import reap
-from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec
-from wattdock.launch.runners import backends, find_runner
-from wattdock.launch.socket_folder import make_socket_folder
-from wattdock.launch.variables import runner_variables
+from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec, make_socket_folder
+from wattdock.launch.runners import backends, find_runner, runner_variables
 
 __all__ = [
     "LaunchSpec",

@@ -17,9 +17,8 @@ from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import check_python, environment_in_use
 from wattdock.launch.images.locked import find_locked
 from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.runners import find_runner
-from wattdock.launch.socket_folder import make_socket_folder
-from wattdock.launch.variables import given_settings
+from wattdock.launch.protocol import make_socket_folder
+from wattdock.launch.runners import find_runner, given_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

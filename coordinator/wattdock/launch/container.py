@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattdock.launch.socket_folder import SOCKET_NAME
-from wattdock.launch.variables import container_variables
+from wattdock.launch.engine import LABEL_PREFIX
+from wattdock.launch.protocol import SOCKET_NAME
+from wattdock.launch.runners import container_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec
 
-LABEL_PREFIX, FOLDER_LABEL = "wattdock.", "folder"
 # Places inside every container.
 SOCKET_FOLDER, MODEL_FOLDER, CACHE_FOLDER = "/run/wattdock", "/model", "/cache"
 CAPABILITIES = ["gpu", "compute", "utility"]

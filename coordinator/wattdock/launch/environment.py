@@ -322,7 +322,7 @@ class Uv:
         with (
             log_path.open("a", encoding="utf-8") as log,
             subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), "0", str(temporary), *command],
+                [*KEEPER, "process", "0", str(temporary), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -1,9 +1,14 @@
 """Stand between the coordinator and one runner, so that nothing of the runner outlives the coordinator.
 
-Started as `python -I -S keeper.py GRACE_S FOLDER COMMAND...`: standard library only, one thread, no wattdock.
-stdin is the lifeline: a line "SECONDS" asks for a stop within that time; its end, however it came, means that the
-coordinator is gone. stdout says "started PID" or "failed REASON", and at last "ended REASON"; stderr is the runner's
-log. FOLDER holds the runner's socket and is removed.
+A program of its own: the standard library only, one thread, nothing of wattdock, so that it starts in milliseconds.
+stdin is the lifeline: its end, however it came, means that the coordinator is gone. FOLDER holds the runner's socket
+and is removed.
+
+`python -I -S keeper.py process GRACE_S FOLDER COMMAND...` starts the runner. A line "SECONDS" on stdin asks for a stop
+within that time. stdout says "started PID" or "failed REASON", and at last "ended REASON"; stderr is the runner's log.
+
+`python -I -S keeper.py container ENGINE_SOCKET CONTAINER_ID FOLDER` removes the container, unless a line on stdin said
+that the coordinator did.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,12 +39,45 @@ TRACKER_WORDS = b"multiprocessing.resource_tracker"
 # It takes milliseconds; how long it may take once nothing else is left.
 TRACKER_GRACE_S = 5.0
 
+# How long an engine may take to answer, and to be there again after its own restart.
+ANSWER_TIMEOUT_S, ENGINE_PATIENCE_S, ENGINE_PAUSE_S = 60.0, 60.0, 0.5
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def main(arguments: list[str]) -> int:
+def keep_container(engine_socket: str, container_id: str, folder: str) -> int:
+    """Wait for the coordinator's end, and remove its container should it end without doing so."""
+    # What ends a whole session, as at log-out, must not end its cleaner first.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    if os.read(LIFELINE_FD, 1):
+        return 0
+    deadline_s = time.monotonic() + ENGINE_PATIENCE_S
+    while not removed(engine_socket, container_id) and time.monotonic() < deadline_s:
+        time.sleep(ENGINE_PAUSE_S)
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def removed(engine_socket: str, container_id: str) -> bool:
+    """Ask the engine to remove the container; return whether it is gone.
+
+    Source: Docker Engine API, DELETE /containers/{id}; `force` kills it first, 409 means that its removal goes on.
+    """
+    # Slow to import, and not for keepers of processes.
+    import http.client
+
+    engine = http.client.HTTPConnection("localhost")
+    with contextlib.suppress(OSError, http.client.HTTPException), socket.socket(socket.AF_UNIX) as engine.sock:
+        engine.sock.settimeout(ANSWER_TIMEOUT_S)
+        engine.sock.connect(engine_socket)
+        engine.request("DELETE", f"/containers/{container_id}?force=true&v=true")
+        return engine.getresponse().status in (http.client.NO_CONTENT, http.client.NOT_FOUND)
+    return False
+
+
+def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
     """Keep one runner from its start to the end of everything it started; return 0 if it could be started."""
-    grace_s, folder, command = float(arguments[0]), arguments[1], arguments[2:]
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_fd = wake_on_signals()
     try:
@@ -262,4 +301,6 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if sys.argv[1] == "container":
+        sys.exit(keep_container(*sys.argv[2:]))
+    sys.exit(keep_process(float(sys.argv[2]), sys.argv[3], sys.argv[4:]))

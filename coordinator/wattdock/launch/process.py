@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from wattdock.errors import LaunchError
 from wattdock.files import TAIL_LINES, last_lines
 from wattdock.launch.keeper import descendants, end_group
-from wattdock.launch.protocol import STOP_GRACE_S, LaunchedRunner
-from wattdock.launch.socket_folder import SOCKET_NAME, make_socket_folder
-from wattdock.launch.variables import runner_variables
+from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, LaunchedRunner, make_socket_folder
+from wattdock.launch.runners import runner_variables
 
 if TYPE_CHECKING:
     from wattdock.launch.protocol import LaunchSpec
 
-KEEPER = Path(__file__).with_name("keeper.py")
+# The command line of a keeper, but for what it is to keep.
+KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
 # The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
 KILL_WAIT_S = 30.0
 
@@ -55,7 +55,7 @@ class ProcessLauncher:
         folder = make_socket_folder(os.environ)
         runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
         command = [
-            *(sys.executable, "-I", "-S", str(KEEPER), str(self._orphan_grace_s), str(folder)),
+            *(*KEEPER, "process", str(self._orphan_grace_s), str(folder)),
             *(*runner, "--socket", str(folder / SOCKET_NAME)),
         ]
         try:
