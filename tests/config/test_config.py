@@ -52,7 +52,7 @@ def test_every_example_is_one_that_can_be_run_as_it_stands(file: Path) -> None:
         ("model: {id: a, revision: 0123456}\n", r"revision: must be text, not 42798; quote it"),
         ("gpus: {count: 0}\n", r"x\.yaml:1: gpus\.count: .*not 0"),
         ("workload: {arrival: poisson}\n", r"arrival: poisson needs rate_per_s, requests per second on average"),
-        ("workload: {rate_per_s: 3}\n", r"rate_per_s: 3 is for arrival: poisson, and this one's is batch"),
+        ("workload: {rate_per_s: 3}\n", r"rate_per_s: 3 is for arrival: poisson, and arrival is batch"),
         ("workload: {arrival: single, batch_size: 2}\n", r"one request in flight; batch_size is 2"),
         ("timeouts: {load_s: .inf}\n", r"timeouts\.load_s: .*not inf"),
         ("a: &a [1]\nb: &b [*a,*a]\n" + "x: !!python/object:os.system 1\n", "fix the YAML"),

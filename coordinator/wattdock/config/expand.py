@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
 MODEL_NAMES = {"id", "path", "shape"}
 NAME_CHARACTERS = 40
-# So many points that are all wrong are wrong in the same way.
+# So many invalid points in a row, and no valid one, are invalid for the same reason.
 MANY = 200
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An experiment that was not checked yet.
+    """An experiment before it is checked.
 
     Attributes:
         given: Its settings, laid over each other.
@@ -74,7 +74,7 @@ class Study:
     @property
     def digest(self) -> str:
         """Hash of what is measured and in which order; equal for files that differ in their writing only."""
-        ids = [one.experiment_id for one in self.experiments]
+        ids = [experiment.experiment_id for experiment in self.experiments]
         identity = [self.order, self.seed, ids if self.order == "written" else sorted(ids)]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
@@ -102,7 +102,7 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
             first_error = first_error or error
             invalid.append(InvalidPoint(str(candidate.given["name"]), str(error)))
         if first_error and not valid and len(invalid) == min(MANY, len(candidates)):
-            # What is wrong with every point is no property of a point.
+            # What is wrong with every point is wrong with the study.
             raise first_error
     experiments, merged = without_duplicates(valid)
     if not experiments and not invalid:
@@ -121,20 +121,20 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
 def without_duplicates(
     experiments: Sequence[ExperimentConfig],
 ) -> tuple[tuple[ExperimentConfig, ...], tuple[str, ...]]:
-    """Return each different experiment once, the first of equal ones, and a line per one that was merged."""
+    """Return each different experiment once, the first of equals, and a line per duplicate."""
     kept: dict[str, ExperimentConfig] = {}
     lines = []
-    for one in experiments:
-        first = kept.setdefault(one.experiment_id, one)
-        if first is not one:
-            lines.append(f"duplicate: {one.label!r} is the same experiment as {first.label!r} and is measured once")
+    for experiment in experiments:
+        first, label = kept.setdefault(experiment.experiment_id, experiment), experiment.label
+        if first is not experiment:
+            lines.append(f"duplicate: {label!r} is the same experiment as {first.label!r} and is measured once")
     return tuple(kept.values()), tuple(lines)
 
 
 def laid_over(under: Settings, over: Settings) -> Settings:
     """Return `under` with `over` laid over it, mappings key by key; short forms are written out first.
 
-    A model that is named anew replaces the other whole: the revision of one means nothing to the other.
+    A model that is named anew replaces the whole model below: a revision means nothing to another model.
     """
     under, over = _written_out(under), _written_out(over)
     merged = dict(under)
@@ -167,13 +167,13 @@ def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], l
     """Return all points and explicit experiments, and a line about those that were left out."""
     sections = backends_of(written) | {str(flags.get("backend", DEFAULT_BACKEND))}
     swept = _swept(written, flags, sections) if written.sweep else []
-    kept = [one for one in swept if not any(_matches(entry, one.given) for entry in written.exclude)]
+    kept = [point for point in swept if not any(_matches(entry, point.given) for entry in written.exclude)]
     for number, entry in enumerate(written.exclude):
-        if not any(_matches(entry, one.given) for one in swept):
+        if not any(_matches(entry, point.given) for point in swept):
             raise SweepError(f"exclude: {entry} excludes no point; correct or remove it", "exclude", number)
     explicit = [
-        Candidate(_own_section(laid_over(laid_over(written.defaults, one), flags), sections), {}, index)
-        for index, one in enumerate(written.experiments)
+        Candidate(_own_section(laid_over(laid_over(written.defaults, given), flags), sections), {}, index)
+        for index, given in enumerate(written.experiments)
     ]
     left_out = len(swept) - len(kept)
     return [*kept, *explicit], [f"excluded: {left_out} of {len(swept)} points"] if left_out else []
@@ -203,7 +203,7 @@ def _swept(written: StudyFile, flags: Settings, sections: set[str]) -> list[Cand
 
 
 def backends_of(written: StudyFile) -> set[str]:
-    """Return every backend that the study names; sections of these may stand beside each other in its defaults."""
+    """Return every backend that the study names; its defaults may hold a section for each of them."""
     layers = [written.defaults, *written.experiments]
     named = [layer["backend"] for layer in layers if "backend" in layer]
     if written.sweep:
@@ -221,13 +221,13 @@ def _matches(entry: Settings, given: Settings) -> bool:
 
 
 def _has(given: Settings, name: str, wanted: Any) -> bool:
-    """Whether the setting `name` has the wanted value, or one of several; a setting not written has its default."""
+    """Whether the setting `name` has the wanted value, or one of a list; a setting not written has its default."""
     seen: Any = laid_over(DEFAULTS, given)
     for part in name.split("."):
         seen = seen.get(part) if isinstance(seen, dict) else None
     options = wanted if isinstance(wanted, list) else [wanted]
     written_out = [laid_over({}, nested(name, option)) for option in options]
-    return any(option == seen or _lies_in(one, given) for option, one in zip(options, written_out, strict=True))
+    return any(option == seen or _lies_in(part, given) for option, part in zip(options, written_out, strict=True))
 
 
 def _lies_in(part: Any, whole: Any) -> bool:
@@ -258,7 +258,7 @@ def _swept_names(sweep: Settings) -> Iterator[str]:
 def _named(name: str, value: Any, *, whole: bool) -> str:
     """Return a swept setting and its value; of a whole section its settings, which alone tell it from the others."""
     if whole and isinstance(value, dict):
-        return " ".join(f"{key}={_value_name(one)}" for key, one in value.items())
+        return " ".join(f"{key}={_value_name(setting)}" for key, setting in value.items())
     return f"{name}={_value_name(value)}"
 
 

@@ -66,7 +66,7 @@ class ModelSpec(Written):
 
     @property
     def on_hub(self) -> bool:
-        """Only a hub can tell whether there is such a model."""
+        """Whether the model comes from a hub, which alone can tell whether it exists."""
         return self.id is not None and self.id != EMBEDDED_MODEL
 
     @property
@@ -214,7 +214,7 @@ class ExperimentConfig(Written):
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
 
-    # Say where, under which label or with how much patience something runs, not what is measured.
+    # Settings that say where, under which label or with which timeouts something runs, not what is measured.
     NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s"}
 
     name: str = ""
@@ -279,7 +279,7 @@ class ExperimentConfig(Written):
 
     @property
     def served(self) -> WorkloadSpec:
-        """What all engines together are asked for."""
+        """The workload of all replicas together."""
         return self.workload.times(self.section.work_factor)
 
     @property
@@ -303,7 +303,7 @@ class ExperimentConfig(Written):
 
     @property
     def load_key(self) -> str:
-        """A text that is equal for experiments that one runner with one loaded model can serve."""
+        """A text that is equal for experiments that can share a loaded runner (a load group)."""
         return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)
 
     @cached_property
@@ -314,7 +314,7 @@ class ExperimentConfig(Written):
 
     @property
     def label(self) -> str:
-        """How this experiment is called in tables."""
+        """The experiment's name in tables."""
         work = self.workload
         load = f"poisson {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"

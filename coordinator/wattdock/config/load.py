@@ -77,7 +77,7 @@ def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mappi
         return Study(name=path.stem if path else config.backend, experiments=(config,))
     written = _study_file(data, places)
     try:
-        study = expand(written, over, lambda one: _check_candidate(one, places))
+        study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
     except SweepError as error:
         raise ConfigError(f"{places.of(error.location, ((),))}: {error}") from None
     return study if study.name or path is None else replace(study, name=path.stem)
@@ -100,17 +100,17 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
     return written
 
 
-def _check_candidate(one: Candidate, places: Places) -> ExperimentConfig:
-    if one.index is not None:
-        return _check(one.given, places, (("experiments", one.index), ("defaults",)))
-    return _check(one.given, places.with_swept(one.point), (("defaults",),))
+def _check_candidate(candidate: Candidate, places: Places) -> ExperimentConfig:
+    if candidate.index is not None:
+        return _check(candidate.given, places, (("experiments", candidate.index), ("defaults",)))
+    return _check(candidate.given, places.with_swept(candidate.point), (("defaults",),))
 
 
 def _check(given: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
     backend = given.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
     try:
-        # By itself first: inside an experiment, a section's errors would not tell that they stand in the section.
+        # The section by itself first: inside an experiment, its errors would not name the section.
         if isinstance(backend, str) and isinstance(given.get(backend), dict):
             root = (backend,)
             section_class(backend).model_validate(given[backend])
@@ -123,7 +123,7 @@ def _check(given: Settings, places: Places, prefixes: tuple[Location, ...]) -> E
 def _config_error(
     errors: list[ErrorDetails], root: Location, places: Places, prefixes: tuple[Location, ...]
 ) -> ConfigError:
-    # Of a union's branches, the one that got furthest is the one that was meant.
+    # Of a union's branches, the branch that validated furthest is the one that was meant.
     first = max(errors, key=lambda error: (error["loc"][:1] == errors[0]["loc"][:1], len(error["loc"])))
     location = (*root, *(part for part in first["loc"] if not _names_a_branch(part)))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -159,9 +159,9 @@ def _seen(value: Any) -> str:
 def _nearest(wrong: str, parents: Location) -> str | None:
     """Return the key that is most like `wrong`, written from the top unless it belongs under `parents`."""
     known = [tuple(path.split(".")) for path in _paths(ExperimentConfig)]
-    near = difflib.get_close_matches(wrong, sorted({one[-1] for one in known}), n=1)
-    meant = [one for one in known if one[-1] in near]
-    if any(one[:-1] == parents for one in meant):
+    near = difflib.get_close_matches(wrong, sorted({path[-1] for path in known}), n=1)
+    meant = [path for path in known if path[-1] in near]
+    if any(path[:-1] == parents for path in meant):
         return near[0]
     return ".".join(meant[0]) if meant else None
 

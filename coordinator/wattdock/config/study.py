@@ -178,7 +178,7 @@ def _range_values(name: str, kind: type[Range], written: dict[str, Any]) -> list
         return _powers(name, given)
     found = _linear(name, given) if isinstance(given, LinearRange) else _logarithmic(given)
     # Between whole numbers, people mean whole numbers.
-    if all(isinstance(one, int) for one in (given.from_, given.to, getattr(given, "step", 0))):
+    if all(isinstance(number, int) for number in (given.from_, given.to, getattr(given, "step", 0))):
         return list(dict.fromkeys(round(value) for value in found))
     return found
 

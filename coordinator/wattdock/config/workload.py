@@ -82,7 +82,7 @@ class WorkloadSpec(Written):
             raise ValueError(
                 "arrival: poisson needs rate_per_s, requests per second on average, such as rate_per_s: 2"
                 if self.rate_per_s is None
-                else f"rate_per_s: {self.rate_per_s:g} is for arrival: poisson, and this one's is {self.arrival}"
+                else f"rate_per_s: {self.rate_per_s:g} is for arrival: poisson, and arrival is {self.arrival}"
             )
         if self.arrival == "single" and self.batch_size != 1:
             raise ValueError(f"arrival: single has one request in flight; batch_size is {self.batch_size}")
@@ -90,12 +90,12 @@ class WorkloadSpec(Written):
 
     @property
     def prompts_per_pass(self) -> int:
-        """How many prompts are sent for one pass; many where only time ends it, so that they need not come again."""
+        """Prompts sent for one pass; many where only time ends the pass, so that prompts need not be repeated."""
         batches = 32 if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
     def times(self, factor: int) -> WorkloadSpec:
-        """Return so many times this work: in flight, in all, and per second."""
+        """Return this workload multiplied: requests in flight, in all, and per second."""
         if factor == 1:
             return self
         counts = {name: value * factor for name in ("min_requests", "rate_per_s") if (value := getattr(self, name))}
@@ -106,15 +106,15 @@ class WorkloadSpec(Written):
 
     @property
     def requests_per_pass(self) -> int:
-        """How many requests a pass has at least."""
+        """The least number of requests in a pass."""
         return self.min_requests or (self.batch_size if self.min_duration_s else self.prompts_per_pass)
 
     @property
     def requests_per_warm_up(self) -> int:
-        """Two rounds with the passes' own sizes: the first pays for what is made once per size."""
+        """Requests of a warm-up pass: two rounds of the passes' own batch size, of which the first compiles."""
         return 2 * self.batch_size if self.min_duration_s else min(2 * self.batch_size, self.requests_per_pass)
 
     @property
     def most_in_flight(self) -> int:
-        """How many requests run at once; fewer than `batch_size` only where a pass is no more than those."""
+        """Requests that run at once; fewer than `batch_size` only where a pass has fewer."""
         return self.batch_size if self.min_duration_s else min(self.batch_size, self.requests_per_pass)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 1_000_000
-# libyaml builds deeply nested nodes by recursion in C, which ends the process where it is too deep.
+# libyaml builds nested nodes by recursion in C, and too deep a recursion ends the process.
 MAX_DEPTH = 100
-# Python will not write larger whole numbers in decimal, into a message say.
+# Python refuses to print larger whole numbers in decimal, and a message would.
 MAX_BITS = 4_096
-# An alias is one node in many places; without a bound, a few lines of YAML become gigabytes of settings.
+# Aliases of aliases: without a limit, a few lines of YAML become gigabytes of settings.
 MAX_NODES = 50_000
 
 MERGE = "tag:yaml.org,2002:merge"
@@ -58,7 +58,7 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
 
 
 def _check_size(text: str, path: Path) -> None:
-    """Refuse what would take long, or too deep a stack, to make values of."""
+    """Refuse YAML that would take too long, or too deep a stack, to build."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=LOADER)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -1,4 +1,4 @@
-"""What is known of a host's GPUs: what each one is, what it is doing, and how they are linked. Pure."""
+"""A host's GPUs: what each GPU is, what it is doing, and how GPUs are linked. Pure."""
 
 from __future__ import annotations
 

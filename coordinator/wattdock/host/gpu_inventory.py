@@ -157,7 +157,7 @@ def _watts(call: Callable[..., Any], gpu: nvml.Device) -> float | None:
 
 
 def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
-    """Some modes are answered as one state, some as the current and the pending one."""
+    """NVML answers some modes with one state, some with the current and the pending state."""
     state = known(call, gpu)
     if state is None:
         return None
@@ -219,7 +219,7 @@ def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
 
 
 def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int], of_second: list[int]) -> int | None:
-    """Links that end at the other GPU; behind switches, where none does, as many as both have."""
+    """NVLinks that end at the other GPU; behind switches, where none does, as many as both GPUs have."""
     there = _told(pynvml.nvmlDeviceGetPciInfo, second)
     ends = [_told(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in of_first]
     direct = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
@@ -241,7 +241,7 @@ def _active_links(gpu: nvml.Device) -> list[int]:
 
 
 def _told(call: Callable[..., Any], *arguments: object) -> Any:
-    """What NVML says, or None: a link that cannot be read, even of a lost GPU, takes no inventory with it."""
+    """Return NVML's answer, or None: a link that cannot be read, even of a lost GPU, does not fail the inventory."""
     try:
         return call(*arguments)
     except nvml.NvmlError:

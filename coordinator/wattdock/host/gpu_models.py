@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class GpuModel:
-    """What one GPU has.
+    """The published figures of a GPU model.
 
     Attributes:
         name: As NVML gives it.

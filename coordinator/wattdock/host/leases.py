@@ -36,7 +36,7 @@ GRACE_POLL_S, POLL_S = 0.02, 0.25
 MAX_NOTE_BYTES, MAX_WORD = 4096, 120
 EVERYBODY_MAY = 0o666
 SETTING = "WATTDOCK_LEASES"
-# The first that is there, else the first that can be made: /var/lock belongs to root alone on some systems,
+# The first that exists, else the first that can be made: /var/lock belongs to root alone on some systems,
 # /dev/shm to nobody.
 DEFAULTS = (Path("/var/lock/wattdock"), Path("/dev/shm/wattdock"))
 # As for /tmp: all may make files, only owners remove theirs.
@@ -69,7 +69,7 @@ NOBODY_KNOWN = Holder("a process that its file does not name", 0, "", "")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one run needs to itself.
+    """The leases that a run needs.
 
     Attributes:
         names: GPU UUIDs, or "cpu" for a run without GPU.
@@ -94,10 +94,10 @@ def held(wanted: Wanted, say: Callable[[str], None], folder: Path | None = None)
     All or none are taken, so that two who each have what the other needs cannot wait for ever.
 
     Args:
-        say: Told whom we wait for.
+        say: Receives a line that says whom the run waits for.
 
     Raises:
-        PreflightError: Others hold one after `wait_s`, or the lease folder does not serve.
+        PreflightError: Others hold a lease after `wait_s`, or the lease folder does not serve.
     """
     place = folder or folder_in_use()
     began_s, told = time.monotonic(), ""
@@ -115,7 +115,7 @@ def held(wanted: Wanted, say: Callable[[str], None], folder: Path | None = None)
             else:
                 yield descriptors
                 return
-        # Uneven, so that many who wait do not all come at once, again and again.
+        # Random, so that waiting processes do not all try at the same moments.
         time.sleep((GRACE_POLL_S if waited_s <= GRACE_S else POLL_S) * random.uniform(0.5, 1.5))
 
 
@@ -164,12 +164,12 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def _machine_holders(machine: int, folder: Path) -> str:
-    """Who has the machine to himself, or who shares it."""
+    """Who holds the machine alone, or who shares it."""
     if not _lock(machine, fcntl.LOCK_SH):
         return f"this machine is measured on by {_noted(machine)}"
     fcntl.flock(machine, fcntl.LOCK_UN)
     others = "; ".join(f"{name} by {holder}" for name, holder in holders(folder).items() if name != MACHINE)
-    return f"this machine is shared by other measurements: {others or 'one that has just ended'}"
+    return f"this machine is shared by other measurements: {others or 'a measurement that has just ended'}"
 
 
 def _advice(reason: str, wanted: Wanted) -> str:
@@ -253,7 +253,7 @@ def _noted(descriptor: int) -> Holder:
         note = json.loads(os.pread(descriptor, MAX_NOTE_BYTES, 0))
         return Holder(_plain(note["user"]), int(note["pid"]), _plain(note["experiment"]), _plain(note["since_utc"]))
     except (ValueError, KeyError, TypeError):
-        # Between taking a lock and noting the name there is a moment without one.
+        # A holder takes the lock first and writes its name a moment later.
         return NOBODY_KNOWN
 
 
@@ -263,9 +263,9 @@ def _plain(word: object) -> str:
 
 
 def folder_in_use() -> Path:
-    """Return the folder for leases: WATTDOCK_LEASES, else the default that is there, else the first that can be made.
+    """Return the folder for leases: WATTDOCK_LEASES, else the default that exists, else the first that can be made.
 
-    One that is there comes before a better one that is not: others may hold leases in it.
+    A folder that exists comes before a better one that does not: others may hold leases in it.
 
     Raises:
         PreflightError: It cannot be made or written to, or lies on a network file system.

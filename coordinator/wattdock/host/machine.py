@@ -18,11 +18,11 @@ UNTRACKED = "?? "
 
 @dataclass(frozen=True)
 class Machine:
-    """What does not change while we measure; None where the system does not tell.
+    """What does not change during a measurement; None where the system does not tell.
 
     Attributes:
-        wattdock_commit, wattdock_dirty: Of our own checkout, and whether its files differ from the commit's; None
-            where we are installed without one.
+        wattdock_commit, wattdock_dirty: Of wattdock's own checkout, and whether its files differ from the commit's;
+            None where wattdock is installed without a checkout.
     """
 
     cpu_model: str | None

@@ -68,7 +68,7 @@ def choose_gpus(
 
 
 def _why_not(config: ExperimentConfig, host: _Host, gpu: Gpu) -> str | None:
-    """Why a GPU cannot be taken. What runs on a leased one is its holder's and goes with the lease."""
+    """Why a GPU cannot be taken. Processes on a leased GPU are its holder's and end with the lease."""
     if gpu.mig:
         slices = ", ".join(gpu.mig_slices) or "none yet"
         return f"MIG is on (slices: {slices}) and a slice has no energy counter; turn it off (nvidia-smi -mig 0)"

@@ -90,8 +90,8 @@ class Architecture:
         """Return the architecture that a config.json describes.
 
         Raises:
-            UnknownArchitectureError: Its kind is not known here or has no windows and this one says so, or it leaves
-                out a figure.
+            UnknownArchitectureError: Its kind is not known here, or has no windows where the config says so, or
+                config.json leaves out a figure.
         """
         text = config.get("text_config")
         config = {**config, **text} if isinstance(text, dict) else config
@@ -106,7 +106,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """All weights, each tied one counted once."""
+        """All weights, tied weights counted once."""
         return (
             sum(layer.dense + layer.experts + layer.other for layer in self.layers)
             + self.embedding
@@ -224,7 +224,7 @@ def _windows(config: Mapping[str, Any], layers: int) -> list[int | None]:
     if not window or (kind.startswith("qwen") and not config.get("use_sliding_window")):
         return [None] * layers
     if kind == "llama":
-        raise UnknownArchitectureError(f"a Llama has no window, and this one's config.json says {window} tokens")
+        raise UnknownArchitectureError(f"a Llama has no window, and this config.json says {window} tokens")
     if kind not in ("qwen2", "qwen3"):
         return [window] * layers
     if kinds:

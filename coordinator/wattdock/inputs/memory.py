@@ -23,7 +23,6 @@ BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float": 
 BYTES |= {"fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0}
 # Four bits per weight and one scale of eight bits for 32 of them. Source: OCP Microscaling Formats specification, v1.0.
 MXFP4_BYTES = (4 + 8 / 32) / 8
-ZERO_POINT_BITS, SCALE_BITS = 4, 16
 # More GPUs than one host has.
 MAX_TENSOR = 64
 # Tensors as wide as the hidden state that are alive beside a layer's MLP, and bytes per request and vocabulary entry
@@ -81,8 +80,8 @@ class Needs:
     Attributes:
         weights, kv_cache: From the config.
         activations, overhead: Estimated.
-        certain: The least that any GPU arrangement needs: its mean share of the weights, and of the keys and values of
-            the requests that must be there at full length.
+        certain: The mean over the split's GPUs of the weights, and of the keys and values of the requests that must be
+            there at full length: the fullest GPU needs at least as much.
         kv_token: Keys and values of one token more of one request.
     """
 
@@ -144,7 +143,7 @@ class SizedModel:
         """Return the legal numbers of GPUs for tensor parallelism.
 
         Heads and the MLP's width have to divide; so do key/value heads, or, for engines that repeat them, the other
-        way round: each GPU then holds one.
+        way round: each GPU then holds one head.
 
         Source: vLLM, ModelConfig.verify_with_parallel_config; transformers, the "colwise" plan of attention layers.
         """
@@ -183,7 +182,7 @@ class SizedModel:
         self.check_split(split, engine)
         each = self.size.values if engine.kv_dtype == "auto" else bytes_of(engine.kv_dtype)
         layers = len(self.model.layers)
-        # The share of all layers on the fullest stage, and on a mean one.
+        # The share of all layers on the fullest stage, and on the mean stage.
         fullest, mean = ceil(layers / split.pipeline) / layers, 1 / split.pipeline
         cache = demand.requests * self._kv_bytes(demand.context_tokens, split.tensor, each)
         certain = demand.certain_requests * self._kv_bytes(demand.context_tokens, split.tensor, each)
@@ -230,11 +229,11 @@ class SizedModel:
         """Keys and values of one request over all layers, on each GPU of a tensor-parallel group."""
         model = self.model
         tokens = sum(min(context_tokens, layer.window or context_tokens) for layer in model.layers)
-        # Beyond the number of key/value heads, each GPU has one of them, repeated.
+        # Beyond the number of key/value heads, each GPU has a repeated head.
         return tokens * 2 * ceil(model.kv_heads / tensor) * model.head_size * bytes_per_value
 
     def _activations(self, split: Split, engine: EngineMemory, demand: Demand) -> float:
-        """The larger of one step's MLP beside hidden states, and of choosing tokens.
+        """The larger of a step's MLP with its hidden states, and of choosing tokens.
 
         Choosing tokens needs the whole vocabulary for every request, in single precision, however the model is split.
         """
@@ -310,8 +309,4 @@ def _precision(dtype: str, quantization: Mapping[str, object]) -> Precision:
         return Precision(rest, MXFP4_BYTES, rest, rest)
     if method == "fp8":
         return Precision(1.0, 1.0, rest, rest)
-    bits, group = quantization.get("bits"), quantization.get("group_size")
-    if method in ("gptq", "awq") and isinstance(bits, int) and isinstance(group, int):
-        each = (bits + (SCALE_BITS + ZERO_POINT_BITS) / group if group > 0 else bits) / 8
-        return Precision(each, each, rest, rest)
     raise UnknownArchitectureError(f"weights quantised by {method!r} are only known from their files")

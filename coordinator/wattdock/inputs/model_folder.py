@@ -60,7 +60,7 @@ class ModelFolder:
 
 
 def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | None) -> ModelFolder:
-    """Return the ModelFolder for an existing folder; `shape` is the one kind without weights."""
+    """Return the ModelFolder for an existing folder; a `shape` has no weights."""
     return ModelFolder(
         path=path,
         kind=kind,
@@ -116,7 +116,7 @@ def weight_files(path: Path) -> list[Path]:
     """Return the weight files that an engine would load from a folder, sorted by name.
 
     Raises:
-        PreflightError: There are none, or the folder's index lists one that is not there.
+        PreflightError: There are none, or the folder's index lists a missing file.
     """
     for whole, pattern in WEIGHT_NAMES:
         index = path / f"{whole}.index.json"

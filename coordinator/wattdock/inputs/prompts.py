@@ -67,7 +67,7 @@ def load_prompts(
     """Return the prompts of one pass; equal arguments give equal prompts.
 
     No pass repeats another's prompts while the source has unused ones: passes take consecutive slices of one seeded
-    permutation of a bundled or JSONL source, and differently seeded draws of a synthetic one.
+    permutation of a bundled or JSONL source, and differently seeded draws of a synthetic source.
 
     Args:
         pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.

@@ -130,15 +130,15 @@ class BackendSection(BaseModel):
 
     @property
     def work_factor(self) -> int:
-        """What `workload` is multiplied by: the number of replicas under weak scaling, else 1."""
+        """Factor of `workload`: the number of replicas under weak scaling, else 1."""
         return 1
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:  # noqa: ARG002
-        """Return the settings of every other way to split the model over so many GPUs."""
+        """Return the settings of every other way to split the model over `gpus` GPUs."""
         return ()
 
     def as_replicas(self, gpus: int) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
+        """Return the settings of one engine on each of `gpus` GPUs; None where there is no other way."""
         return None
 
     def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:  # noqa: ARG002
@@ -161,7 +161,7 @@ class BackendSection(BaseModel):
 
     @property
     def passed_through(self) -> tuple[str, ...]:
-        """Names of what is set and not declared here; only the engine can tell whether it knows them."""
+        """Names of settings that are not declared here; only the engine can tell whether it knows them."""
         return tuple(self.model_extra or ())
 
     def split(self, gpus: int) -> Split:  # noqa: ARG002
@@ -179,7 +179,7 @@ class BackendSection(BaseModel):
         return bool(getattr(self, "quantization", None)) or any("offload" in name for name in given)
 
     def engine_args(self) -> dict[str, Any]:
-        """Return what the runner's engine is given, apart from `dtype`; what is as by default is its own to decide."""
+        """Return what the runner's engine is given, apart from `dtype`; defaults are left to the engine."""
         return self.model_dump(exclude={"dtype"}, exclude_unset=True, exclude_defaults=True)
 
 
@@ -212,7 +212,7 @@ class ReplicableSection(BackendSection):
         return {}
 
     def as_replicas(self, gpus: int) -> dict[str, Any] | None:
-        """Return the settings of one engine on each of so many GPUs; None where there is no such way, or it is this."""
+        """Return the settings of one engine on each of `gpus` GPUs; None where there is no other way."""
         return {**self.unsplit(), "data_parallel_size": gpus} if gpus > 1 and self.replicas == 1 else None
 
     @property
@@ -222,7 +222,7 @@ class ReplicableSection(BackendSection):
 
     @property
     def work_factor(self) -> int:
-        """What `workload` is multiplied by: the number of replicas under weak scaling, else 1."""
+        """Factor of `workload`: the number of replicas under weak scaling, else 1."""
         return self.data_parallel_size if self.data_parallel_scaling == "weak" else 1
 
     def require_servable(self, workload: WorkloadSpec) -> None:
@@ -244,12 +244,12 @@ class ReplicableSection(BackendSection):
 
 
 def factor_pairs(count: int) -> tuple[tuple[int, int], ...]:
-    """Return every pair of whole numbers whose product is `count`, the first one falling."""
+    """Return every pair of whole numbers whose product is `count`, largest first number first."""
     return tuple((first, count // first) for first in range(count, 0, -1) if count % first == 0)
 
 
 def section_class(backend: str) -> type[BackendSection]:
-    """Return the section that `backend` declares, or the one that passes everything through."""
+    """Return the section class of `backend`; `BackendSection`, which passes everything through, where it has none."""
     name = f"wattdock.config.sections.{backend}"
     if not backend.isidentifier() or importlib.util.find_spec(name) is None:
         return BackendSection
