@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from wattdock.analysis.result import ExperimentResult
 from wattdock.records import BRACKETS, TIMELINE, timeline_schema
-from wattdock.store.selection import Row
+from wattdock.store import StoredResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,13 +47,17 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
     return made
 
 
-def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> Row:
+def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ()) -> StoredResult:
     """Return a stored result without files, its experiment's id made of `name`."""
     own = {"experiment_id": name * 8, "study": None, "config.name": name, **changes}
-    return Row(Path(f"20260101T000000-fake-{name}"), ExperimentResult.model_validate(document(own, restarts=restarts)))
+    return StoredResult(
+        Path(f"20260101T000000-fake-{name}"), ExperimentResult.model_validate(document(own, restarts=restarts))
+    )
 
 
-def with_timeline(one: Row, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]) -> Row:
+def with_timeline(
+    one: StoredResult, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]
+) -> StoredResult:
     """Return a result in a folder with a stored timeline: series by GPU (None: the host's), a value every 0.1 s."""
     begin_ns = min(span.start_ns for span in one.result.spans)
     samples = [
@@ -65,4 +69,4 @@ def with_timeline(one: Row, folder: Path, values: Mapping[tuple[str | None, str]
     restart = folder / "restarts/0"
     restart.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(samples, schema=timeline_schema()), restart / TIMELINE)
-    return Row(folder, one.result)
+    return StoredResult(folder, one.result)

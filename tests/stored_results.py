@@ -10,7 +10,7 @@ from golden.replay import analysed, load
 
 from wattdock.publish import BundleOptions, CreatedBundle, create_bundle, open_bundle
 from wattdock.records import EnvironmentSnapshot, RestartRecord, write_restart
-from wattdock.store import Row, load_result, store
+from wattdock.store import StoredResult, load_result, store_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,12 +37,12 @@ def complete(result: Path) -> Path:
     return result
 
 
-def rows(results: Path) -> list[Row]:
+def rows(results: Path) -> list[StoredResult]:
     """Return a result, or all results of a folder."""
     folders = (
         [results] if (results / "result.json").exists() else [file.parent for file in results.glob("*/result.json")]
     )
-    return [Row(folder, load_result(folder)) for folder in folders]
+    return [StoredResult(folder, load_result(folder)) for folder in folders]
 
 
 def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
@@ -62,5 +62,5 @@ def store_golden(output_dir: Path, *names: str) -> list[Path]:
         case = load(name)
         result, restarts = analysed(case.facts, case.restarts)
         parts = [(restart, None) for restart in restarts]
-        folders.append(store(result, parts, log=output_dir / "none", output_dir=output_dir))
+        folders.append(store_result(result, parts, log=output_dir / "none", output_dir=output_dir))
     return folders

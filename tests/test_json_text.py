@@ -14,7 +14,7 @@ import pytest
 from stored_results import SAMPLE, stored
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.store.folders import load_result, store
+from wattdock.store.folders import load_result, store_result
 from wattdock.text import json_text
 
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
@@ -67,7 +67,7 @@ def test_a_stored_result_with_an_infinite_engine_argument_is_json_and_says_so(tm
     document["environment"]["engine_args"] = {"longest_wait_s": math.inf}
     document["config"]["pytorch"] = {"longest_wait_s": math.inf}
     result = load_result(stored(tmp_path / "made", **document))
-    folder = store(result, [], log=tmp_path / "none", output_dir=tmp_path / "results")
+    folder = store_result(result, [], log=tmp_path / "none", output_dir=tmp_path / "results")
     written = strictly((folder / "result.json").read_text())
     assert written["environment"]["engine_args"] == {"longest_wait_s": "Infinity"}
     assert written["config"]["pytorch"] == {"longest_wait_s": "Infinity"}

@@ -28,7 +28,7 @@ WIDER_DOORS = {
     "metering": 22,
     "records": 29,
     "reports": 32,
-    "store": 25,
+    "store": 16,
 }
 
 

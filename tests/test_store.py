@@ -13,7 +13,7 @@ from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
 from wattdock.records import TIMELINE, timeline_schema
 from wattdock.records.restart import RestartRecord
-from wattdock.store.folders import load_result, load_table, store
+from wattdock.store.folders import load_result, load_table, store_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,21 +31,23 @@ def result() -> ExperimentResult:
 
 def test_a_row_reads_back_as_it_was_written(tmp_path: Path) -> None:
     """Every figure, to the last bit."""
-    folder = store(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
+    folder = store_result(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
     assert folder.name == f"20260102T030405-pytorch-{result().experiment_id[:8]}"
     assert load_result(folder) == result()
 
 
 def test_the_same_row_twice_is_two_folders(tmp_path: Path) -> None:
     """Two runs of one experiment can end in the same second."""
-    folders = {store(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out") for _ in range(3)}
+    folders = {
+        store_result(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out") for _ in range(3)
+    }
     assert len(folders) == 3
     assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path: Path) -> None:
     """Any span can be computed again from the file."""
-    folder = store(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
+    folder = store_result(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
     rows = load_table(folder, TIMELINE, timeline_schema().names).to_pylist()
     counter = [row for row in rows if row["series"] == "energy_counter_mj"]
     assert len(counter) == 400

@@ -18,7 +18,7 @@ from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.html.page import page, write_page
 from wattdock.reports.points import pareto_front, points
 from wattdock.reports.timelines import Trace, thin, timelines, to_its_end
-from wattdock.store.selection import Row, chosen_rows
+from wattdock.store import StoredResult, find_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def shown(*rows: Row) -> str:
+def shown(*rows: StoredResult) -> str:
     """Return a page without its scripts, which are not ours to read."""
     return re.sub(r"<script>.*?</script>", "", page(rows, title="a title", written=NOW), flags=re.DOTALL)
 
@@ -92,7 +92,7 @@ def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:
 def test_the_front_is_what_nothing_else_beats() -> None:
     """More tokens per second for fewer joules each; a slow and dear one is not on it."""
 
-    def point(name: str, cost: float, speed: float) -> Row:
+    def point(name: str, cost: float, speed: float) -> StoredResult:
         return row(name, {"performance.output_tokens_per_s": speed}, restarts=[cost])
 
     found = points(
@@ -125,7 +125,7 @@ def test_a_line_of_steps_reaches_the_end_of_each_pass() -> None:
 def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Command) -> None:
     """The area under the drawn steps of each restart is its passes' tokens."""
     with ExitStack() as unpacked:
-        rows = chosen_rows(["two-simulated"], gpu_study.folder / "results", opener(unpacked))
+        rows = find_results(["two-simulated"], gpu_study.folder / "results", opener(unpacked))
     finished = [one for one in rows if one.result.status == "ok"]
     for one in finished:
         assert one.result.energy
@@ -144,7 +144,7 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Command) -> None:
     """The line between counter changes, integrated over a pass, is the pass's joules, each GPU and summed."""
     folders = [folder for folder in (gpu_study.folder / "results").glob("2*") if (folder / "result.json").exists()]
     with ExitStack() as unpacked:
-        rows = chosen_rows([str(folder) for folder in folders], gpu_study.folder, opener(unpacked))
+        rows = find_results([str(folder) for folder in folders], gpu_study.folder, opener(unpacked))
     checked = 0
     for one in rows:
         for restart in timelines(one, points=1_000_000):
@@ -187,7 +187,7 @@ def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_non
 
     def names(*named: str | Path) -> list[str]:
         with ExitStack() as unpacked:
-            return [one.folder.name for one in chosen_rows([str(one) for one in named], results, opener(unpacked))]
+            return [one.folder.name for one in find_results([str(one) for one in named], results, opener(unpacked))]
 
     assert names(results) == ["b", "c"]
     assert names("s1") == names(results / "studies/s1") == ["b"]

@@ -14,7 +14,7 @@ from wattdock.reports.html.page import page
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.store.selection import Row
+    from wattdock.store import StoredResult
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WITHOUT = {"energy.source": "integrated_power", f"energy.meter.{UUID}.source": "integrated_power"}
@@ -22,7 +22,7 @@ COUNTS_J, READS_J = "energy counters, interpolated between their changes", "the 
 COUNTS_W, READS_W = "Power is energy between two changes of a GPU's counter", "the driver's power readings. It is"
 
 
-def said(*rows: Row) -> tuple[str, str]:
+def said(*rows: StoredResult) -> tuple[str, str]:
     """Return what a page says of power over time, and of energy."""
     text = page(rows, title="a title", written=datetime(2026, 1, 1, tzinfo=UTC)).replace("&#39;", "'")
     [power] = re.findall(r"Power is .*? Shaded", text)
@@ -30,13 +30,13 @@ def said(*rows: Row) -> tuple[str, str]:
     return power, energy
 
 
-def pluralize(folder: Path) -> Row:
+def pluralize(folder: Path) -> StoredResult:
     """Return a result of a GPU with an energy counter."""
     folder.mkdir()
     return with_timeline(row("counter"), folder, {(UUID, COUNTER): [at * 30_000.0 for at in range(20)]})
 
 
-def read(folder: Path) -> Row:
+def read(folder: Path) -> StoredResult:
     """Return a result of a GPU without one."""
     folder.mkdir()
     return with_timeline(row("readings", WITHOUT), folder, {(UUID, "power_w"): [300.0] * 20})

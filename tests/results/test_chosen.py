@@ -12,7 +12,7 @@ import pytest
 from stored_results import bundled, opener, stored
 
 from wattdock.errors import StoreError
-from wattdock.store import chosen_rows
+from wattdock.store import find_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 CHOOSE = """
 import sys
 from pathlib import Path
-from wattdock.store import chosen_rows
-[row] = chosen_rows([sys.argv[1]], Path("results"), Path)
+from wattdock.store import find_results
+[row] = find_results([sys.argv[1]], Path("results"), Path)
 print(row.folder.name, "duckdb" in sys.modules)
 """
 
@@ -38,7 +38,7 @@ def test_a_whole_name_is_found_without_a_question_to_every_result(tmp_path: Path
 
 def chosen(*named: Path) -> list[str]:
     with ExitStack() as unpacked:
-        return [row.folder.name for row in chosen_rows([str(path) for path in named], named[0], opener(unpacked))]
+        return [row.folder.name for row in find_results([str(path) for path in named], named[0], opener(unpacked))]
 
 
 def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from stored_results import SAMPLE
 import wattdock
 from wattdock.analysis.result import SCHEMA_VERSION
 from wattdock.errors import ConfigError, StoreError
+from wattdock.store import StoredResult, replacement
 from wattdock.store.folders import load_result
-from wattdock.store.query import Filters, query, select, unreadable, write_csv, write_parquet
-from wattdock.store.selection import Row, replacement
+from wattdock.store.query import Filters, query, select, unreadable, write_table
 
 
 def put(folder: Path, name: str, **changes: Any) -> None:
@@ -94,7 +94,9 @@ def test_a_row_shown_by_name_says_what_stands_for_it_now(tmp_path: Path) -> None
     put(tmp_path, "20260101T000000-a-e")
     (tmp_path / "20260101T000000-a-e" / "result.json").write_text("{")
     later = tmp_path / "20260101T000000-a-b2"
-    found = {one.name: replacement(Row(one, load_result(one))) for one in tmp_path.iterdir() if one.name[-1] != "e"}
+    found = {
+        one.name: replacement(StoredResult(one, load_result(one))) for one in tmp_path.iterdir() if one.name[-1] != "e"
+    }
     assert found == {"20260101T000000-a": later} | {f"20260101T000000-a-{end}": None for end in ("b2", "c", "d")}
     shown = [sys.executable, "-m", "wattdock", "show", str(tmp_path / "20260101T000000-a")]
     done = subprocess.run(shown, capture_output=True, text=True, check=True)
@@ -286,15 +288,15 @@ def test_an_export_holds_every_column_of_every_row(tmp_path: Path) -> None:
     put(tmp_path, "20260101T000000-a")
     put(tmp_path, "20260102T000000-b")
     table = select(tmp_path, Filters())
-    write_csv(table, tmp_path / "x.csv")
-    write_parquet(table, tmp_path / "x.parquet")
+    write_table(table, tmp_path / "x.csv", "csv")
+    write_table(table, tmp_path / "x.parquet", "parquet")
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["folder"] for row in rows] == table["folder"].to_pylist()
     assert list(rows[0]) == table.column_names
     assert pq.read_table(tmp_path / "x.parquet").equals(table)
     with pytest.raises(StoreError, match="cannot write"):
-        write_csv(table, tmp_path / "none" / "x.csv")
+        write_table(table, tmp_path / "none" / "x.csv", "csv")
 
 
 @pytest.mark.parametrize(

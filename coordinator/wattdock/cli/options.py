@@ -17,7 +17,7 @@ from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from wattdock.config import Study
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
 # What a command's parameter defaults to that `takes` fills.
 NOTHING: Mapping[str, Any] = {}
@@ -28,24 +28,24 @@ File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment
 Settings = Mapping[str, Any]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RESULTS = Path("results")
-# What `store.chosen_rows` understands.
+# What `store.find_results` understands.
 NAMED = "Results, studies, bundles, or folders of results; of one in ./results its name's beginning will do."
 Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 
 
 @contextmanager
-def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[Row]"]:
+def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
     """Yield the results that all of `named` mean; bundles among them are unpacked meanwhile.
 
     Raises:
-        StoreError: As `chosen_rows`.
-        ConfigError: As `chosen_rows`.
+        StoreError: As `find_results`.
+        ConfigError: As `find_results`.
     """
     from wattdock.publish import open_bundle
-    from wattdock.store import chosen_rows
+    from wattdock.store import find_results
 
     with ExitStack() as unpacked:
-        yield chosen_rows(named, output_dir, lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder)
+        yield find_results(named, output_dir, lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder)
 
 
 def share(text: str, flag: str) -> float:

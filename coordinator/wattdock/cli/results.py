@@ -12,7 +12,7 @@ from wattdock.errors import ConfigError
 from wattdock.text import json_text, pluralize, print_json
 
 if TYPE_CHECKING:
-    from wattdock.store import Filters, LeftOut, Row
+    from wattdock.store import Filters, LeftOut, StoredResult
 
 app = typer.Typer(
     help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
@@ -80,16 +80,16 @@ def export(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one line per stored result to a file."""
-    from wattdock.store import select, write_csv, write_parquet
+    from wattdock.store import select, write_table
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
     wanted = _filters(filters, output_dir)
     found = select(output_dir, wanted, tell=_say_left_out)
     if csv:
-        write_csv(found, csv)
+        write_table(found, csv, "csv")
     elif parquet:
-        write_parquet(found, parquet)
+        write_table(found, parquet, "parquet")
     typer.echo(f"{pluralize(found.num_rows, 'result')} written to {csv or parquet}")
 
 
@@ -122,18 +122,18 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
-    from wattdock.store import is_result_itself
+    from wattdock.store import is_named
 
     with stored([named], output_dir) as rows:
         if window is None:
-            _show(rows, as_json=as_json, itself=is_result_itself(named, rows[0]))
+            _show(rows, as_json=as_json, itself=is_named(rows[0], named))
         elif len(rows) == 1:
             _show_window(rows[0], window, as_json=as_json)
         else:
             raise ConfigError(f"--window {window} takes one result, and {named} is {len(rows)}; name one of them")
 
 
-def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
+def _show(rows: "list[StoredResult]", *, as_json: bool, itself: bool) -> None:
     from wattdock.reports import print_result, print_stored
     from wattdock.store import replacement
 
@@ -149,7 +149,7 @@ def _show(rows: "list[Row]", *, as_json: bool, itself: bool) -> None:
         print_stored([(row.result, row.folder) for row in rows])
 
 
-def _show_window(row: "Row", window: str, *, as_json: bool) -> None:
+def _show_window(row: "StoredResult", window: str, *, as_json: bool) -> None:
     from wattdock.analysis import WINDOWS, windows_of
     from wattdock.reports import print_windows
     from wattdock.store import load_restarts
@@ -194,13 +194,14 @@ def _require_known(wanted: "Filters", output_dir: Path) -> None:
     """Refuse a status or a backend that no result can have: an empty list would pass for an answer."""
     from wattdock.analysis import ExperimentResult
     from wattdock.launch import backends
-    from wattdock.store import stored_backends
+    from wattdock.store import query as ask
 
     statuses = get_args(ExperimentResult.model_fields["status"].annotation)
     if wanted.status not in (None, *statuses):
         raise ConfigError(f"--status {wanted.status}: write one of {', '.join(statuses)}")
     # A result may be of a backend that is not here any more.
     if wanted.backend not in (None, *backends()):
-        known = sorted({*backends(), *stored_backends(output_dir)})
+        stored_too = ask(output_dir, "SELECT DISTINCT backend FROM all_results WHERE backend IS NOT NULL")
+        known = sorted({*backends(), *stored_too["backend"].to_pylist()})
         if wanted.backend not in known:
             raise ConfigError(f"--backend {wanted.backend}: unknown; there are {', '.join(known)}")

@@ -26,7 +26,7 @@ from wattdock.execution.study_folder import FAILED, GIVEN_UP, OK, STORED, UNFINI
 from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
-from wattdock.store import RESTARTS, StoredResult, find_stored, store
+from wattdock.store import RESTARTS, StoredResult, store_result
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -291,9 +291,8 @@ class _Loop:
         restarts = state.restarts(stopped="the study ended before this experiment was complete; go on with --resume")
         result = self._analysed(state, [record for record, _ in restarts])
         # A coordinator that was killed may have stored the result without noting it.
-        folder = find_stored(result, self._output_dir)
-        folder = folder or store(result, restarts, log=state.log_path, output_dir=self._output_dir)
-        self._results.append(StoredResult(result, folder))
+        folder = store_result(result, restarts, log=state.log_path, output_dir=self._output_dir)
+        self._results.append(StoredResult(folder, result))
         self._note_failed(result)
         self._folder.note(STORED, experiment=result.experiment_id, status=result.status, folder=folder.name)
         if result.status != UNFINISHED and not self._folder.broken:

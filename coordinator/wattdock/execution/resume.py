@@ -131,7 +131,7 @@ def stored_result(name: str, output_dir: Path) -> StoredResult:
     path = output_dir / name
     if not (path / RESULT).exists():
         raise StoreError(f"{path} is gone, where this study stored a result; put it back, or run without --resume")
-    return StoredResult(load_result(path), path)
+    return StoredResult(path, load_result(path))
 
 
 def difference(head: Line, study: Study) -> str:

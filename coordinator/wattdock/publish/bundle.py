@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import StoreError
-from wattdock.store import RESULT, Row, load_result
+from wattdock.store import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,14 +78,14 @@ class Bundle:
     file_count: int
     size_bytes: int
 
-    def results(self) -> list[Row]:
+    def results(self) -> list[StoredResult]:
         """Return its results.
 
         Raises:
             StoreError: One cannot be read.
         """
         folders = [self.folder / RESULTS / name for name in self.manifest.results]
-        return [Row(folder, load_result(folder)) for folder in folders]
+        return [StoredResult(folder, load_result(folder)) for folder in folders]
 
 
 def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:

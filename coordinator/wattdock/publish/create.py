@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
 TAR, LOG_SUFFIX = ".tar", ".log"
 TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
@@ -114,7 +114,9 @@ class _Gathered:
     missing: list[str] = field(default_factory=list)
 
 
-def create_bundle(rows: Sequence[Row], out: Path | None, options: BundleOptions, *, home: Path) -> CreatedBundle:
+def create_bundle(
+    rows: Sequence[StoredResult], out: Path | None, options: BundleOptions, *, home: Path
+) -> CreatedBundle:
     """Bundle stored results.
 
     Args:
@@ -145,7 +147,7 @@ def create_bundle(rows: Sequence[Row], out: Path | None, options: BundleOptions,
     return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), named)
 
 
-def results_table(rows: Sequence[Row]) -> str:
+def results_table(rows: Sequence[StoredResult]) -> str:
     """Return results as a Markdown table for people."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room, "table.md")
@@ -153,7 +155,7 @@ def results_table(rows: Sequence[Row]) -> str:
         return file.read_text(encoding="utf-8")
 
 
-def _gather(rows: Sequence[Row], options: BundleOptions, home: Path) -> _Gathered:
+def _gather(rows: Sequence[StoredResult], options: BundleOptions, home: Path) -> _Gathered:
     """Find the files of results, journals of studies, cards of meters, prompts, and the lock of images."""
     gathered = _Gathered()
     for row in rows:
@@ -208,7 +210,7 @@ def _why_not(path: Path, digest: str) -> str | None:
     return None if found == digest else "has changed"
 
 
-def _gather_lock(given: Path | None, rows: Sequence[Row], gathered: _Gathered) -> None:
+def _gather_lock(given: Path | None, rows: Sequence[StoredResult], gathered: _Gathered) -> None:
     path = given or lock_path()
     if given and not path.is_file():
         raise ConfigError(f"--lock {given}: is not there")
@@ -247,7 +249,7 @@ def _text(content: Content) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-def _describe(rows: Sequence[Row], name: str, gathered: _Gathered, options: BundleOptions) -> Manifest:
+def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered, options: BundleOptions) -> Manifest:
     """Add study.yaml, the manifest, README.md and CITATION.cff to the files."""
     positions: dict[str, int] = {}
     experiments: dict[str, dict[str, Any]] = {}
@@ -303,13 +305,13 @@ def _settings(result: ExperimentResult, prompts: dict[str, str], lock: str | Non
     return settings
 
 
-def _code(rows: Iterable[Row]) -> list[tuple[str, str, bool]]:
+def _code(rows: Iterable[StoredResult]) -> list[tuple[str, str, bool]]:
     """Return version, commit or "", and whether files were changed, of every wattdock that measured."""
     seen = [row.result.environment for row in rows if row.result.environment]
     return sorted({(run.wattdock_version, run.wattdock_commit or "", bool(run.wattdock_dirty)) for run in seen})
 
 
-def _readme(manifest: Manifest, rows: Sequence[Row]) -> str:
+def _readme(manifest: Manifest, rows: Sequence[StoredResult]) -> str:
     code = " and ".join(
         f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
         for version, commit, dirty in _code(rows)

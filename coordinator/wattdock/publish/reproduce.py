@@ -23,13 +23,13 @@ from wattdock.inputs import resolve_model
 from wattdock.launch.images import LOCK_VARIABLE
 from wattdock.publish.bundle import LOCK, STUDY
 from wattdock.reports import agreement, compare
-from wattdock.store import Row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import Difference, ExperimentResult
     from wattdock.publish.bundle import Bundle
+    from wattdock.store import StoredResult
 
 ALPHA = 0.05
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
@@ -86,14 +86,14 @@ class Reproduction:
         skipped: A line for each result that is not measured again.
     """
 
-    bundled: tuple[Row, ...]
+    bundled: tuple[StoredResult, ...]
     run: StudyRun
     skipped: tuple[str, ...]
 
     @property
-    def measured(self) -> list[Row]:
+    def measured(self) -> list[StoredResult]:
         """What was measured so far."""
-        return [Row(stored.folder, stored.result) for stored in self.run.results]
+        return list(self.run.results)
 
     def verdicts(self, *, margin: float) -> list[ReproducedExperiment]:
         """Return of each experiment whether it came out the same.

@@ -10,7 +10,7 @@ from wattdock.analysis import differing, settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Match:
         place: What these are in both, in short: "batch_size=8"; empty where the experiments are the same one.
     """
 
-    first: Row
-    second: Row
+    first: StoredResult
+    second: StoredResult
     by: str
     place: str = ""
 
@@ -33,12 +33,12 @@ class Matched:
     """Attributes: pairs, and what of either side has no partner; `repeated` counts older rows that were left out."""
 
     pairs: tuple[Match, ...]
-    only_first: tuple[Row, ...]
-    only_second: tuple[Row, ...]
+    only_first: tuple[StoredResult, ...]
+    only_second: tuple[StoredResult, ...]
     repeated: int
 
 
-def match(first: Sequence[Row], second: Sequence[Row]) -> Matched:
+def match(first: Sequence[StoredResult], second: Sequence[StoredResult]) -> Matched:
     """Pair the results of two sides: by experiment, then by the settings that vary within the sides.
 
     So a sweep in float16 matches the same sweep in bfloat16 batch size by batch size. Of several rows of one
@@ -50,7 +50,7 @@ def match(first: Sequence[Row], second: Sequence[Row]) -> Matched:
     if all(rests):
         names = sorted(swept)
 
-        def place(row: Row) -> Hashable:
+        def place(row: StoredResult) -> Hashable:
             own = settings(row.result)
             return tuple(own.get(name) for name in names)
 
@@ -64,7 +64,7 @@ def _in_short(own: Mapping[str, str], names: Sequence[str]) -> str:
     return " ".join(f"{name.rpartition('.')[2]}={own[name]}" for name in names if name in own)
 
 
-def _latest(side: Sequence[Row]) -> list[Row]:
+def _latest(side: Sequence[StoredResult]) -> list[StoredResult]:
     """Return the latest row of each experiment, a finished one before any that is not."""
     ordered = sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc))
     best = {row.result.experiment_id: row for row in ordered}
@@ -73,8 +73,8 @@ def _latest(side: Sequence[Row]) -> list[Row]:
 
 
 def _paired(
-    first: Sequence[Row], second: Sequence[Row], key: Callable[[Row], Hashable], by: str
-) -> tuple[list[Match], tuple[list[Row], list[Row]]]:
+    first: Sequence[StoredResult], second: Sequence[StoredResult], key: Callable[[StoredResult], Hashable], by: str
+) -> tuple[list[Match], tuple[list[StoredResult], list[StoredResult]]]:
     """Pair what has the same key, where that is the key of one row on each side only."""
     keys = [[key(row) for row in side] for side in (first, second)]
     once = {one for one in keys[0] if keys[0].count(one) == 1 and keys[1].count(one) == 1}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.reports.matching import Match
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
 SIGNIFICANCE = 0.05
 # Quantity → +1 where more is worse.
@@ -100,7 +100,7 @@ class Comparison:
     repeated: int
 
 
-def compare(first: Sequence[Row], second: Sequence[Row]) -> Comparison:
+def compare(first: Sequence[StoredResult], second: Sequence[StoredResult]) -> Comparison:
     """Return how two sets of results differ, pair by pair."""
     matched = match(first, second)
     names = _names(matched.pairs)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis import ExperimentResult
     from wattdock.reports.style import Series
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
 # Measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"
@@ -37,7 +37,7 @@ class Point:
         publishable: None where there was nothing to judge.
     """
 
-    row: Row
+    row: StoredResult
     label: str
     backend: str
     model: str
@@ -63,7 +63,7 @@ class Point:
         return self.backend, self.gpu_count, self.model
 
 
-def points(rows: Sequence[Row]) -> list[Point]:
+def points(rows: Sequence[StoredResult]) -> list[Point]:
     """Return one point per row, by backend, model, GPUs and batch size."""
     named = labels([row.result for row in rows])
     made = [_point(row, label) for row, label in zip(rows, named, strict=True)]
@@ -131,7 +131,7 @@ def spans_decades(values: Sequence[float]) -> bool:
     return bool(values) and 0 < min(values) < max(values) / DECADE
 
 
-def _point(row: Row, label: str) -> Point:
+def _point(row: StoredResult, label: str) -> Point:
     result = row.result
     seen, done, energy = result.environment, result.performance, result.energy
     model = result.config.get("model") or {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis import StoredSpan
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
     Array = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class RestartTimeline:
     clock: int = 0
 
 
-def timelines(row: Row, *, points: int) -> list[RestartTimeline]:
+def timelines(row: StoredResult, *, points: int) -> list[RestartTimeline]:
     """Return the run's restarts, each line thinned so that all lines together have about `points` points.
 
     Raises:
@@ -138,7 +138,7 @@ def _thinned(one: RestartTimeline, most: int) -> RestartTimeline:
     return replace(one, power_w=power, host_w=host, tokens_per_s=tokens)
 
 
-def _columns(row: Row) -> Mapping[str, Any]:
+def _columns(row: StoredResult) -> Mapping[str, Any]:
     """Return the rows that are drawn, as arrays; the other series of a timeline stay on disk."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -166,14 +166,16 @@ def _coded(texts: Any) -> NDArray[np.object_]:
     return where
 
 
-def _drawn(row: Row) -> list[str]:
+def _drawn(row: StoredResult) -> list[str]:
     """Return the series to read: power as the driver says it only where a GPU has no counter."""
     facts = row.result.energy.meter.values() if row.result.energy else ()
     counted = all(fact.source == "counter" for fact in facts)
     return [COUNTER, TOKENS, *(() if counted else POWER_READINGS)]
 
 
-def _restart(number: int, clock: int, row: Row, used: Sequence[str], columns: Mapping[str, Any]) -> RestartTimeline:
+def _restart(
+    number: int, clock: int, row: StoredResult, used: Sequence[str], columns: Mapping[str, Any]
+) -> RestartTimeline:
     own = [span for span in row.result.spans if (span.restart, span.clock) == (number, clock)]
     origin_ns = min(span.start_ns for span in own)
     here = (columns["restart"] == number) & (columns["clock"] == clock)

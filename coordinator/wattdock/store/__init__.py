@@ -1,31 +1,31 @@
-"""store."""
+"""Results on disk: whole folders, never overwritten; found by name, read back, and asked in SQL as one table.
+
+In: an `ExperimentResult` with its restarts' records; a name, a study, a folder, a bundle, or a SELECT. Out: a
+`StoredResult`, its tables, and rows of the table of all results.
+Must not know: how results are measured, drawn or bundled.
+"""
 
 from wattdock.store.folders import (
-    LOG,
     RESTARTS,
     RESULT,
     StoredResult,
-    find_stored,
     load_requests,
     load_restarts,
     load_result,
     load_table,
-    store,
+    store_result,
 )
-from wattdock.store.query import Filters, LeftOut, query, select, stored_backends, write_csv, write_parquet
-from wattdock.store.selection import Row, chosen_rows, is_result_itself, replacement
+from wattdock.store.query import Filters, LeftOut, query, select, write_table
+from wattdock.store.selection import find_results, is_named, replacement
 
 __all__ = [
-    "LOG",
     "RESTARTS",
     "RESULT",
     "Filters",
     "LeftOut",
-    "Row",
     "StoredResult",
-    "chosen_rows",
-    "find_stored",
-    "is_result_itself",
+    "find_results",
+    "is_named",
     "load_requests",
     "load_restarts",
     "load_result",
@@ -33,8 +33,6 @@ __all__ = [
     "query",
     "replacement",
     "select",
-    "store",
-    "stored_backends",
-    "write_csv",
-    "write_parquet",
+    "store_result",
+    "write_table",
 ]

@@ -37,6 +37,25 @@ RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
 Measured = tuple["RestartRecord", "Path | None"]
 
 
+@dataclass(frozen=True)
+class StoredResult:
+    """One result and the folder that holds its files."""
+
+    folder: Path
+    result: ExperimentResult
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The study and the experiment that the result is an attempt at; None for one of no study."""
+        study = self.result.study
+        return (study.study_id, self.result.experiment_id) if study else None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at its experiment the result is, from 1."""
+        return self.result.study.attempt if self.result.study else 1
+
+
 class _Workload(BaseModel):
     batch_size: int
 
@@ -49,20 +68,15 @@ class _Settings(BaseModel):
     workload: _Workload
 
 
-@dataclass(frozen=True)
-class StoredResult:
-    """A result and the folder that holds it."""
-
-    result: ExperimentResult
-    folder: Path
-
-
-def store(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
-    """Write one row to a new folder under `output_dir` and return the folder.
+def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
+    """Write a result to a new folder under `output_dir`; return the folder, or the one that holds it already.
 
     Raises:
         StoreError: It could not be written there; it was put under the temporary folder, or printed, instead.
     """
+    # A coordinator that was killed may have stored the result before it could say so.
+    if stored := _find_stored(result, output_dir):
+        return stored
     name = folder_name(result)
     try:
         return _write(output_dir, name, result, restarts, log)
@@ -80,10 +94,10 @@ def folder_name(result: ExperimentResult) -> str:
     return f"{started:%Y%m%dT%H%M%S}-{result.config['backend']}-{result.experiment_id[:8]}"
 
 
-def find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
-    """Return the folder that holds the row of the same measured spans already; None where there is none.
+def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
+    """Return the folder that holds a result of the same measured spans already; None where there is none.
 
-    A failure before the first new span leaves the spans of the interrupted row that it followed; it is another row.
+    A failure before the first new span has the spans of the interrupted result that it followed; it is another result.
     """
     for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
         if not (folder / RESULT).exists():

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, StoreError
 from wattdock.store.views import COUNTS, READABLE, TEXT, TEXT_OR_NOT, VIEWS
@@ -252,40 +252,16 @@ def select(
         raise StoreError(f"the results cannot be read: {' '.join(str(error).split())}") from error
 
 
-def stored_backends(output_dir: Path) -> list[str]:
-    """Return the backends that results in `output_dir` are of.
-
-    Raises:
-        StoreError: There are no results.
-    """
-    found = query(output_dir, "SELECT DISTINCT backend FROM all_results WHERE backend IS NOT NULL ORDER BY 1")
-    names: list[str] = found["backend"].to_pylist()
-    return names
-
-
-def write_csv(table: pa.Table, file: Path) -> None:
-    """Write rows to a CSV file; replaces what is there.
+def write_table(table: pa.Table, file: Path, kind: Literal["csv", "parquet"]) -> None:
+    """Write a table to a file; replaces what is there.
 
     Raises:
         StoreError: It cannot be written.
     """
     import pyarrow.csv
-
-    _write(pyarrow.csv.write_csv, table, file)
-
-
-def write_parquet(table: pa.Table, file: Path) -> None:
-    """Write rows to a Parquet file; replaces what is there.
-
-    Raises:
-        StoreError: It cannot be written.
-    """
     import pyarrow.parquet
 
-    _write(pyarrow.parquet.write_table, table, file)
-
-
-def _write(write: Callable[[pa.Table, Path], None], table: pa.Table, file: Path) -> None:
+    write = {"csv": pyarrow.csv.write_csv, "parquet": pyarrow.parquet.write_table}[kind]
     try:
         write(table, file)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Find the stored results that a person means: result folders, folders of them, studies and bundles.
 
-Reads files and prints nothing. Rows that a later one of the same study stands for are left out. A study is whole or an
-error: one row less would change every figure made of it, and nothing in them would show it.
+Reads files and prints nothing. Results that a later attempt of the same study stands for are left out. A study is whole
+or an error: one result less would change every figure made of it, and nothing in them would show it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
-from wattdock.store.folders import RESULT, load_result
+from wattdock.store.folders import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis import ExperimentResult
     from wattdock.store.query import LeftOut
 
 STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results", "bundle.json", ".tar"
@@ -27,14 +26,6 @@ STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results"
 ID = re.compile(r"[0-9a-f]{8}")
 # Of several names that could be meant.
 SHOWN = 4
-
-
-@dataclass(frozen=True)
-class Row:
-    """One stored result and the folder that holds its files."""
-
-    folder: Path
-    result: ExperimentResult
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ class _Names:
         """Return a study's results, where it is sure that these are all."""
         if self.unread:
             more = f" and {len(self.unread) - SHOWN} more" if len(self.unread) > SHOWN else ""
-            files = ", ".join(f"{one.file} {one.reason}" for one in self.unread[:SHOWN])
+            files = ", ".join(f"{file.file} {file.reason}" for file in self.unread[:SHOWN])
             raise StoreError(
                 f"{name}: a row of this study may be in what cannot be read: {files}{more}; "
                 "restore it, move its folder away, or name each result's folder"
@@ -67,67 +58,55 @@ class _Names:
         return self.studies[name]
 
 
-def chosen_rows(named: Sequence[str], output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Row]:
-    """Return the rows that all of `named` mean, each once, in the order given.
+def find_results(named: Sequence[str], output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[StoredResult]:
+    """Return the results that all of `named` mean, each once, in the order given.
 
     Args:
         named: Result folders, folders that hold such, studies' folders, bundles (a folder or a .tar); what is no path
             is the name of a result's or a study's folder in `output_dir`, the beginning of one, with its time or
             without, or of the id in it.
         output_dir: Where results and studies that are named so lie.
-        open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the rows are read.
+        open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the results are read.
 
     Raises:
         StoreError: One of them means no result, a result cannot be read, or one that cannot may be of a study meant.
         ConfigError: One of them may mean several.
     """
     folders = [folder for what in named for folder in _result_folders(what, output_dir, open_bundle)]
-    rows = [Row(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
-    return without_superseded(rows)
+    return without_superseded([StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)])
 
 
-def is_result_itself(what: str, row: Row) -> bool:
+def is_named(result: StoredResult, what: str) -> bool:
     """Whether `what` names this result, not a study, a bundle or a folder that happens to hold only this one."""
     path = Path(what)
     if path.exists():
         return path.name == RESULT or (path / RESULT).exists()
-    if what == row.folder.name:
+    if what == result.folder.name:
         return True
-    study = row.result.study
-    return _begins(row.folder.name, what) and not (study and _begins(study.study_id, what))
+    study = result.result.study
+    return _begins(result.folder.name, what) and not (study and _begins(study.study_id, what))
 
 
-def without_superseded(rows: Sequence[Row]) -> list[Row]:
-    """Leave out what a later attempt of the same study stands for."""
+def without_superseded(results: Sequence[StoredResult]) -> list[StoredResult]:
+    """Leave out results that a later attempt of the same study stands for."""
     latest: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if (study := row.result.study) is not None:
-            key = (study.study_id, row.result.experiment_id)
-            latest[key] = max(latest.get(key, 0), study.attempt)
-    return [
-        row
-        for row in rows
-        if (study := row.result.study) is None or study.attempt == latest[study.study_id, row.result.experiment_id]
-    ]
+    for result in results:
+        if place := result.place:
+            latest[place] = max(latest.get(place, 0), result.attempt)
+    return [result for result in results if not result.place or result.attempt == latest[result.place]]
 
 
-def replacement(row: Row) -> Path | None:
-    """Return the folder of the latest later attempt at this row's experiment in its study, where one lies beside it."""
-    same = [row]
-    for folder in row.folder.parent.glob(f"{row.folder.name}-*"):
+def replacement(result: StoredResult) -> Path | None:
+    """Return the folder of the latest later attempt at the same experiment of the study; None where there is none."""
+    same = [result]
+    for folder in result.folder.parent.glob(f"{result.folder.name}-*"):
         # Another result that is spoiled says nothing of this one.
         with suppress(StoreError):
-            other = Row(folder, load_result(folder))
-            if _same_part(other, row):
+            other = StoredResult(folder, load_result(folder))
+            if other.place and other.place == result.place:
                 same.append(other)
     latest = without_superseded(same)
-    return None if row in latest else latest[0].folder
-
-
-def _same_part(one: Row, other: Row) -> bool:
-    """Whether two rows are attempts at one experiment of one study."""
-    parts = [(row.result.study and row.result.study.study_id, row.result.experiment_id) for row in (one, other)]
-    return parts[0] == parts[1]
+    return None if result in latest else latest[0].folder
 
 
 def _result_folders(what: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Path]:
@@ -151,8 +130,8 @@ def _in_folder(folder: Path, what: str, open_bundle: Callable[[Path], Path]) -> 
     if (folder / RESULT).exists():
         return [folder]
     # A bundle's files may stand in one folder of its name.
-    inside = [one for one in folder.iterdir() if (one / BUNDLED).is_dir()]
-    for place in (folder / BUNDLED, folder, *(one / BUNDLED for one in inside if len(inside) == 1)):
+    inside = [place for place in folder.iterdir() if (place / BUNDLED).is_dir()]
+    for place in (folder / BUNDLED, folder, *(top / BUNDLED for top in inside if len(inside) == 1)):
         if found := _held(place):
             if place != folder and (place.parent / MANIFEST).exists():
                 open_bundle(place.parent)

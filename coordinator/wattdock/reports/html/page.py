@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from wattdock.reports.points import Point
     from wattdock.reports.timelines import RestartTimeline, Trace
-    from wattdock.store import Row
+    from wattdock.store import StoredResult
 
 # About 13 bytes each: a page keeps room for plotly.js, 5 MB, below 10 MB.
 TIMELINE_POINTS, MOST_POINTS_PER_RUN = 200_000, 6_000
@@ -37,7 +37,7 @@ MOST_TIMELINES = 100
 WITHIN = (ENGINE, PACKAGE)
 
 
-def write_page(rows: Sequence[Row], file: Path, *, title: str) -> None:
+def write_page(rows: Sequence[StoredResult], file: Path, *, title: str) -> None:
     """Write the page; replaces what is there.
 
     Raises:
@@ -53,7 +53,7 @@ def write_page(rows: Sequence[Row], file: Path, *, title: str) -> None:
         raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file with -o") from error
 
 
-def page(rows: Sequence[Row], *, title: str, written: datetime) -> str:
+def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     """Return the page as HTML.
 
     Raises:
