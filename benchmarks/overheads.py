@@ -20,7 +20,7 @@ from wattdock.inputs import load_prompts
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
-from wattdock.metering.curve import span_energy
+from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.timeline import GpuTimeline, Ticks
 from wattdock.runner import LoadRequest, PassRequest, RunnerClient, wire
 
@@ -116,5 +116,5 @@ def energy_arithmetic() -> list[Row]:
     at_ns = np.arange(0, 3600 * NS_PER_S, NS_PER_S // 10, dtype=np.int64)
     ticks = Ticks(at_ns - 4_000_000, at_ns - 1_000_000, at_ns, at_ns + 3_000_000, at_ns // 1_000_000 * 500)
     gpu = GpuTimeline("GPU-x", "counter", ticks, period_s=0.1)
-    times = timed_ms(lambda: span_energy(gpu, 1800 * NS_PER_S, 1820 * NS_PER_S), repeats=20)
+    times = timed_ms(lambda: EnergyCurve(gpu).between(1800 * NS_PER_S, 1820 * NS_PER_S), repeats=20)
     return [row("energy of one span, one hour of one GPU", times)]

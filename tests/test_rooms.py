@@ -25,7 +25,7 @@ WIDER_DOORS = {
     "inputs": 11,
     "launch": 13,
     "launch.images": 12,
-    "metering": 22,
+    "metering": 17,
     "records": 29,
     "reports": 32,
     "store": 16,

@@ -20,7 +20,7 @@ from wattdock.analysis.steadiness import (
 )
 from wattdock.clock import NS_PER_S
 from wattdock.config import IdleSpec, WarmUpSpec
-from wattdock.metering.curve import span_energy
+from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.timeline import MeterEvent, Series, Span
 from wattdock.records.restart import RestartRecord, TokenSeries, WarmUpSample
 
@@ -166,7 +166,7 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
     assert idle is not None
     assert idle[0] == pytest.approx(2300, rel=1e-3)
     assert idle[1] == pytest.approx(100, rel=1e-2)
-    assert span_energy(gpu, 20 * NS_PER_S, 40 * NS_PER_S).energy_j == pytest.approx(12_000, rel=1e-3)
+    assert EnergyCurve(gpu).between(20 * NS_PER_S, 40 * NS_PER_S).energy_j == pytest.approx(12_000, rel=1e-3)
     assert idle_energy_j([restart], baselines[:1], [GPU]) is None
     # Its coordinator was killed after the pass; another runner went on with the restart.
     assert idle_energy_j([restart, restart], [*baselines, baselines[0]], [GPU]) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wattdock.metering.curve import EnergyCurve, span_energy
+from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.ticks import resolution_mj, tick_instants
 from wattdock.metering.timeline import EnergySource, GpuTimeline, LagModel, Series, Ticks
 
@@ -25,7 +25,7 @@ def timeline(intervals: list[tuple[int, int]], *, base_ns: int = BASE_NS, first_
 
 
 def joules(gpu: GpuTimeline, start_ns: int, end_ns: int) -> float:
-    got = span_energy(gpu, start_ns, end_ns, lag=NO_LAG)
+    got = EnergyCurve(gpu, lag=NO_LAG).between(start_ns, end_ns)
     assert got.energy_j is not None, got.reason
     return got.energy_j
 
@@ -89,8 +89,8 @@ def test_shifting_all_instants_changes_nothing(drawn: list[tuple[int, int]], a: 
     """Uptime must not matter."""
     gpu, moved = timeline(drawn), timeline(drawn, base_ns=BASE_NS + shift_ms * MS)
     first, last = sorted(inside(gpu, part) for part in (a, b))
-    here = span_energy(gpu, first, last)
-    there = span_energy(moved, first + shift_ms * MS, last + shift_ms * MS)
+    here = EnergyCurve(gpu).between(first, last)
+    there = EnergyCurve(moved).between(first + shift_ms * MS, last + shift_ms * MS)
     assert here.energy_j == pytest.approx(there.energy_j, abs=1e-6)
     assert here.timing_j == pytest.approx(there.timing_j, abs=1e-6)
 
@@ -103,7 +103,7 @@ def test_a_reset_never_gives_energy(drawn: list[tuple[int, int]], a: float, b: f
     reset = int(np.searchsorted(gpu.ticks.after_end_ns, (first + last) // 2))
     energy_mj = gpu.ticks.energy_mj.copy()
     energy_mj[reset:] -= energy_mj[reset] - energy_mj[0] + offset_mj
-    got = span_energy(replace(gpu, ticks=replace(gpu.ticks, energy_mj=energy_mj)), first, last)
+    got = EnergyCurve(replace(gpu, ticks=replace(gpu.ticks, energy_mj=energy_mj))).between(first, last)
     assert (got.energy_j, got.timing_j) == (None, None)
     assert got.reason is not None
     assert "reset" in got.reason
@@ -114,7 +114,7 @@ def test_a_step_inside_an_interval_is_put_where_its_neighbours_say() -> None:
     steps = [(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6
     gpu = timeline(steps)
     middle_ns = BASE_NS + 650 * MS
-    got = span_energy(gpu, BASE_NS + 400 * MS, middle_ns, lag=NO_LAG)
+    got = EnergyCurve(gpu, lag=NO_LAG).between(BASE_NS + 400 * MS, middle_ns)
     assert got.energy_j is not None
     assert got.timing_j is not None
     assert abs(got.energy_j - 25.0) < min(1.0, 2 * got.timing_j)
@@ -126,9 +126,9 @@ def test_uncertainty_grows_where_power_changes_and_shrinks_when_both_ends_share_
         timeline([(100, 50_000)] * 13),
         timeline([(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6),
     )
-    long = span_energy(steady, BASE_NS + 450 * MS, BASE_NS + 850 * MS, lag=NO_LAG).timing_j
-    short = span_energy(steady, BASE_NS + 610 * MS, BASE_NS + 640 * MS, lag=NO_LAG).timing_j
-    edge = span_energy(stepping, BASE_NS + 350 * MS, BASE_NS + 650 * MS, lag=NO_LAG).timing_j
+    long = EnergyCurve(steady, lag=NO_LAG).between(BASE_NS + 450 * MS, BASE_NS + 850 * MS).timing_j
+    short = EnergyCurve(steady, lag=NO_LAG).between(BASE_NS + 610 * MS, BASE_NS + 640 * MS).timing_j
+    edge = EnergyCurve(stepping, lag=NO_LAG).between(BASE_NS + 350 * MS, BASE_NS + 650 * MS).timing_j
     assert long is not None
     assert short is not None
     assert edge is not None
@@ -142,7 +142,8 @@ def test_lag_costs_nothing_between_equal_powers_and_something_between_unequal_on
     steady, stepping = timeline([(100, 50_000)] * 13), timeline([(100, 10_000)] * 6 + [(100, 50_000)] * 7)
     for gpu, expected_j in ((steady, 0.0), (stepping, 0.010 * 400)):
         with_lag, without = (
-            span_energy(gpu, BASE_NS + 350 * MS, BASE_NS + 850 * MS, lag=each).timing_j for each in (lag, NO_LAG)
+            EnergyCurve(gpu, lag=each).between(BASE_NS + 350 * MS, BASE_NS + 850 * MS).timing_j
+            for each in (lag, NO_LAG)
         )
         assert with_lag is not None
         assert without is not None
@@ -153,7 +154,7 @@ def test_a_span_outside_the_changes_has_no_energy_and_a_reason() -> None:
     """Nothing is extrapolated."""
     gpu = timeline([(100, 50_000)] * 13)
     for start_ms, end_ms in ((-50, 500), (500, 1290), (2000, 3000)):
-        got = span_energy(gpu, BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
+        got = EnergyCurve(gpu).between(BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
         assert got.energy_j is None
         assert got.reason is not None
         assert "not inside" in got.reason
@@ -163,7 +164,7 @@ def test_a_span_outside_the_changes_has_no_energy_and_a_reason() -> None:
 def test_a_long_standstill_has_no_energy() -> None:
     """After seconds without a change nobody knows whether joules were lost."""
     gpu = timeline([(100, 50_000)] * 8 + [(4000, 2_000_000)] + [(100, 50_000)] * 8)
-    got = span_energy(gpu, BASE_NS + 500 * MS, BASE_NS + 5200 * MS)
+    got = EnergyCurve(gpu).between(BASE_NS + 500 * MS, BASE_NS + 5200 * MS)
     assert got.energy_j is None
     assert got.reason is not None
     assert "not seen to change for 4.0 s" in got.reason
@@ -181,11 +182,11 @@ def test_a_pause_between_reads_inside_a_span_costs_no_joule() -> None:
     """A stalled host: the counter went on, and both ends are where it was read; 2,000 J in 4 s at 500 W."""
     long = [(100, 50_000)] * 12 + [(4000, 2_000_000)] + [(100, 50_000)] * 12
     gpu = unread(timeline(long), 13)
-    whole = span_energy(gpu, BASE_NS + 500 * MS, BASE_NS + 5900 * MS, lag=NO_LAG)
+    whole = EnergyCurve(gpu, lag=NO_LAG).between(BASE_NS + 500 * MS, BASE_NS + 5900 * MS)
     assert whole.energy_j == pytest.approx(2_700, abs=1)
     assert whole.timing_j == pytest.approx(0, abs=1)
     for start_ms, end_ms in ((1100, 5900), (500, 5300), (500, 3000)):
-        near = span_energy(gpu, BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
+        near = EnergyCurve(gpu).between(BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
         assert near.energy_j is None, "an end hangs on changes that nobody saw"
         assert "not seen to change for" in str(near.reason)
 
@@ -193,7 +194,7 @@ def test_a_pause_between_reads_inside_a_span_costs_no_joule() -> None:
 def test_a_span_that_ends_before_it_begins_is_refused() -> None:
     """A swapped pair of instants must not become a figure."""
     with pytest.raises(ValueError, match="before it begins"):
-        span_energy(timeline([(100, 50_000)] * 13), BASE_NS + 2, BASE_NS + 1)
+        EnergyCurve(timeline([(100, 50_000)] * 13)).between(BASE_NS + 2, BASE_NS + 1)
 
 
 def test_mean_power_is_energy_over_duration() -> None:
@@ -234,7 +235,7 @@ def power_timeline(
 def test_integrated_power_is_the_area_under_the_samples() -> None:
     """Exact for a ramp, which the trapezoid rule follows."""
     gpu = power_timeline([100.0 + n for n in range(100)])
-    got = span_energy(gpu, BASE_NS + 1000 * MS, BASE_NS + 3000 * MS, lag=NO_LAG)
+    got = EnergyCurve(gpu, lag=NO_LAG).between(BASE_NS + 1000 * MS, BASE_NS + 3000 * MS)
     assert got.source == "integrated_power"
     assert got.energy_j == pytest.approx((120 + 160) / 2 * 2)
 
@@ -243,7 +244,7 @@ def test_averaged_power_is_less_certain_than_instant_power() -> None:
     """A one-second average says little about when."""
     steps = [100.0] * 60 + [600.0] * 60
     instant, averaged = (
-        span_energy(power_timeline(steps, name), BASE_NS + 1000 * MS, BASE_NS + 4000 * MS).timing_j
+        EnergyCurve(power_timeline(steps, name)).between(BASE_NS + 1000 * MS, BASE_NS + 4000 * MS).timing_j
         for name in ("power_w", "power_average_w")
     )
     assert instant is not None
@@ -257,7 +258,7 @@ def test_power_samples_that_are_missing_give_no_energy() -> None:
     series = gpu.series["power_w"]
     kept = (series.at_ns < BASE_NS + 1500 * MS) | (series.at_ns > BASE_NS + 3000 * MS)
     holed = replace(gpu, series={"power_w": Series(at_ns=series.at_ns[kept], value=series.value[kept])})
-    got = span_energy(holed, BASE_NS + 1000 * MS, BASE_NS + 4000 * MS)
+    got = EnergyCurve(holed).between(BASE_NS + 1000 * MS, BASE_NS + 4000 * MS)
     assert got.energy_j is None
     assert got.reason is not None
     assert "no power sample" in got.reason
@@ -266,7 +267,7 @@ def test_power_samples_that_are_missing_give_no_energy() -> None:
 def test_without_any_source_there_is_none() -> None:
     """Null with a reason, never zero."""
     gpu = replace(power_timeline([]), energy_source=None)
-    got = span_energy(gpu, BASE_NS, BASE_NS + MS)
+    got = EnergyCurve(gpu).between(BASE_NS, BASE_NS + MS)
     assert (got.energy_j, got.timing_j, got.source) == (None, None, None)
     assert got.reason is not None
     assert "no energy source" in got.reason

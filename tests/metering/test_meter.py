@@ -11,7 +11,7 @@ import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 
 from wattdock.errors import MeterError
-from wattdock.metering.curve import span_energy
+from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.source import NoSource
@@ -36,7 +36,7 @@ def only(timeline: Timeline) -> GpuTimeline:
 
 
 def energy_of(gpu: GpuTimeline, start_s: float, end_s: float) -> tuple[float | None, float | None, str | None]:
-    got = span_energy(gpu, ORIGIN_NS + int(start_s * S), ORIGIN_NS + int(end_s * S), lag=NO_LAG)
+    got = EnergyCurve(gpu, lag=NO_LAG).between(ORIGIN_NS + int(start_s * S), ORIGIN_NS + int(end_s * S))
     return got.energy_j, got.timing_j, got.reason
 
 
@@ -146,7 +146,7 @@ def test_without_a_counter_power_is_integrated_and_marked(metered: Metered) -> N
     gpu = only(metered([FakeGpu(unsupported="energy", profile=profile)], 15))
     assert gpu.energy_source == "integrated_power"
     assert any(event.kind == "not_supported" and "energy counter" in event.message for event in gpu.events)
-    got = span_energy(gpu, ORIGIN_NS + 4 * S, ORIGIN_NS + 12 * S)
+    got = EnergyCurve(gpu).between(ORIGIN_NS + 4 * S, ORIGIN_NS + 12 * S)
     assert got.source == "integrated_power"
     assert got.timing_j is not None
     assert got.energy_j == pytest.approx(100 + 3000 + 200, abs=4 * got.timing_j)
@@ -319,7 +319,7 @@ def test_two_gpus_in_real_time_give_the_energy_of_a_window_within_its_interval(l
         assert threading.active_count() == before
         assert timeline.end_ns >= end_ns + S
         for index, gpu in enumerate(timeline.gpus.values()):
-            got = span_energy(gpu, start_ns, end_ns, lag=NO_LAG)
+            got = EnergyCurve(gpu, lag=NO_LAG).between(start_ns, end_ns)
             true_j = fake.energy_j(index, start_ns, end_ns)
             assert got.energy_j is not None, got.reason
             assert got.timing_j is not None

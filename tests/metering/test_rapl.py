@@ -7,7 +7,7 @@ import pytest
 from merge_samples import measured, request
 from powercap import add_domain, set_uj, two_sockets
 
-from wattdock.analysis.joules import host_energy, series_joules
+from wattdock.analysis.joules import host_energy
 from wattdock.clock import NS_PER_S
 from wattdock.metering.meter import Meter
 from wattdock.metering.rapl import Domain, RaplRecorder, find_domains, unwrapped
@@ -45,6 +45,10 @@ def recorded(domains: tuple[Domain, ...], clock: Virtual) -> HostTimeline:
     return recorder.peek()
 
 
+def joules(series: Series, span: Span) -> tuple[float, float] | None:
+    return HostTimeline({"package-0": series}).joules(span)["package-0"]
+
+
 def test_packages_and_memory_are_found_and_what_would_count_twice_is_named(tmp_path: Path) -> None:
     """Cores lie in their package, packages in the platform, and MMIO shows a package twice."""
     two_sockets(tmp_path)
@@ -74,7 +78,7 @@ def test_two_packages_that_wrap_apart_give_the_joules_of_their_watts(tmp_path: P
     host = recorded(find_domains(tmp_path).readable, Virtual(2.0, count))
     assert host.events == ()
     for series, power_w in zip(host.energy_j.values(), powers_w.values(), strict=True):
-        found = series_joules(series, Span("pass", NS_PER_S // 2, 3 * NS_PER_S // 2))
+        found = joules(series, Span("pass", NS_PER_S // 2, 3 * NS_PER_S // 2))
         assert found is not None
         assert found[0] == pytest.approx(power_w, rel=1e-6)
 
@@ -104,17 +108,17 @@ def test_a_counter_that_stops_answering_is_told_once_and_gives_no_energy(tmp_pat
     host = recorded(domains, Virtual(1.0, lambda passed_s: counter.unlink(missing_ok=True) if passed_s > 0.5 else None))
     [event] = host.events
     assert "package-0" in event.message
-    assert series_joules(host.energy_j["package-0"], Span("pass", 0, NS_PER_S)) is None
+    assert joules(host.energy_j["package-0"], Span("pass", 0, NS_PER_S)) is None
 
 
 def test_a_hole_in_the_samples_gives_no_energy() -> None:
     """A counter may have wrapped in it, who knows how often."""
     at_ns = np.array([0, 1, 2, 5, 6]) * NS_PER_S // 2
     holed = Series(at_ns, np.arange(5.0))
-    found = series_joules(holed, Span("pass", NS_PER_S // 4, NS_PER_S))
+    found = joules(holed, Span("pass", NS_PER_S // 4, NS_PER_S))
     assert found is not None
     assert found == pytest.approx((1.5, (2 / 12) ** 0.5))
-    assert series_joules(holed, Span("pass", NS_PER_S // 4, 2 * NS_PER_S)) is None
+    assert joules(holed, Span("pass", NS_PER_S // 4, 2 * NS_PER_S)) is None
 
 
 def test_host_joules_are_summed_over_passes_per_domain_and_unknown_where_one_pass_is() -> None:

@@ -13,7 +13,7 @@ from powercap import add_domain
 
 from wattdock.analysis.joules import SpanJoules, cross_check
 from wattdock.errors import MeterError
-from wattdock.metering.curve import span_energy
+from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
@@ -79,7 +79,7 @@ def test_both_meters_give_the_same_energy_of_the_same_course_of_power(library: P
             seen.append(meter.stop(ORIGIN_NS + 16 * S))
             true_j = [fake.energy_j(index, ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for index in range(len(TWO))]
     for gpu, energy_j in zip(TWO, true_j, strict=True):
-        for one in (span_energy(each.gpus[gpu.uuid], ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for each in seen):
+        for one in (EnergyCurve(each.gpus[gpu.uuid]).between(ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for each in seen):
             assert one.timing_j is not None
             assert one.energy_j == pytest.approx(energy_j, abs=2 * one.timing_j)
     assert [one.meter for one in seen] == ["nvml", "zeus"]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
 
-from wattdock.clock import NS_PER_S
-from wattdock.metering import MAX_GAP_S, MJ_PER_J, EnergyCurve, Span
+from wattdock.metering import MJ_PER_J, EnergyCurve, Span
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.metering import GpuTimeline, Series, SpanEnergy, Ticks, Timeline, Window
+    from wattdock.metering import GpuTimeline, SpanEnergy, Ticks, Timeline, Window
     from wattdock.records import PassRecord, RestartRecord
 
 HOST_STATEMENT = (
@@ -225,8 +223,7 @@ def counter_step_j(ticks: Ticks, at_ns: int) -> float:
 
 def host_joules(timeline: Timeline | None, span: Span) -> dict[str, tuple[float, float] | None]:
     """Return joules of CPU packages and memory in a span, with their standard uncertainty, by domain."""
-    host = timeline.host if timeline else None
-    return {name: series_joules(series, span) for name, series in (host.energy_j if host else {}).items()}
+    return timeline.host.joules(span) if timeline and timeline.host else {}
 
 
 def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | None], HostEnergy | None]:
@@ -243,20 +240,3 @@ def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | No
         # Each pass is off alike: a straight line cuts the same corners.
         timing_j[name] = sum(timing for _, timing in parts) if parts else None
     return host_j, HostEnergy(timing_j=timing_j, events=[event.message for host in hosts for event in host.events])
-
-
-def series_joules(energy_j: Series, span: Span) -> tuple[float, float] | None:
-    """Return joules of a span from a cumulative series, linear between samples, and their standard uncertainty.
-
-    None where samples do not surround the span, or were missing in it for longer than a second. How energy was spread
-    inside the interval at each end is unknown: uniform over what the interval holds.
-    """
-    first = int(np.searchsorted(energy_j.at_ns, span.start_ns, side="right")) - 1
-    last = int(np.searchsorted(energy_j.at_ns, span.end_ns, side="left"))
-    if first < 0 or last >= len(energy_j.at_ns):
-        return None
-    if float(np.diff(energy_j.at_ns[first : last + 1]).max(initial=0)) > MAX_GAP_S * NS_PER_S:
-        return None
-    start_j, end_j = np.interp([span.start_ns, span.end_ns], energy_j.at_ns, energy_j.value)
-    at_start_j, at_end_j = (float(energy_j.value[k + 1] - energy_j.value[k]) for k in (first, last - 1))
-    return float(end_j - start_j), hypot(at_start_j, at_end_j) / sqrt(12)

@@ -13,7 +13,7 @@ import numpy as np
 
 from wattdock.analysis.joules import SpanJoules
 from wattdock.clock import NS_PER_S
-from wattdock.metering import EnergyCurve, span_energy
+from wattdock.metering import EnergyCurve
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def at_rest(gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str]) -
         if (gpu := gpus.get(uuid)) is not None:
             temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
             found[uuid] = AtRest(
-                span_energy(gpu, span.start_ns, span.end_ns).mean_power_w,
+                EnergyCurve(gpu).between(span.start_ns, span.end_ns).mean_power_w,
                 float(np.mean(temperatures)) if len(temperatures) else None,
             )
     return found

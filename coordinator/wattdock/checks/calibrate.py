@@ -16,7 +16,7 @@ from wattdock.checks.doctor import named_gpus
 from wattdock.errors import MeterError, PreflightError, RunnerError
 from wattdock.host import inventory, leases
 from wattdock.launch import LaunchSpec, find_runner, interpreter, runner_variables
-from wattdock.metering import MeterCard, Pulse, choose_meter
+from wattdock.metering import MeterCard, choose_meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +90,7 @@ def _card(gpu: Gpu, meter: Meter, program: Path, python: Path, count: int) -> Me
     return MeterCard.from_pulses(recorded, pulses, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _make_pulses(gpu: Gpu, program: Path, python: Path, count: int) -> list[Pulse]:
+def _make_pulses(gpu: Gpu, program: Path, python: Path, count: int) -> list[tuple[str, int, int]]:
     """Load a GPU with pulses from a process of a backend's environment; return when each really began and ended."""
     folder = program.parent
     spec = LaunchSpec(
@@ -111,4 +111,4 @@ def _make_pulses(gpu: Gpu, program: Path, python: Path, count: int) -> list[Puls
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise RunnerError(f"no load on GPU {gpu.index}: {last}; name an interpreter with --runner-python")
-    return [Pulse(*json.loads(line)) for line in done.stdout.splitlines()]
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

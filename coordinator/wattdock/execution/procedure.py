@@ -16,7 +16,7 @@ from wattdock.errors import RunnerError
 from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
 from wattdock.host import processes
 from wattdock.inputs import load_prompts
-from wattdock.metering import Span, span_energy
+from wattdock.metering import EnergyCurve, Span
 from wattdock.records import PassRecord, RestartRecord, WarmUpSample
 from wattdock.runner import PassRequest
 
@@ -220,7 +220,9 @@ class Procedure:
     def _warm_up_sample(self, span: Span, output_tokens: int) -> WarmUpSample:
         timeline = self.meter.peek()
         joules = [
-            span_energy(timeline.gpus[uuid], span.start_ns, span.end_ns).energy_j if uuid in timeline.gpus else None
+            EnergyCurve(timeline.gpus[uuid]).between(span.start_ns, span.end_ns).energy_j
+            if uuid in timeline.gpus
+            else None
             for uuid in self.gpu_uuids
         ]
         known = [value for value in joules if value is not None]

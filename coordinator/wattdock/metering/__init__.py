@@ -6,25 +6,22 @@ A second counter source is one file that satisfies `source.Source`, as `nvml` an
 Must not know: runners, experiments, results.
 """
 
-from wattdock.metering.calibration import MeterCard, Pulse, load_cards, with_cards
+from wattdock.metering.calibration import MeterCard, with_cards
 from wattdock.metering.choice import MeterChoice, choose_meter
-from wattdock.metering.curve import COUNTER_LAG, MAX_GAP_S, MJ_PER_J, POWER_LAG, EnergyCurve, SpanEnergy, span_energy
+from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, POWER_LAG, EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
-from wattdock.metering.timeline import GpuProcess, GpuTimeline, LagModel, Series, Span, Ticks, Timeline, Window
+from wattdock.metering.timeline import GpuProcess, GpuTimeline, Series, Span, Ticks, Timeline, Window
 
 __all__ = [
     "COUNTER_LAG",
-    "MAX_GAP_S",
     "MJ_PER_J",
     "POWER_LAG",
     "EnergyCurve",
     "GpuProcess",
     "GpuTimeline",
-    "LagModel",
     "Meter",
     "MeterCard",
     "MeterChoice",
-    "Pulse",
     "Series",
     "Span",
     "SpanEnergy",
@@ -32,7 +29,5 @@ __all__ = [
     "Timeline",
     "Window",
     "choose_meter",
-    "load_cards",
-    "span_energy",
     "with_cards",
 ]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from dataclasses import dataclass
 from math import hypot, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -87,8 +86,17 @@ class MeterCard(Stored):
     additivity: float | None
 
     @classmethod
-    def from_pulses(cls, gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, measured_utc: str) -> MeterCard:
-        """Return what load pulses show of the counter of the GPU `info`, whose timeline is `gpu`."""
+    def from_pulses(
+        cls, gpu: GpuTimeline, made: Sequence[tuple[str, int, int]], info: Gpu, *, measured_utc: str
+    ) -> MeterCard:
+        """Return what load pulses show of a counter.
+
+        Args:
+            gpu: The GPU's timeline.
+            made: Kind of each pulse, when it began on an idle GPU, and when the device had drained; ns.
+            info: The same GPU.
+        """
+        pulses = [Pulse(*pulse) for pulse in made]
         ticks = gpu.ticks
         intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
         reads_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
@@ -133,16 +141,15 @@ class MeterCard(Stored):
         if self.pulses < MIN_PULSES:
             return f"it has {self.pulses} pulses, fewer than {MIN_PULSES}"
         if self.additivity is None or abs(self.additivity) > MAX_ADDITIVITY:
-            told = "unknown" if self.additivity is None else f"{self.additivity:+.2%}"
-            return f"its additivity is {told}, not within {MAX_ADDITIVITY:.1%}"
+            figure = "unknown" if self.additivity is None else f"{self.additivity:+.2%}"
+            return f"its additivity is {figure}, not within {MAX_ADDITIVITY:.1%}"
         if self.smoothing_periods is None or self.smoothing_periods >= MAX_SMOOTHING_PERIODS:
-            told = "unknown" if self.smoothing_periods is None else f"{self.smoothing_periods:.2f} periods"
-            return f"its smoothing is {told}, not below {MAX_SMOOTHING_PERIODS:g}"
+            figure = "unknown" if self.smoothing_periods is None else f"{self.smoothing_periods:.2f} periods"
+            return f"its smoothing is {figure}, not below {MAX_SMOOTHING_PERIODS:g}"
         return None
 
 
-@dataclass(frozen=True)
-class Pulse:
+class Pulse(NamedTuple):
     """One stretch of load: when it began on an idle GPU, and when the device had drained; ns."""
 
     kind: str
@@ -208,8 +215,8 @@ def _combined(steps: Sequence[StepLag]) -> LagModel | None:
     """
     if not steps:
         return None
-    means_s = [one.mean_s for one in steps]
-    within_s = sqrt(sum(one.standard_deviation_s**2 / one.steps for one in steps)) / len(steps)
+    means_s = [step.mean_s for step in steps]
+    within_s = sqrt(sum(step.standard_deviation_s**2 / step.steps for step in steps)) / len(steps)
     between_s = float(np.std(means_s, ddof=1)) if len(means_s) > 1 else COUNTER_LAG.std_s
     return LagModel(mean_s=float(np.mean(means_s)), std_s=hypot(within_s, between_s))
 
@@ -221,7 +228,7 @@ def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:
         np.diff(ticks.energy_mj) / np.diff(ticks.after_start_ns) * NS_PER_S / MJ_PER_J,
     )
     counts = []
-    for step_ns in (one for pulse in pulses for one in (pulse.on_ns, pulse.off_ns)):
+    for step_ns in (edge_ns for pulse in pulses for edge_ns in (pulse.on_ns, pulse.off_ns)):
         own = int(np.searchsorted(at_ns, step_ns)) - 1
         if own < 3 or own + 5 > len(power_w):
             continue
@@ -291,7 +298,7 @@ def _of_another(card: MeterCard, gpu: Gpu | None) -> str | None:
 
 
 def _with_card(gpu: GpuTimeline, card: MeterCard | None) -> GpuTimeline:
-    """Return the timeline that takes its lag from a card, where that has one."""
+    """Return the timeline with the lag of its card, where there is one."""
     if card is None or card.lag_s is None or card.lag_std_s is None:
         return gpu
     return dataclasses.replace(gpu, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))

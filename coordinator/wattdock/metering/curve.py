@@ -15,7 +15,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.ticks import resolution_mj, tick_instants
-from wattdock.metering.timeline import LagModel
+from wattdock.metering.timeline import MAX_GAP_S, LagModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 MJ_PER_J = 1_000
-# A counter that stood still for longer may have lost energy, not only postponed it.
-MAX_GAP_S = 1.0
 MAX_GAP_PERIODS = 10.0
 # Differences between neighbouring ticks' powers count as far as they exceed their own noise by this factor.
 NOISE_FACTOR = 1.5
@@ -74,21 +72,6 @@ class SpanEnergy:
         if self.energy_j is None or self.duration_s <= 0:
             return None
         return self.energy_j / self.duration_s
-
-
-def span_energy(gpu: GpuTimeline, start_ns: int, end_ns: int, *, lag: LagModel | None = None) -> SpanEnergy:
-    """Return the joules of one GPU between two instants.
-
-    Args:
-        gpu: One GPU of a timeline.
-        start_ns: Begin of the span, CLOCK_MONOTONIC nanoseconds.
-        end_ns: Its end, not before its begin.
-        lag: How far the source trails; default: what was measured on this GPU, else on others.
-
-    Raises:
-        ValueError: The span ends before it begins.
-    """
-    return EnergyCurve(gpu, lag=lag).between(start_ns, end_ns)
 
 
 class EnergyCurve:

@@ -1,4 +1,4 @@
-"""CPU packages' and memory's energy through RAPL's counters in sysfs, as series beside the GPUs' timelines.
+"""CPU packages' and memory's energy through RAPL's counters in sysfs, as series of their own.
 
 Never part of a GPU's energy. Knows no spans. AMD's processors are under the same names as Intel's.
 Source: Linux kernel documentation, power/powercap: energy_uj, max_energy_range_uj, name.
@@ -50,8 +50,8 @@ class Domains:
     """Which counters of this host can be read.
 
     Attributes:
-        left_out: Names of those that are part of others, or hold them.
-        reason: Why one that should be read cannot be; None where all can.
+        left_out: Names of counters whose energy is part of another's, or contains it.
+        reason: Why a counter that should be read cannot be; None where all can.
     """
 
     readable: tuple[Domain, ...] = ()
@@ -60,7 +60,7 @@ class Domains:
 
     def __str__(self) -> str:
         """What is read and what is not, in words."""
-        read = f"RAPL: {', '.join(one.name for one in self.readable)}" if self.readable else "no RAPL"
+        read = f"RAPL: {', '.join(domain.name for domain in self.readable)}" if self.readable else "no RAPL"
         left_out = f" without {', '.join(self.left_out)}" if self.readable and self.left_out else ""
         return f"{read}{left_out}" + (f" ({self.reason})" if self.reason else "")
 
@@ -86,12 +86,12 @@ def find_domains(root: Path = POWERCAP) -> Domains:
             readable.append(domain)
     if not (readable or reasons):
         reasons.append(f"{root} has no CPU package; virtual machines have none")
-    # All for the same reason, most of the time; one line says enough.
+    # Mostly they share one reason, so the first is enough.
     return Domains(tuple(readable), tuple(left_out), reasons[0] if reasons else None)
 
 
 def _name(folder: Path, root: Path) -> str:
-    """Its own name, with the package's in front where it is a part of one: intel-rapl:0:1 lies in intel-rapl:0."""
+    """Return its name, after its package's where it is a part of a package: intel-rapl:0:1 lies in intel-rapl:0."""
     own, parent = (folder / "name").read_text().strip(), folder.name.rpartition(":")[0]
     return f"{(root / parent / 'name').read_text().strip()}-{own}" if parent.count(":") else own
 
@@ -103,19 +103,19 @@ class RaplRecorder(threading.Thread):
         super().__init__(name="meter-rapl", daemon=True)
         self._clock = clock
         self._domains = domains
-        self._rows: dict[str, list[tuple[int, int]]] = {one.name: [] for one in domains}
+        self._rows: dict[str, list[tuple[int, int]]] = {domain.name: [] for domain in domains}
         self._events: dict[str, MeterEvent] = {}
         self._enough = threading.Event()
 
     def run(self) -> None:
-        """Sample until told to stop, then once more."""
+        """Sample until stopped, then once more."""
         while not self._clock.wait(self._enough, PERIOD_S):
             self._sample()
         self._sample()
 
     def peek(self) -> HostTimeline:
         """Return what was seen, up to now."""
-        series = {one.name: unwrapped(list(self._rows[one.name]), one.range_uj) for one in self._domains}
+        series = {domain.name: unwrapped(list(self._rows[domain.name]), domain.range_uj) for domain in self._domains}
         return HostTimeline(series, tuple(self._events.values()))
 
     def stop(self) -> HostTimeline:
@@ -126,15 +126,15 @@ class RaplRecorder(threading.Thread):
         return self.peek()
 
     def _sample(self) -> None:
-        for one in self._domains:
+        for domain in self._domains:
             began_ns = self._clock.now_ns()
             try:
-                energy_uj = one.read_uj()
+                energy_uj = domain.read_uj()
             except (OSError, ValueError) as error:
-                # Told once per counter; what follows shows as missing samples.
-                self._events.setdefault(one.name, MeterEvent(began_ns, "read_error", f"{one.name}: {error}"))
+                # One event per counter; what follows shows as missing samples.
+                self._events.setdefault(domain.name, MeterEvent(began_ns, "read_error", f"{domain.name}: {error}"))
                 continue
-            self._rows[one.name].append(((began_ns + self._clock.now_ns()) // 2, energy_uj))
+            self._rows[domain.name].append(((began_ns + self._clock.now_ns()) // 2, energy_uj))
 
 
 def unwrapped(rows: list[tuple[int, int]], range_uj: int) -> Series:

@@ -6,6 +6,7 @@ Arrays only: no hardware, no backend, no files. All instants are CLOCK_MONOTONIC
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 EnergySource = Literal["counter", "integrated_power"]
 # Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's intervals.
 NEIGHBOURS = 4
+# A counter that stood still for longer may have lost energy, not only postponed it.
+MAX_GAP_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class GpuTimeline:
 
 @dataclass(frozen=True)
 class Window:
-    """What a second meter made of an interval, beside the timeline.
+    """What a second meter measured of an interval.
 
     Attributes:
         start_ns, end_ns: The middles of the calls that opened and closed it.
@@ -219,6 +222,26 @@ class HostTimeline:
     energy_j: Mapping[str, Series] = field(default_factory=dict)
     events: tuple[MeterEvent, ...] = ()
 
+    def joules(self, span: Span) -> dict[str, tuple[float, float] | None]:
+        """Return by domain a span's joules, linear between samples, and their standard uncertainty.
+
+        None where samples do not surround the span, or are missing in it for longer than a second.
+        """
+        return {name: _cumulative_joules(series, span) for name, series in self.energy_j.items()}
+
+
+def _cumulative_joules(energy_j: Series, span: Span) -> tuple[float, float] | None:
+    first = int(np.searchsorted(energy_j.at_ns, span.start_ns, side="right")) - 1
+    last = int(np.searchsorted(energy_j.at_ns, span.end_ns, side="left"))
+    if first < 0 or last >= len(energy_j.at_ns):
+        return None
+    if float(np.diff(energy_j.at_ns[first : last + 1]).max(initial=0)) > MAX_GAP_S * NS_PER_S:
+        return None
+    start_j, end_j = np.interp([span.start_ns, span.end_ns], energy_j.at_ns, energy_j.value)
+    # How the energy of the interval at either end was spread within it is unknown: uniform over all it holds.
+    at_start_j, at_end_j = (float(energy_j.value[k + 1] - energy_j.value[k]) for k in (first, last - 1))
+    return float(end_j - start_j), hypot(at_start_j, at_end_j) / sqrt(12)
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -243,9 +266,9 @@ class Timeline:
     broke_off: bool = False
 
     def excerpt(self, intervals: Sequence[tuple[int, int]]) -> Timeline:
-        """Return the part inside any of `intervals`, (start, end) in nanoseconds, from which their energy can be told.
+        """Return the part inside any of `intervals`, (start, end) in nanoseconds, enough to compute their energy.
 
-        Counter changes next to an interval are kept too, and so is every event; windows where they lie inside one.
+        It has the counter changes next to an interval, the windows that lie inside one, and every event.
         """
         host = self.host
         if host is not None:
