@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import pytest
 from command import SMALL, on_gpus
-from fake_nvml import FakeGpu, constant, ramp
+from fake_nvml import FakeGpu, constant
 
 if TYPE_CHECKING:
     from command import Command
@@ -20,46 +20,6 @@ ONE_SECOND = ("--set", "fake.step_s=0.05", "--max-output-tokens", "20")
 def steady(*, slope_per_min: float) -> tuple[str, ...]:
     wanted = {"profile": "steady", "window_s": 3, "min_s": 5, "cap_s": 8, "slope_per_min": slope_per_min}
     return tuple(word for key, value in wanted.items() for word in ("--set", f"warmup.{key}={value}"))
-
-
-def test_a_warm_up_of_several_passes_and_three_idle_spans_surround_the_measured_pass(wattdock: Command) -> None:
-    """At a constant 300 W nothing is left above idle, and everything seen is in the row."""
-    env = on_gpus(wattdock, FakeGpu(uuid=GPU, profile=(constant(300),)))
-    # A sleeping engine on a busy machine drifts by more than any real one.
-    idle_2_s = ("--set", "idle.duration_s=2", "--set", "idle.settled=0.05")
-    done = wattdock("run", *SMALL, *ONE_SECOND, *steady(slope_per_min=100), *idle_2_s, env=env)
-    assert done.returncode == 0, done.stderr
-    [row] = wattdock.results()
-    [warm_up] = row["procedure"]["warm_up"]
-    assert warm_up["converged"] is True
-    assert warm_up["duration_s"] >= 5
-    assert len(warm_up["energy_per_output_token_j"]) >= 3
-    assert warm_up["temperature_range_c"] == 0
-    names = [span["name"] for span in row["spans"]]
-    assert [name for name in names if name != "warm-up"] == [
-        "idle-empty",
-        "launch",
-        "load",
-        "idle-loaded-before",
-        "idle-loaded-after",
-        "pass",
-    ]
-    idle = row["energy"]["idle_baselines"]
-    assert [one["state"] for one in idle] == ["empty", "loaded_before", "loaded_after"]
-    assert all(one["mean_power_w"] == pytest.approx(300, rel=0.1) and one["unsettled"] is None for one in idle)
-    assert row["energy"]["net_j"] == pytest.approx(0, abs=0.1 * row["energy"]["total_j"])
-
-
-def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_row_says_so(wattdock: Command) -> None:
-    """Power that climbs by a watt per 20 ms is a drift of joules per token that no cap hides."""
-    env = on_gpus(wattdock, FakeGpu(uuid=GPU, profile=(ramp(100, 3100, 60),)))
-    done = wattdock("run", *SMALL, *ONE_SECOND, *steady(slope_per_min=0.5), env=env)
-    assert done.returncode == 0, done.stderr
-    [row] = wattdock.results()
-    [warm_up] = row["procedure"]["warm_up"]
-    assert warm_up["converged"] is False
-    assert any("J/token" in found for found in warm_up["drifting"])
-    assert "not steady at the cap" in done.stderr
 
 
 def test_a_stored_run_is_analysed_anew_under_any_window(wattdock: Command) -> None:

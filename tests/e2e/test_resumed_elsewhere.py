@@ -9,7 +9,6 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-import fake_nvml
 import pytest
 from command import on_gpus
 from e2e.test_study import SLOW, wait_in_pass, write
@@ -38,19 +37,6 @@ def killed_in_its_second_pass(wattdock: Command, env: dict[str, str]) -> str:
     wattdock.interrupt(signal.SIGKILL)
     running.communicate(timeout=60)
     return file
-
-
-def test_joules_of_passes_that_were_kept_before_a_kill_are_those_of_their_timeline(wattdock: Command) -> None:
-    """The energy around a durable pass is durable with it."""
-    env = on_gpus(wattdock, FakeGpu())
-    file = killed_in_its_second_pass(wattdock, env)
-    done = wattdock("run", file, "--resume", env=env)
-    assert done.returncode == 0, done.stderr
-    [row] = wattdock.results()
-    assert [one["reason"] for one in row["energy"]["passes"]] == [None] * 3
-    assert_idle_power(row)
-    [check] = [one for one in row["audit"]["checks"] if one["name"] == "one runner for each restart"]
-    assert (check["status"], check["figure"]) == ("warn", "a restart's passes came from 2 runners")
 
 
 def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(wattdock: Command) -> None:
@@ -83,17 +69,3 @@ def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(
     drawn = wattdock("report", folder, "-o", "report.html")
     assert drawn.returncode == 0, drawn.stderr
     assert "1, after a reboot" in (wattdock.folder / "report.html").read_text()
-
-
-def test_a_row_is_not_gone_on_with_on_other_gpus_than_its_own(wattdock: Command) -> None:
-    """Its joules would be those of one GPU for all of its passes."""
-    first, second = FakeGpu(uuid=fake_nvml.uuid_of(1)), FakeGpu(uuid=fake_nvml.uuid_of(2))
-    env = on_gpus(wattdock, first, second)
-    file = killed_in_its_second_pass(wattdock, {**env, "CUDA_VISIBLE_DEVICES": "0"})
-    refused = wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "1"})
-    assert refused.returncode == PREFLIGHT, refused.stderr
-    assert f"one was measured on {first.uuid}, and this run would take {second.uuid}" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert wattdock("run", file, "--resume", env={**env, "CUDA_VISIBLE_DEVICES": "0"}).returncode == 0
-    [row] = wattdock.results()
-    assert len(row["energy"]["passes"]) == 3

@@ -56,65 +56,6 @@ def test_json_on_standard_output_is_the_stored_result_and_nothing_else(wattdock:
     assert json.loads(done.stdout) == wattdock.results()
 
 
-def test_every_pass_of_every_restart_is_measured_after_a_warm_up(wattdock: Command) -> None:
-    """Two runners, two passes each, a warm-up before them."""
-    done = wattdock("run", *SMALL[:4], "--passes", "2", "--restarts", "2", "--batch-size", "2")
-    assert done.returncode == 0, done.stderr
-    [result] = wattdock.results()
-    spans = [(span["name"], span["restart"], span["pass"]) for span in result["spans"]]
-    for restart in (0, 1):
-        assert [span for span in spans if span[1] == restart and span[0] == "pass"] == [
-            ("pass", restart, 0),
-            ("pass", restart, 1),
-        ]
-        assert ("load", restart, None) in spans
-        assert ("warm-up", restart, None) in spans
-    assert len(result["statistics"]["per_restart"]) == 2
-
-
-def test_each_experiment_is_a_row_and_a_failure_does_not_stop_the_rest(wattdock: Command) -> None:
-    """Three rows, in the order written where that was asked for, one failed; the exit code is the failure's."""
-    (wattdock.folder / "x.yaml").write_text(
-        "order: written\n"
-        "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
-        "experiments:\n"
-        "- {name: one}\n"
-        "- {name: two, fake: {pass_fault: die}}\n"
-        "- {name: three, workload: {batch_size: 8}}\n"
-    )
-    done = wattdock("run", "x.yaml")
-    assert done.returncode == 5, done.stderr
-    in_order = sorted(wattdock.results(), key=lambda row: row["started_utc"])
-    # The first and the last share a runner.
-    assert [row["config"]["name"] for row in in_order] == ["one", "three", "two"]
-    assert [row["status"] for row in in_order] == ["ok", "ok", "failed"]
-    rows = {row["config"]["name"]: row for row in in_order}
-    assert "died" in rows["two"]["error"]["message"]
-    assert rows["two"]["error"]["kind"] == "RunnerError"
-
-
-def test_on_failure_stop_leaves_the_rest_unmeasured(wattdock: Command) -> None:
-    """What was asked to stop stops."""
-    (wattdock.folder / "x.yaml").write_text(
-        "order: written\ndefaults: {backend: fake, model: 'shape:tiny-llama', on_failure: stop}\n"
-        "experiments: [{name: one, fake: {load_fault: raise}}, {name: two}]\n"
-    )
-    assert wattdock("run", "x.yaml").returncode == 5
-    assert [row["config"]["name"] for row in wattdock.results()] == ["one"]
-
-
-def test_experiments_of_one_load_group_share_a_runner(wattdock: Command) -> None:
-    """One load span, at one instant, serves both rows."""
-    (wattdock.folder / "x.yaml").write_text(
-        "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
-        "experiments: [{workload: {batch_size: 1}}, {workload: {batch_size: 2}}]\n"
-    )
-    assert wattdock("run", "x.yaml").returncode == 0
-    loads = {span["start_ns"] for row in wattdock.results() for span in row["spans"] if span["name"] == "load"}
-    assert len(wattdock.results()) == 2
-    assert len(loads) == 1
-
-
 def test_quantised_weights_that_are_to_be_drawn_are_refused_before_anything_starts(wattdock: Command) -> None:
     """No engine loads them, so neither a plan nor a run gets as far as one."""
     asked = ("--backend", "vllm", "--model", "shape:tiny-llama", "--set", "vllm.quantization=fp8")

@@ -74,27 +74,6 @@ def expected(wattdock: Command) -> set[tuple[str, int, int]]:
     return {(name, restart, number) for name in names for restart in (0, 1) for number in (0, 1)}
 
 
-def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(wattdock: Command) -> None:
-    """Twelve services by four runners; each restart has an order of its own."""
-    done = wattdock("run", write(wattdock, SMALL))
-    assert done.returncode == 0, done.stderr
-    rows = wattdock.results()
-    assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
-    assert {row["status"] for row in rows} == {"ok"}
-    loads = {span["start_ns"] for row in rows for span in row["spans"] if span["name"] == "load"}
-    assert len(loads) == 4
-    served = [line for line in done.stderr.splitlines() if ": restart " in line]
-    assert len(served) == 12
-    assert served[:6] != served[6:]
-    assert "left: 24 passes, time unknown" in served[0]
-    assert "left: 2 passes, " in served[-1]
-    assert [line["event"] for line in journal(wattdock)].count("pass") == 24
-    assert journal(wattdock)[-1]["event"] == "ended"
-    assert len({row["study"]["study_id"] for row in rows}) == 1
-    again = wattdock("plan", "x.yaml")
-    assert "time unknown" not in again.stdout, "earlier results tell how long it takes"
-
-
 def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing_measured_twice(
     wattdock: Command,
 ) -> None:
@@ -143,76 +122,6 @@ def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: 
     assert "Traceback" not in refused.stderr
 
 
-def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(wattdock: Command) -> None:
-    """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
-    file = write(wattdock, SLOW.replace("{max", "{prompts: p.jsonl, max"))
-    prompts = wattdock.folder / "p.jsonl"
-    prompts.write_text('{"token_ids": [1, 2]}\n')
-    running = wattdock.start("run", file, stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 40 tokens in")
-    wattdock.interrupt(signal.SIGTERM)
-    _, err = running.communicate(timeout=240)
-    assert running.returncode == INTERRUPTED, err
-    prompts.write_text('{"token_ids": [1, 2, 3, 4]}\n')
-    refused = wattdock("run", file, "--resume")
-    assert refused.returncode == CONFIG, refused.stderr
-    assert "one was measured with other prompts than p.jsonl now holds" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    prompts.write_text('{"token_ids": [1, 2]}\n')
-    assert wattdock("run", file, "--resume").returncode == 0
-
-
-def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(wattdock: Command) -> None:
-    """`--resume` shows them, `--retry-failed` measures them and nothing else."""
-    file = write(
-        wattdock,
-        HEAD + "  fake: {step_s: 0.001}\nexperiments:\n- {name: good}\n- {name: bad, workload: {prompts: p.jsonl}}\n",
-    )
-    (wattdock.folder / "p.jsonl").write_text('{"token_ids": [1, 99999999]}\n')
-    assert wattdock("run", file).returncode == CONFIG
-    resumed = wattdock("run", file, "--resume")
-    assert resumed.returncode == CONFIG
-    assert len(wattdock.results()) == 2
-    (wattdock.folder / "p.jsonl").write_text('{"token_ids": [1, 2]}\n')
-    retried = wattdock("run", file, "--retry-failed")
-    assert retried.returncode == 0, retried.stderr
-    rows = [row for row in wattdock.results() if row["config"]["name"] == "bad"]
-    assert sorted((row["study"]["attempt"], row["status"]) for row in rows) == [(1, "failed"), (2, "ok")]
-    listed = wattdock("results", "list").stdout
-    assert "2 results" in listed
-    assert "failed" not in listed
-
-
-def test_a_backend_that_fails_the_same_way_three_times_is_given_up(wattdock: Command) -> None:
-    """The rest of it is not tried; the journal says so and `--resume` would."""
-    file = write(
-        wattdock,
-        HEAD + "  isolation: experiment\n  fake: {load_fault: raise}\nsweep: {workload.batch_size: [1, 2, 3, 4, 5]}\n",
-    )
-    done = wattdock("run", file)
-    assert done.returncode == RUNNER
-    assert "3 attempts in a row failed with RunnerError (load)" in done.stderr
-    assert len(wattdock.results()) == 3
-    assert [line["event"] for line in journal(wattdock)].count("given up") == 1
-
-
-def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(wattdock: Command) -> None:
-    """Its row says which limit it was, and keeps the passes before it."""
-    file = write(
-        wattdock,
-        "order: written\n"
-        + HEAD
-        + "  timeouts: {experiment_s: 15}\n  workload: {batch_size: 1, max_output_tokens: 20}\n"
-        "experiments:\n- {name: slow, repeats: {passes: 50}, fake: {step_s: 0.02}}\n- {name: quick}\n",
-    )
-    done = wattdock("run", file)
-    assert done.returncode == RUNNER, done.stderr
-    rows = {row["config"]["name"]: row for row in wattdock.results()}
-    assert rows["quick"]["status"] == "ok"
-    assert "longer than 15 s" in rows["slow"]["error"]["message"]
-    assert 0 < len(rows["slow"]["energy"]["passes"]) < 50
-
-
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wattdock: Command) -> None:
     """The pass being measured counts; the row is marked until the rest is measured."""
     file = write(wattdock, SLOW)
@@ -229,34 +138,6 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wat
     assert wattdock("run", file, "--resume").returncode == 0
     rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
     assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 2), ("ok", 3)]
-
-
-def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(wattdock: Command) -> None:
-    """Its row holds the spans of the interrupted one, and is not taken for it."""
-    file = write(wattdock, SLOW)
-    running = wattdock.start("run", file, stderr=subprocess.PIPE)
-    wait_for(running, "pass 1/3: 40 tokens in")
-    wattdock.interrupt(signal.SIGTERM)
-    running.communicate(timeout=240)
-    failed = wattdock("run", file, "--resume", "--set", "timeouts.launch_s=0.001")
-    assert failed.returncode == LAUNCH, failed.stderr
-    rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
-    assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 1), ("failed", 1)]
-
-
-def test_the_second_ctrl_c_stops_at_once(wattdock: Command) -> None:
-    """The pass being measured is lost, those before it are not."""
-    running = wattdock.start("run", write(wattdock, SLOW), stderr=subprocess.PIPE)
-    wait_in_pass(running, 2)
-    wattdock.interrupt(signal.SIGINT)
-    wait_for(running, "Ctrl-C again stops now")
-    wattdock.interrupt(signal.SIGINT)
-    _, err = running.communicate(timeout=240)
-    assert running.returncode == INTERRUPTED, err
-    assert "pass 2/3: 40 tokens in" not in err
-    [row] = wattdock.results()
-    assert len(row["energy"]["passes"]) == 1
-    assert wattdock.left_after(5) == []
 
 
 def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(wattdock: Command) -> None:

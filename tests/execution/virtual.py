@@ -1,8 +1,50 @@
-"""A whole study in virtual time: simulated GPUs, meter, launcher and engine behind the seams of `execution`."""
+"""A whole study in virtual time: simulated GPUs, meter, launcher and engine behind the seams of `execution`.
+
+The engine takes the settings of a backend `fake` section: `step_s`, `most_in_flight`, `load_fault`, `pass_fault`.
+"""
 
 from __future__ import annotations
 
-from wattdock.clock import NS_PER_S
+import shutil
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from merge_samples import PERIOD_S
+
+from wattdock.checks import ExecutionPlan
+from wattdock.clock import NS_PER_S, ClockCheck
+from wattdock.config import ExperimentConfig, Study
+from wattdock.errors import RunnerError
+from wattdock.execution import Seams, StudyRun, events
+from wattdock.host import Gpu, GpuInventory
+from wattdock.host.machine import Machine
+from wattdock.launch import LauncherChoice
+from wattdock.metering import MeterChoice, Series, Span, Ticks, Timeline
+from wattdock.metering.curve import COUNTER_LAG
+from wattdock.metering.timeline import GpuTimeline
+from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, RunnerGpu, TokenSeries
+from wattdock.runner import Heartbeat, RunnerDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from wattdock.runner import LoadRequest, PassRequest
+
+BASE = {
+    "backend": "fake",
+    "model": "shape:tiny-llama",
+    "workload": {"batch_size": 2, "max_output_tokens": 10},
+    "warmup": {"passes": 1},
+    "repeats": {"passes": 2, "restarts": 1},
+    "fake": {"step_s": 0.1},
+}
+LAUNCH_S, LOAD_S, PROMPT_TOKENS = 2.0, 10.0, 8
+# Watts at an instant, in seconds of the virtual clock.
+Power = Callable[[float], float]
 
 
 class VirtualClock:
@@ -16,3 +58,264 @@ class VirtualClock:
 
     def sleep(self, duration_s: float) -> None:
         self._now_ns += round(duration_s * NS_PER_S)
+
+
+@dataclass
+class VirtualMeter:
+    """Meters simulated GPUs: a counter that ticks every 100 ms, and a temperature of 40 °C read once a second."""
+
+    clock: VirtualClock
+    power: Mapping[str, Power]
+    start_ns: int = 0
+
+    def start(self) -> None:
+        self.start_ns = self.clock.now_ns()
+
+    def window(self, key: str) -> Any:
+        return nullcontext()
+
+    def watts(self) -> dict[str, float | None]:
+        now_s = self.clock.now_ns() / NS_PER_S
+        return {uuid: power(now_s) for uuid, power in self.power.items()}
+
+    def peek(self) -> Timeline:
+        end_ns = self.clock.now_ns()
+        gpus = {uuid: self._gpu(uuid, power, end_ns / NS_PER_S) for uuid, power in self.power.items()}
+        return Timeline("nvml", self.start_ns, end_ns, gpus, reason=None if gpus else "no GPU")
+
+    def stop(self, after_ns: int | None = None) -> Timeline:
+        self.clock.sleep(1.5)
+        return self.peek()
+
+    def _gpu(self, uuid: str, power: Power, end_s: float) -> GpuTimeline:
+        at_s = np.arange(self.start_ns / NS_PER_S, end_s, PERIOD_S)
+        # The counter trails by as much as is assumed of it.
+        watts = np.array([power(at - COUNTER_LAG.mean_s) for at in at_s])
+        energy_mj = np.round(np.cumsum(watts * PERIOD_S) * 1e3).astype(np.int64)
+        at_ns = (at_s * NS_PER_S).astype(np.int64)
+        ticks = Ticks(at_ns - 1_000_000, at_ns - 1_000_000, at_ns + 1_000_000, at_ns + 1_000_000, energy_mj)
+        seconds = at_ns[::10]
+        series = {"temperature_c": Series(seconds, np.full(len(seconds), 40.0))}
+        return GpuTimeline(uuid=uuid, energy_source="counter", ticks=ticks, series=series, period_s=PERIOD_S)
+
+
+@dataclass
+class VirtualRunner:
+    """A launched runner and the client that talks to it."""
+
+    clock: VirtualClock
+    check: Callable[[], None] = lambda: None
+    gpus: tuple[str, ...] = ()
+    args: Mapping[str, Any] = field(default_factory=dict)
+    load_fault: str = "none"
+    stopped: bool = False
+
+    address = "virtual"
+
+    def alive(self) -> bool:
+        return not self.stopped
+
+    def exit_reason(self) -> str | None:
+        return "stopped" if self.stopped else None
+
+    def pids(self) -> frozenset[int]:
+        return frozenset()
+
+    def model_path(self, on_host: Path) -> Path:
+        return on_host
+
+    def stop(self, grace_s: float) -> None:
+        self.stopped = True
+
+    def wait_ready(self, timeout_s: float) -> RunnerDescription:
+        self.clock.sleep(LAUNCH_S)
+        return RunnerDescription("fake", 1, "fake", "1.0", "3.12", arrivals=("batch", "closed"))
+
+    def check_clock(self) -> ClockCheck:
+        return ClockCheck("boot", 1)
+
+    def load(
+        self,
+        request: LoadRequest,
+        *,
+        timeout_s: float,
+        progress: Callable[[str], None],
+    ) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
+        self.args, self.gpus = dict(request.engine_args), tuple(request.gpu_uuids)
+        progress("reading weights")
+        began_ns = self.clock.now_ns()
+        self.clock.sleep(LOAD_S)
+        self._strike("load_fault", "loading")
+        environment = RunnerEnvironment(
+            visible_gpus=[RunnerGpu(uuid=uuid, name="NVIDIA H200", vram_total_bytes=None) for uuid in self.gpus],
+            used_gpu_uuids=list(self.gpus),
+            framework="fake",
+            framework_version="1.0",
+            python_version="3.12",
+            engine_args=dict(self.args),
+        )
+        return environment, (Span("load", began_ns, self.clock.now_ns()),)
+
+    def generate(
+        self,
+        request: PassRequest,
+        *,
+        silence_s: float,
+        stall_s: float,
+        heartbeat: Callable[[Heartbeat], None],
+    ) -> PassRecord:
+        in_flight, tokens = request.workload.batch_size, request.workload.max_output_tokens
+        if in_flight > self.args.get("most_in_flight", in_flight):
+            raise RunnerError(f"a pass failed for lack of memory: {in_flight} need more blocks of KV cache")
+        self._strike("pass_fault", "a pass")
+        began_ns, requests, series = self.clock.now_ns(), list[RequestRecord](), list[tuple[int, int]]()
+        while self._goes_on(request, len(requests), began_ns):
+            submitted_ns, first_ns = self.clock.now_ns(), 0
+            for _ in range(request.prompts.max_output_tokens[0] or tokens):
+                self.check()
+                self.clock.sleep(self.args.get("step_s", 0.1))
+                first_ns = first_ns or self.clock.now_ns()
+                series.append((self.clock.now_ns(), (series[-1][1] if series else 0) + in_flight))
+                heartbeat(Heartbeat(series[-1][1], len(requests), pass_over=False))
+            for _ in range(in_flight):
+                requests.append(self._request(len(requests), submitted_ns, first_ns, tokens))
+        span = Span("pass", began_ns, self.clock.now_ns(), drained=True)
+        self.clock.sleep(request.settle_s)
+        at_ns, counts = np.array(series, dtype=np.int64).T
+        record = TokenSeries(at_ns, counts)
+        return PassRecord(span, tuple(requests), record, int(counts[-1]), PROMPT_TOKENS * len(requests), 0, 0)
+
+    def unload(self) -> None:
+        pass
+
+    def _goes_on(self, request: PassRequest, finished: int, began_ns: int) -> bool:
+        elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
+        return finished < request.min_requests or elapsed_s < (request.min_duration_s or 0.0)
+
+    def _request(self, index: int, submitted_ns: int, first_ns: int, tokens: int) -> RequestRecord:
+        return RequestRecord(
+            index=index,
+            submitted_ns=submitted_ns,
+            first_token_ns=first_ns,
+            finished_ns=self.clock.now_ns(),
+            prompt_tokens=PROMPT_TOKENS,
+            cached_prompt_tokens=0,
+            output_tokens=tokens,
+            finish_reason="length",
+        )
+
+    def _strike(self, name: str, what: str) -> None:
+        if "die" in (self.args.get(name), getattr(self, name, None)):
+            raise RunnerError(f"the runner died during {what}: exited with code 70")
+
+
+@dataclass
+class VirtualMachine:
+    """A machine whose studies take no time; the results and studies of all runs on it lie in `folder`.
+
+    Attributes:
+        power: What each GPU draws; without any, studies run on the CPU.
+        limit_w: The GPUs' power limit at an instant, in seconds.
+        load_fault: Strikes whatever an experiment's settings say.
+        launches: How many runners were started.
+        seen: The events of the last run.
+    """
+
+    folder: Path
+    power: Mapping[str, Power] = field(default_factory=dict)
+    limit_w: Power = lambda _: 700.0
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    load_fault: str = "none"
+    launches: int = 0
+    seen: list[events.Event] = field(default_factory=list)
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def run(
+        self,
+        study: Study,
+        *,
+        gpus: Sequence[str] | None = None,
+        on: Callable[[events.Event], None] = lambda _: None,
+        **options: bool,
+    ) -> StudyRun:
+        """Run a study to its end; `on` is called with each event. The run is returned after errors as `last`, too."""
+        self.seen = []
+
+        def emit(event: events.Event) -> None:
+            self.seen.append(event)
+            on(event)
+
+        plans = [self._plan(config, tuple(self.power if gpus is None else gpus)) for config in study.experiments]
+        home = self.folder / "home"
+        self.last = StudyRun(study, plans, output_dir=self.results, home=home, seams=self._seams(), **options)
+        self.last.run(emit)
+        return self.last
+
+    def notes(self) -> list[str]:
+        return [event.text for event in self.seen if isinstance(event, events.Note)]
+
+    def inventory(self) -> GpuInventory:
+        limit_w = self.limit_w(self.clock.now_ns() / NS_PER_S)
+        gpus = [Gpu(index=i, uuid=uuid, name="NVIDIA H200", power_limit_w=limit_w) for i, uuid in enumerate(self.power)]
+        return GpuInventory(tuple(gpus), reason=None if gpus else "no GPU")
+
+    def _plan(self, config: ExperimentConfig, uuids: Sequence[str]) -> ExecutionPlan:
+        found = self.inventory()
+        return ExecutionPlan(
+            config=config,
+            machine=Machine("CPU", 8, 1, "Linux"),
+            inventory=found,
+            gpus=tuple(gpu for gpu in found.gpus if gpu.uuid in uuids),
+            launch=LauncherChoice("process", "virtual", "nothing"),
+            meter=MeterChoice("nvml", "virtual", "" if self.power else "no GPU"),
+        )
+
+    def _seams(self) -> Seams:
+        @contextmanager
+        def launcher(*_: object) -> Iterator[Any]:
+            yield self
+
+        @contextmanager
+        def connect(runner: Any, check: Callable[[], None]) -> Iterator[Any]:
+            runner.check = check
+            yield runner
+
+        return Seams(
+            clock=self.clock,
+            new_meter=lambda _: cast("Any", VirtualMeter(self.clock, self.power)),
+            launcher=cast("Any", launcher),
+            connect=cast("Any", connect),
+            inventory=self.inventory,
+        )
+
+    def launch(self, spec: object) -> VirtualRunner:
+        self.launches += 1
+        return VirtualRunner(self.clock, load_fault=self.load_fault)
+
+
+def experiment(name: str = "", **settings: Any) -> ExperimentConfig:
+    """Return `BASE` with other settings, given by section: `workload={"batch_size": 4}`."""
+    merged: dict[str, Any] = {**BASE, "name": name or None}
+    for key, value in settings.items():
+        merged[key] = {**BASE.get(key, {}), **value} if isinstance(value, dict) else value  # type: ignore[dict-item]
+    return ExperimentConfig.model_validate(merged)
+
+
+def study(*experiments: ExperimentConfig, **settings: Any) -> Study:
+    return Study("s", experiments, **settings)
+
+
+class Snapshot:
+    """Copies a machine's folder when the n-th event of a kind comes: what a coordinator killed then leaves behind."""
+
+    def __init__(self, machine: VirtualMachine, kind: type[events.Event], number: int, to: Path) -> None:
+        self._machine, self._kind, self._left, self._to = machine, kind, number, to
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, self._kind):
+            self._left -= 1
+            if self._left == 0:
+                shutil.copytree(self._machine.folder, self._to)

@@ -1,0 +1,334 @@
+"""Whole studies in virtual time: order, failures, fallbacks, interruptions, kills and resumption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from execution.virtual import Snapshot, VirtualMachine, experiment, study
+
+from wattdock.errors import ConfigError, ExitCode, PreflightError
+from wattdock.execution.events import PassFinished, PassStarted, RestartStarted, ResultStored, StudyStarted, TokensSeen
+from wattdock.store import load_restarts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from wattdock.execution.events import Event
+    from wattdock.store import StoredResult
+
+GPU, OTHER = "GPU-1", "GPU-2"
+# Three load groups of two experiments, two restarts of two passes.
+SWEEP = study(
+    *(
+        experiment(f"{size} {step}", workload={"batch_size": size}, fake={"step_s": step}, repeats={"restarts": 2})
+        for size in (1, 2)
+        for step in (0.1, 0.2, 0.3)
+    )
+)
+# Two load groups of one experiment, two restarts of two passes.
+PAIR = study(*(experiment(f"{step}", fake={"step_s": step}, repeats={"restarts": 2}) for step in (0.1, 0.2)))
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> VirtualMachine:
+    return VirtualMachine(tmp_path / "machine", {GPU: lambda _: 300.0})
+
+
+def passes(results: Sequence[StoredResult]) -> Counter[tuple[str, int, int]]:
+    return Counter(
+        (str(stored.result.config["name"]), measured.restart, measured.pass_index)
+        for stored in results
+        if stored.result.energy
+        for measured in stored.result.energy.passes
+    )
+
+
+def statuses(results: Sequence[StoredResult]) -> list[tuple[str, str]]:
+    return [(str(stored.result.config["name"]), stored.result.status) for stored in results]
+
+
+def journal(machine: VirtualMachine) -> list[dict[str, Any]]:
+    [file] = machine.results.glob("studies/*/journal.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def send(number: signal.Signals, when: Callable[[Event], bool]) -> Callable[[Event], None]:
+    """Return a consumer that sends a signal to this process each time `when` says so of an event."""
+
+    def consume(event: Event) -> None:
+        if when(event):
+            os.kill(os.getpid(), number)
+
+    return consume
+
+
+def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: VirtualMachine) -> None:
+    """Twelve services by six runners; each restart has an order of its own, and 300 W give the joules."""
+    run = machine.run(SWEEP)
+    assert statuses(run.results) == [(str(config.name), "ok") for config in SWEEP.experiments]
+    expected = {
+        (str(config.name), restart, number) for config in SWEEP.experiments for restart in (0, 1) for number in (0, 1)
+    }
+    assert passes(run.results) == dict.fromkeys(expected, 1)
+    assert machine.launches == 6
+    services = [event for event in machine.seen if isinstance(event, RestartStarted)]
+    assert len(services) == 12
+    assert [event.experiment for event in services[:6]] != [event.experiment for event in services[6:]]
+    assert (services[0].passes_left, services[0].time_left) == (24, "time unknown")
+    assert services[-1].passes_left == 2
+    energy = run.results[0].result.energy
+    assert energy is not None
+    assert energy.total_j == pytest.approx(300 * sum(measured.duration_s for measured in energy.passes), rel=0.02)
+    assert [line["event"] for line in journal(machine)].count("pass") == 24
+    assert journal(machine)[-1]["event"] == "ended"
+
+
+def test_events_tell_a_pass_from_its_start_to_its_end(machine: VirtualMachine) -> None:
+    """What a live page shows: stage, tokens, seconds, watts."""
+    machine.run(study(experiment("a", repeats={"passes": 1}, warmup={"passes": 0})))
+    kinds = [
+        type(event)
+        for event in machine.seen
+        if isinstance(event, PassStarted | TokensSeen | PassFinished | ResultStored)
+    ]
+    assert kinds == [PassStarted, *[TokensSeen] * 20, PassFinished, ResultStored]
+    beat = next(event for event in machine.seen if isinstance(event, TokensSeen))
+    assert (beat.stage, beat.output_tokens) == ("pass 1/1", 2)
+    assert beat.elapsed_s == pytest.approx(0.1)
+    assert beat.watts == {GPU: 300.0}
+
+
+def test_a_failure_is_a_result_and_the_others_go_on(machine: VirtualMachine) -> None:
+    """The rest of its load group gets a fresh runner; results stand in the order written."""
+    run = machine.run(
+        study(experiment("a"), experiment("b", fake={"pass_fault": "die"}), experiment("c", workload={"batch_size": 4}))
+    )
+    assert statuses(run.results) == [("a", "ok"), ("b", "failed"), ("c", "ok")]
+    error = run.results[1].result.error
+    assert error is not None
+    assert (error.kind, error.exit_code, error.cause) == ("RunnerError", ExitCode.RUNNER, "runner died")
+    assert error.stage == "warm-up 1/1"
+
+
+def test_on_failure_stop_leaves_the_rest_unmeasured(machine: VirtualMachine) -> None:
+    """What was asked to stop stops, and says what was not begun."""
+    failing = experiment("a", fake={"load_fault": "die"}, on_failure="stop")
+    run = machine.run(study(failing, experiment("b"), order="written"))
+    assert statuses(run.results) == [("a", "failed")]
+    assert machine.notes()[-1] == "not begun: 1 experiment; go on with --resume"
+
+
+def test_a_backend_that_fails_the_same_way_three_times_is_given_up(machine: VirtualMachine) -> None:
+    """The rest of it is not tried; the journal says so and `--resume` would."""
+    run = machine.run(
+        study(*(experiment(f"{step}", fake={"load_fault": "die", "step_s": step}) for step in (1, 2, 3, 4)))
+    )
+    assert len(run.results) == 3
+    [given_up] = [line for line in journal(machine) if line["event"] == "given up"]
+    assert "3 attempts in a row failed with RunnerError (load)" in given_up["reason"]
+
+
+def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(machine: VirtualMachine) -> None:
+    """Its result says which limit it was, and keeps the passes before it."""
+    slow = experiment("slow", timeouts={"experiment_s": 7}, repeats={"passes": 50})
+    run = machine.run(study(slow, experiment("quick", workload={"batch_size": 1})))
+    assert statuses(run.results) == [("slow", "failed"), ("quick", "ok")]
+    result = run.results[0].result
+    assert result.error is not None
+    assert "the experiment took longer than 7 s" in result.error.message
+    assert 1 <= len(passes(run.results[:1])) < 50
+
+
+def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(machine: VirtualMachine) -> None:
+    """`--resume` shows them, `--retry-failed` measures them and nothing else."""
+    failing = study(experiment("a"), experiment("b", fake={"pass_fault": "die"}))
+    machine.run(failing)
+    launches = machine.launches
+    assert statuses(machine.run(failing, resume=True).results) == [("a", "ok"), ("b", "failed")]
+    assert machine.launches == launches
+    machine.run(failing, resume=True, retry_failed=True)
+    assert machine.launches == launches + 1
+    assert [line["event"] for line in journal(machine)].count("retried") == 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 8])
+def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_measured_twice(
+    machine: VirtualMachine, tmp_path: Path, number: int
+) -> None:
+    """What lies on disk at that moment is all that a kill leaves; the table is then that of a run left alone."""
+    killed = VirtualMachine(tmp_path / "killed", machine.power)
+    machine.run(PAIR, on=Snapshot(machine, PassFinished, number, killed.folder))
+    noted = [line["event"] for line in journal(killed)].count("pass")
+    assert noted == number - 1
+    resumed = killed.run(PAIR, resume=True)
+    started = next(event for event in killed.seen if isinstance(event, StudyStarted))
+    assert (started.resumed, started.passes_left) == (True, 8 - noted)
+    assert passes(resumed.results) == passes(machine.last.results)
+    assert {status for _, status in statuses(resumed.results)} == {"ok"}
+    assert [line["event"] for line in journal(killed)].count("pass") == 8
+    assert journal(killed)[-1]["event"] == "ended"
+
+
+def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(machine: VirtualMachine) -> None:
+    """The pass being measured counts; the result is marked until the rest is measured."""
+    one = study(experiment("a", repeats={"passes": 3}))
+    in_second = send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3"))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(one, on=in_second)
+    assert statuses(machine.last.results) == [("a", "interrupted")]
+    assert len(passes(machine.last.results)) == 2
+    assert "interrupted: stops after this pass; Ctrl-C again stops now" in machine.notes()
+    resumed = machine.run(one, resume=True)
+    assert statuses(resumed.results) == [("a", "ok")]
+    assert passes(resumed.results) == dict.fromkeys([("a", 0, 0), ("a", 0, 1), ("a", 0, 2)], 1)
+    assert len(load_restarts(resumed.results[0].folder)) == 2
+    assert resumed.results[0].result.study is not None
+    assert resumed.results[0].result.study.attempt == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_second_ctrl_c_and_other_signals_stop_at_once(machine: VirtualMachine, number: signal.Signals) -> None:
+    """The pass being measured is lost, those before it are not."""
+    in_second = send(number, lambda event: isinstance(event, TokensSeen) and event.stage == "pass 2/3")
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(study(experiment("a", repeats={"passes": 3})), on=in_second)
+    assert statuses(machine.last.results) == [("a", "interrupted")]
+    assert len(passes(machine.last.results)) == 1
+
+
+def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_asked(machine: VirtualMachine) -> None:
+    """Eight and four in flight are too many, two are not: three results, and the first stays failed."""
+    asked = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
+    run = machine.run(study(asked))
+    assert [stored.result.status for stored in run.results] == ["failed", "failed", "ok"]
+    fallbacks = [stored.result.fallback for stored in run.results]
+    assert [fallback and (fallback.step, fallback.change) for fallback in fallbacks] == [
+        None,
+        (1, "workload.batch_size: 4"),
+        (2, "workload.batch_size: 2"),
+    ]
+    assert {fallback.fallback_of for fallback in fallbacks if fallback} == {asked.experiment_id}
+    [ladder] = [note for note in machine.notes() if "measured instead, until one works" in note]
+    assert "1. workload.batch_size: 4; 2. workload.batch_size: 2" in ladder
+    assert journal(machine)[-1]["event"] == "ended"
+    again = machine.run(study(asked), resume=True)
+    assert statuses(again.results) == statuses(run.results)
+    assert machine.launches == 3
+
+
+def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itself(machine: VirtualMachine) -> None:
+    """It is no fallback then, and the ladder goes on without it."""
+    tight = {"most_in_flight": 2}
+    asked = experiment("asked", workload={"batch_size": 8}, fake=tight, on_failure="fallback")
+    run = machine.run(study(asked, experiment("four", workload={"batch_size": 4}, fake=tight)))
+    seen = {(stored.result.config["workload"]["batch_size"], bool(stored.result.fallback)) for stored in run.results}
+    assert seen == {(2, True), (4, False), (8, False)}
+
+
+def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(tmp_path: Path) -> None:
+    """One line instead of an end in the middle; on its own GPUs it is gone on with."""
+    power = {GPU: lambda _: 300.0, OTHER: lambda _: 100.0}
+    machine, killed = VirtualMachine(tmp_path / "a", power), VirtualMachine(tmp_path / "b", power)
+    asked = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
+    both = study(asked, experiment("after", workload={"batch_size": 1}), order="written")
+    machine.run(both, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
+    killed.run(both, gpus=[OTHER], resume=True)
+    [left] = [note for note in killed.notes() if "left unfinished" in note]
+    assert f" was measured on {GPU}, and this run would take {OTHER}; " in left
+    assert ("after", "ok") in statuses(killed.last.results)
+    assert journal(killed)[-1]["event"] != "ended"
+    killed.run(both, gpus=[GPU], resume=True)
+    assert sorted(status for _, status in statuses(killed.last.results)) == ["failed", "failed", "ok", "ok"]
+    assert journal(killed)[-1]["event"] == "ended"
+
+
+def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: Path) -> None:
+    """Its joules would be those of one GPU for all of its passes."""
+    machine = VirtualMachine(tmp_path / "a", {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
+    killed = VirtualMachine(tmp_path / "b", machine.power)
+    one = study(experiment("a"))
+    machine.run(one, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
+    with pytest.raises(PreflightError, match=f"a was measured on {GPU}, and this run would take {OTHER}"):
+        killed.run(one, gpus=[OTHER], resume=True)
+    resumed = killed.run(one, gpus=[GPU], resume=True)
+    energy = resumed.results[0].result.energy
+    assert energy is not None
+    assert [measured.total_j for measured in energy.passes] == pytest.approx([600, 600], rel=0.02)
+
+
+def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
+    machine: VirtualMachine, tmp_path: Path
+) -> None:
+    """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"token_ids": [1, 2, 3]}\n')
+    one = study(experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(one, on=send(signal.SIGTERM, lambda event: event == PassStarted("pass 2/2")))
+    prompts.write_text('{"token_ids": [4, 5, 6]}\n')
+    with pytest.raises(ConfigError, match="was measured with other prompts than"):
+        machine.run(one, resume=True)
+    prompts.write_text('{"token_ids": [1, 2, 3]}\n')
+    assert statuses(machine.run(one, resume=True).results) == [("a", "ok")]
+
+
+def test_a_limit_that_changes_between_restarts_is_told_and_not_publishable(tmp_path: Path) -> None:
+    """Each runner's conditions are those it finds, not those that the run began with."""
+    machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0}, limit_w=lambda at_s: 700.0 if at_s < 110 else 500.0)
+    run = machine.run(study(experiment("a", repeats={"restarts": 2})))
+    audit = run.results[0].result.audit
+    assert audit is not None
+    [check] = [check for check in audit.checks if check.name == "one environment in all restarts"]
+    assert (check.status, check.figure) == ("fail", "GPU power limit, W: 700.0 (restart 1), 500.0 (restart 2)")
+
+
+def test_a_steady_warm_up_and_three_idle_spans_surround_the_measured_passes(machine: VirtualMachine) -> None:
+    """At a constant 300 W nothing is left above idle."""
+    steady = {"profile": "steady", "window_s": 10, "min_s": 20, "cap_s": 60}
+    run = machine.run(study(experiment("a", warmup=steady, idle={"duration_s": 5}, repeats={"passes": 1})))
+    result = run.results[0].result
+    assert result.procedure is not None
+    assert result.energy is not None
+    [warm_up] = result.procedure.warm_up
+    assert (warm_up.converged, warm_up.duration_s >= 20, warm_up.temperature_range_c) == (True, True, 0)
+    names = [span.name for span in result.spans if span.name != "warm-up"]
+    assert names == ["idle-empty", "launch", "load", "idle-loaded-before", "idle-loaded-after", "pass"]
+    assert result.energy.idle_baselines is not None
+    assert [idle.state for idle in result.energy.idle_baselines] == ["empty", "loaded_before", "loaded_after"]
+    assert [idle.mean_power_w for idle in result.energy.idle_baselines] == pytest.approx([300] * 3, rel=0.01)
+    assert result.energy.net_j == pytest.approx(0, abs=0.05 * (result.energy.total_j or 0))
+
+
+def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_result_says_so(tmp_path: Path) -> None:
+    """Power that climbs by 10 W a second is a drift of joules per token that no cap hides."""
+    machine = VirtualMachine(tmp_path, {GPU: lambda at_s: 10 * at_s})
+    steady = {"profile": "steady", "window_s": 10, "min_s": 20, "cap_s": 40}
+    run = machine.run(study(experiment("a", warmup=steady, repeats={"passes": 1})))
+    procedure = run.results[0].result.procedure
+    assert procedure is not None
+    [warm_up] = procedure.warm_up
+    assert warm_up.converged is False
+    assert any("J/token" in found for found in warm_up.drifting)
+
+
+def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(machine: VirtualMachine) -> None:
+    """Its result holds the spans of the interrupted one, and is not taken for it."""
+    one = study(experiment("a", repeats={"passes": 3}))
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(one, on=send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3")))
+    machine.load_fault = "die"
+    resumed = machine.run(one, resume=True)
+    assert statuses(resumed.results) == [("a", "failed")]
+    assert len(passes(resumed.results)) == 2
+    assert len(list(machine.results.glob("2*"))) == 2
