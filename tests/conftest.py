@@ -36,13 +36,13 @@ TOGETHER = {
         "tests/containers/",
         "tests/docs/test_commands.py::test_every_command_of_a_page_succeeds[shared-server]",
     ),
-    "report": ("tests/report/",),
+    "report": ("tests/reports/",),
 }
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
 # Much computing and no tight timing: whatever is simulated in real time beside it, such as a meter's GPU, goes before.
 GIVE_WAY = (
-    *("tests/containers/", "tests/docs/", "tests/runners/", "tests/inputs/", "tests/report/"),
+    *("tests/containers/", "tests/docs/", "tests/runners/", "tests/inputs/", "tests/reports/"),
     *("tests/e2e/test_vllm.py", "tests/e2e/test_pytorch.py", "tests/e2e/test_split.py"),
 )
 NICENESS = 10

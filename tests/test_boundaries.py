@@ -92,7 +92,7 @@ def test_what_was_asked_for_is_declared_and_really_imported() -> None:
 def test_the_coordinator_declares_everything_it_imports() -> None:
     """A fresh environment has what pyproject names, and no more can be relied on."""
     names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf"}
-    names |= {"huggingface_hub": "huggingface-hub"}
+    names |= {"huggingface_hub": "huggingface-hub", "vl_convert": "vl-convert-python"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
     needed = declared("pyproject.toml", "dependencies") | declared("pyproject.toml", "optional-dependencies", "zeus")

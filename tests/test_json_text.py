@@ -27,7 +27,7 @@ NO_OUTPUT = {
     "inputs/shapes.py",
     "inputs/prompts.py",
     "publish/create.py",
-    "reports/scaling_points.py",
+    "reports/scaling.py",
     "runner/wire.py",
     "store/views.py",
     "text.py",

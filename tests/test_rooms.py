@@ -27,7 +27,7 @@ WIDER_DOORS = {
     "launch.images": 12,
     "metering": 17,
     "records": 29,
-    "reports": 32,
+    "reports": 28,
     "store": 16,
 }
 

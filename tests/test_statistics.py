@@ -10,7 +10,7 @@ import pytest
 
 from wattdock.analysis.energy import EnergyResult, PassEnergy, Uncertainty
 from wattdock.analysis.statistics import deviation_interval, difference, mean_interval, statistical_j, statistics
-from wattdock.reports.words import interval_text
+from wattdock.reports.terminal import interval_text
 
 RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
 TRIALS = 4000

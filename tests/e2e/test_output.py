@@ -15,7 +15,7 @@ from command import SMALL, WATTDOCK
 from rich.console import Console
 from unprivileged import give_to_user, run_as_user
 
-from wattdock.reports.terminal import Sheet, column_widths
+from wattdock.reports.terminal import Sheet
 
 if TYPE_CHECKING:
     from command import Command
@@ -25,7 +25,7 @@ SIZES = [("one experiment of a long name", "0.05312", "12,383"), ("two", "0.0806
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 # Long enough for a machine that has other things to do.
 PATIENT_S = 240
-SHEET = Sheet(("experiment", "J/token", "tokens/s"), SIZES, right=("J/token", "tokens/s"))
+SHEET = Sheet(("experiment", "J/token", "tokens/s"), SIZES)
 
 
 def printed(sheet: Sheet, columns: int) -> str:
@@ -47,12 +47,16 @@ def test_no_width_of_a_terminal_cuts_a_figure_or_a_word(columns: int) -> None:
         assert all(piece in letters for piece in words[0].split())
 
 
-def test_columns_that_lack_little_get_all_of_it() -> None:
-    """Only the long text is wrapped; figures are never narrower than they are."""
-    texts = ("name", "a text of a good many words"), ("J/token", "0.05312"), ("status", "ok")
-    assert column_widths(texts, [True, False, True], room=100) == [27, 7, 6]
-    assert column_widths(texts, [True, False, True], room=31) == [14, 7, 6]
-    assert column_widths(texts, [True, False, True], room=17) is None
+def test_columns_of_figures_stand_at_the_right_and_only_texts_are_wrapped() -> None:
+    """A date or a folder's name that begins with a digit is a text."""
+    sheet = Sheet(
+        ("name", "J/token", "began"), [("a text of a good many words", "0.05", "2026-01-31"), ("b", "–", "–")]
+    )
+    heading, first, *_ = printed(sheet, 100).splitlines()
+    assert heading.index("J/token") + len("J/token") == first.index("0.05") + len("0.05")
+    assert heading.index("began") == first.index("2026-01-31")
+    assert "0.05" in printed(sheet, 31)
+    assert "J/token 0.05" in " ".join(printed(sheet, 20).split())
 
 
 def on_terminal(wattdock: Command, *words: str, columns: int) -> str:

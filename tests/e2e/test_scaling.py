@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from scaling.stored import document
+from scaled_results import document
 from unprivileged import give_to_user
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_json_and_a_figure_hold_the_same_curves(wattdock: Command, stored: Path)
     assert done.returncode == 0, done.stderr
     [setting] = json.loads(done.stdout)["settings"]
     [curve] = setting["curves"]
-    assert [point["gpus"] for point in curve["points"]] == [1, 2, 4]
+    assert [scaled["point"]["gpus"] for scaled in curve["points"]] == [1, 2, 4]
     assert curve["points"][2]["efficiency"]["value"] == pytest.approx(4**-0.1, rel=1e-3)
     assert (wattdock.folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
 

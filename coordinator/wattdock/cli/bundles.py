@@ -132,17 +132,17 @@ def reproduce(
 def _show(ready: "Reproduction", verdicts: "list[ReproducedExperiment]", *, margin: float, as_json: bool) -> None:
     import dataclasses
 
-    from wattdock.reports import compare, print_comparison
+    from wattdock.reports import compare, comparison_view, show
 
     compared = compare(ready.bundled, ready.measured)
     if as_json:
-        differences = [dataclasses.asdict(difference) for difference in compared.apart]
+        differences = [dataclasses.asdict(difference) for difference in compared.differs_in]
         experiments = [dataclasses.asdict(found) for found in verdicts]
         print_json({"margin": margin, "experiments": experiments, "differences": differences})
         return
     if compared.pairs:
         typer.echo("A: the bundle, B: here")
-        print_comparison(compared, None)
+        show(comparison_view(compared))
     for found in verdicts:
         reason = f": {found.reason}" if found.reason else ""
         typer.echo(_plain(f"{found.label}: {found.verdict} within ± {margin:.3g} (ratio of {found.quantity}){reason}"))

@@ -1,6 +1,5 @@
 """`wattdock report`, `plot`, `compare` and `scaling`."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +32,11 @@ def report(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
-    from wattdock.reports import write_page
+    from wattdock.reports import write_report
 
     replaced = ", which replaced another page" if output.exists() else ""
     with stored(named, output_dir) as rows:
-        write_page(rows, output, title=title)
+        write_report(rows, output, title=title)
     typer.echo(f"{pluralize(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB){replaced}")
 
 
@@ -53,15 +52,11 @@ def plot(
         raise ConfigError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
     if width not in WIDTHS:
         raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
-    from wattdock.reports import draw, points, write_table
+    from wattdock.reports import draw
 
     with stored(named, output_dir) as rows:
-        found = points(rows)
-        if kind == "table":
-            write_table(found, output)
-        else:
-            draw(kind, found, output, width=width)
-    typer.echo(f"{kind} of {pluralize(len(found), 'result')} in {output}")
+        draw(kind, rows, output, width=width)
+    typer.echo(f"{kind} of {pluralize(len(rows), 'result')} in {output}")
 
 
 def compare(
@@ -72,21 +67,24 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say whether two sets of results differ, by how much, and in what else they do."""
-    from wattdock.reports import Outcome, judge, print_comparison, print_comparison_json
-    from wattdock.reports import compare as compare_rows
+    from wattdock.reports import Verdict, comparison_view, show, show_json
+    from wattdock.reports import compare as compare_results
 
     allowed = None if max_regression is None else share(max_regression, "--max-regression")
     with stored([first], output_dir) as before, stored([second], output_dir) as after:
-        compared = compare_rows(before, after)
+        compared = compare_results(before, after, allowed=allowed)
     if not compared.pairs:
-        alone = f"{len(compared.only_first)} and {len(compared.only_second)} results"
+        alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
         raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
-    gate = None if allowed is None else judge(compared, allowed)
-    (print_comparison_json if as_json else print_comparison)(compared, gate)
-    if gate and gate.outcome is Outcome.REGRESSION:
-        fail(f"regression: {gate.lines[0]}", ExitCode.REGRESSION)
-    if gate and gate.outcome is Outcome.UNDECIDED:
-        fail(f"whether it regressed cannot be decided: {gate.lines[0]}; {gate.advice}", ExitCode.UNDECIDED)
+    if as_json:
+        show_json(compared)
+    else:
+        show(comparison_view(compared))
+    judged = compared.regression
+    if judged and judged.verdict is Verdict.REGRESSION:
+        fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)
+    if judged and judged.verdict is Verdict.UNDECIDED:
+        fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
 
 
 def scaling(
@@ -96,14 +94,14 @@ def scaling(
     as_json: Json = False,
 ) -> None:
     """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
-    from wattdock.reports import draw_scaling, print_scaling, settings
+    from wattdock.reports import scaling as scale
+    from wattdock.reports import scaling_view, show, show_json
 
     with stored(named, output_dir) as rows:
-        found, left_out = settings({row.folder.name: row.result for row in rows})
-    if not found:
-        [(reason, count)] = Counter(point.reason for point in left_out).most_common(1)
-        who = "all" if count == len(left_out) else f"{count} of them"
-        raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
-    print_scaling(found, left_out, as_json=as_json)
+        found = scale(rows)
+    if as_json:
+        show_json(found)
+    else:
+        show(scaling_view(found))
     if plot:
-        draw_scaling(found, plot)
+        found.draw(plot)

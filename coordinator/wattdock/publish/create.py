@@ -40,7 +40,7 @@ from wattdock.publish.bundle import (
     pack,
     sums_of,
 )
-from wattdock.reports import points, write_table
+from wattdock.reports import draw
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def results_table(rows: Sequence[StoredResult]) -> str:
     """Return results as a Markdown table for people."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room, "table.md")
-        write_table(points(rows), file)
+        draw("table", rows, file)
         return file.read_text(encoding="utf-8")
 
 

@@ -104,8 +104,8 @@ class Reproduction:
         compared = compare(self.bundled, self.measured)
         found = []
         for pair in compared.pairs:
-            before, now = pair.match.first, pair.match.second
-            test = pair.tests[ENERGY] if pair.tests[ENERGY].first else pair.main
+            before, now = pair.rows
+            test = pair.tests[ENERGY] if pair.tests[ENERGY].a else pair.main
             difference = test.difference
             verdict = equivalence(difference, margin) if difference else "undecided"
             reason = test.reason or (OPEN if verdict == "undecided" else None)

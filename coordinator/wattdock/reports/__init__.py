@@ -1,43 +1,38 @@
-"""reports."""
+"""What people read: charts (defined once for page and paper), tables, comparisons, scaling; the terminal's output.
+
+In: stored results, and what other rooms found out (checks, images, GPUs, estimates). Out: a page (`write_report`),
+figures and tables for papers (`draw`), a `Comparison` with verdicts (`compare`), a `Scaling` over GPU counts, text and
+JSON of any of them on standard output.
+Must not know: how results are measured, and what a command's arguments are.
+"""
 
 from wattdock.reports.agreement import agreement, answers
 from wattdock.reports.cards import show_card
 from wattdock.reports.checks import print_checks
-from wattdock.reports.comparison_table import print_comparison, print_comparison_json
+from wattdock.reports.comparison import Verdict, compare, comparison_view
 from wattdock.reports.estimate import print_estimate, print_known
-from wattdock.reports.figures import draw
-from wattdock.reports.html.page import write_page
 from wattdock.reports.images import print_images
 from wattdock.reports.listing import SHOWN, print_results, print_rows, print_rows_json
-from wattdock.reports.pairs import compare
-from wattdock.reports.paper_table import write_table
+from wattdock.reports.page import write_report
+from wattdock.reports.paper import draw
 from wattdock.reports.plan_table import print_plan
-from wattdock.reports.points import points
-from wattdock.reports.regression import Outcome, judge
-from wattdock.reports.scaling import print_scaling
-from wattdock.reports.scaling_plot import draw_scaling
-from wattdock.reports.scaling_points import settings
+from wattdock.reports.scaling import scaling, scaling_view
 from wattdock.reports.table import print_result, print_stored
-from wattdock.reports.terminal import Sheet, console
+from wattdock.reports.terminal import Sheet, console, show, show_json, where_apart
 from wattdock.reports.watch import show_gpus
 from wattdock.reports.windows import print_windows
-from wattdock.reports.words import where_apart
 
 __all__ = [
     "SHOWN",
-    "Outcome",
     "Sheet",
+    "Verdict",
     "agreement",
     "answers",
     "compare",
+    "comparison_view",
     "console",
     "draw",
-    "draw_scaling",
-    "judge",
-    "points",
     "print_checks",
-    "print_comparison",
-    "print_comparison_json",
     "print_estimate",
     "print_images",
     "print_known",
@@ -46,13 +41,14 @@ __all__ = [
     "print_results",
     "print_rows",
     "print_rows_json",
-    "print_scaling",
     "print_stored",
     "print_windows",
-    "settings",
+    "scaling",
+    "scaling_view",
+    "show",
     "show_card",
     "show_gpus",
+    "show_json",
     "where_apart",
-    "write_page",
-    "write_table",
+    "write_report",
 ]

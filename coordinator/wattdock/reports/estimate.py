@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.host import gpu_models
 from wattdock.inputs import presets
-from wattdock.reports.terminal import Sheet, console
-from wattdock.reports.words import NOTHING
+from wattdock.reports.terminal import NOTHING, Sheet, console
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ COLUMNS = (
     *("GPU", "memory", "smallest TP", "smallest PP", "shown", "weights", "KV cache", "activations", "overhead"),
     *("total", "verdict", "room for KV"),
 )
-FIGURES = tuple(name for name in COLUMNS if name not in ("GPU", "shown", "verdict"))
 KNOWN_MODELS = ("model", "hub id", "parameters", "figures")
 KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures")
 
@@ -34,7 +32,7 @@ def print_estimate(found: Estimate, *, as_json: bool) -> None:
     out = console()
     for line in _head(found):
         _say(out, line)
-    out.print(Sheet(COLUMNS, [_cells(found, place) for place in range(len(found.gpus))], right=FIGURES))
+    out.print(Sheet(COLUMNS, [_cells(found, place) for place in range(len(found.gpus))]))
     if unread := [gpu.gpu for gpu in found.gpus if _is_unread(gpu.gpu, gpu.memory_bytes)]:
         _say(out, f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read")
     _say(
@@ -107,7 +105,7 @@ def print_known(*, as_json: bool) -> None:
         (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "read" if model.verified else UNVERIFIED)
         for model in models
     ]
-    out.print(Sheet(KNOWN_MODELS, cells, right=("parameters",)))
+    out.print(Sheet(KNOWN_MODELS, cells))
     out.print()
     out.print(Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpus]))
 

@@ -10,8 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from wattdock.host import leases
-from wattdock.reports.terminal import Sheet
-from wattdock.reports.words import NOTHING, number
+from wattdock.reports.terminal import NOTHING, Sheet, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -118,7 +117,7 @@ def _summary(found: GpuInventory) -> str:
 
 def _table(found: GpuInventory) -> Sheet:
     rows = [(str(gpu.index), gpu.name.removeprefix("NVIDIA "), *_state(gpu, found), _modes(gpu)) for gpu in found.gpus]
-    return Sheet(("GPU", "model", *FIGURES, "modes"), rows, right=("GPU", *FIGURES))
+    return Sheet(("GPU", "model", *FIGURES, "modes"), rows)
 
 
 def _state(gpu: Gpu, found: GpuInventory) -> Sequence[str]:

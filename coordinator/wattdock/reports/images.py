@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.reports.terminal import Sheet, console
-from wattdock.reports.words import NOTHING
+from wattdock.reports.terminal import NOTHING, Sheet, console
 from wattdock.text import print_json
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.reports.terminal import Sheet, console
-from wattdock.reports.words import NOTHING
+from wattdock.reports.terminal import NOTHING, Sheet, console
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
@@ -38,22 +37,18 @@ def print_results(found: pa.Table, *, limit: int) -> None:
         rows.append([_cell(row[name], form) for name, (_, form) in SHOWN.items()])
     headings = {name: heading for name, (heading, _) in SHOWN.items()}
     out = console()
-    out.print(Sheet([*headings.values()], rows, right=[headings[name] for name in NUMBERS]))
+    out.print(Sheet([*headings.values()], rows))
     more = f", the latest {limit} shown; --limit shows more" if found.num_rows > limit else ""
     out.print(f"{pluralize(found.num_rows, 'result')}{more}", style="dim")
 
 
 def print_rows(rows: pa.Table) -> None:
     """Print the first rows of any table, every column, and how many there are where that is not all."""
-    import pyarrow.types as kinds
-
     # Of columns that are called the same, a list of objects would hold the last only.
     columns = [column.to_pylist() for column in rows.slice(0, MOST_ROWS).columns]
     cells = [[_cell(value, "") for value in row] for row in zip(*columns, strict=True)]
-    numeric = (kinds.is_integer, kinds.is_floating, kinds.is_decimal)
-    figures = [one.name for one in rows.schema if any(is_kind(one.type) for is_kind in numeric)]
     out = console()
-    out.print(Sheet(rows.column_names, cells, right=figures))
+    out.print(Sheet(rows.column_names, cells))
     if rows.num_rows > MOST_ROWS:
         out.print(f"{rows.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all", style="dim")
 

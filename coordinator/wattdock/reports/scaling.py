@@ -1,181 +1,444 @@
-"""Scaling over GPU counts for a terminal, or as JSON."""
+"""Scaling over GPU counts: speed-up, efficiency, Amdahl's serial share, and the split that costs least energy.
+
+Results that differ only in how the model is split over GPUs share a `Setting`; those of one split are pooled.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from math import exp, sqrt
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis import ENERGY_BOUNDARY, geometric_interval, geometric_mean
-from wattdock.reports.scaling_curves import AMDAHL_METHOD, MEAN_METHOD, RATIO_METHOD, curves, optimum
-from wattdock.reports.terminal import Sheet, console
-from wattdock.reports.words import NOTHING
-from wattdock.text import print_json
+import numpy as np
+
+from wattdock.analysis import (
+    CONFIDENCE,
+    ENERGY,
+    ENERGY_BOUNDARY,
+    POWER,
+    SPEED,
+    difference,
+    geometric_interval,
+    geometric_mean,
+    restart_values,
+    welch,
+)
+from wattdock.config import Split
+from wattdock.errors import ConfigError
+from wattdock.reports.terminal import NOTHING, Figure, Sheet, figure_text, number, with_ends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from rich.console import Console
+    from wattdock.analysis import Difference, ExperimentResult
+    from wattdock.records import EnvironmentSnapshot
+    from wattdock.reports.terminal import View
+    from wattdock.store import StoredResult
 
-    from wattdock.reports.scaling_curves import Amdahl, Curve, Optimum, Ratio, Scaled
-    from wattdock.reports.scaling_points import LeftOut, Point, Setting
-
+# Where prompts come from that are the same for the same workload.
+GENERATED = ("bundled", "synthetic")
+# Settings of backends that say how a model is split; all others have to be equal on one curve.
+SPLIT_KEYS = {
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
+    *("device_map", "tp_plan", "data_parallel_scaling"),
+}
+# How long and how often it was measured, not what.
+NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
+WEAK, SINGLE_GPU = "weak", "one GPU"
+MIN_SIZES = 4
+METHODS = {
+    "energy_boundary": ENERGY_BOUNDARY,
+    "scaling": "strong, the same requests in flight at every size, unless a kind says weak: as many for each replica",
+    "mean_method": "geometric means over restarts; 95 % intervals from Student's t on logarithms",
+    "ratio_method": (
+        "ratio of geometric means over restarts; 95 % interval from Welch's t of the difference of mean logarithms"
+    ),
+    "amdahl_method": (
+        "1/throughput = a + b/N by least squares over restarts; serial share a ÷ (a + b), error propagated linearly"
+    ),
+}
 COLUMNS = (
     *("kind", "split", "GPUs", "restarts", "tokens/s", "speed-up", "efficiency", "TTFT p50", "TPOT p50", "mean W"),
     *("J/token", "J/token ÷ first", "imbalance"),
 )
-KIND_OF_SCALING = "strong, the same requests in flight at every size, unless a kind says weak: as many for each replica"
 
 
-def print_scaling(found: Sequence[Setting], left_out: Sequence[LeftOut], *, as_json: bool) -> None:
-    """Print every setting's curves, fits and cheapest configuration."""
-    if as_json:
-        print_json(as_document(found, left_out))
-        return
-    out = console()
-    for setting in found:
-        _print_setting(out, setting)
-    for one in left_out:
-        _say(out, f"left out: {one.result}: {one.reason}")
-    _say(
-        out,
-        f"J/token: {ENERGY_BOUNDARY}, over the GPUs used. Scaling is {KIND_OF_SCALING}. "
-        f"tokens/s, mean W and J/token: {MEAN_METHOD}. Ratios: {RATIO_METHOD}.",
+@dataclass(frozen=True)
+class SplitPoint:
+    """One split in one setting.
+
+    Attributes:
+        kind: Which way the model is split; points of one kind make a curve.
+        is_weak: Each replica got the work that one GPU gets, instead of a share of it.
+        restarts: One value per restart by quantity, over all GPUs used; no energy and power unless all have them.
+        tokens_per_s, j_per_token, power_w: Geometric means over the restarts.
+        ttft_p50_s, tpot_p50_s, e2e_p95_s: Means over the pooled results; None where an engine does not report it.
+        load_imbalance: The largest of the pooled results.
+        results: Names of the pooled results.
+    """
+
+    kind: str
+    split: str
+    is_weak: bool
+    gpus: int
+    restarts: dict[str, tuple[float, ...]]
+    tokens_per_s: Figure
+    j_per_token: Figure | None
+    power_w: Figure | None
+    ttft_p50_s: float | None
+    tpot_p50_s: float | None
+    e2e_p95_s: float | None
+    load_imbalance: float | None
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScaledPoint:
+    """One point of a curve, relative to the curve's first.
+
+    Attributes:
+        speed_up: Tokens per second ÷ those of the first.
+        efficiency: Speed-up ÷ how many times as many GPUs.
+        energy_ratio: Joules per token ÷ those of the first; None where energy was not measured.
+    """
+
+    point: SplitPoint
+    speed_up: Figure
+    efficiency: Figure
+    energy_ratio: Figure | None
+
+    def figures(self) -> dict[str, float | None]:
+        """Return what is drawn over the number of GPUs, each with the ends of its interval."""
+        tpot_s = self.point.tpot_p50_s
+        drawn = {
+            "output tokens/s": self.point.tokens_per_s,
+            "efficiency": self.efficiency,
+            "TPOT p50, ms": None if tpot_s is None else Figure(tpot_s * 1e3),
+            "mean W": self.point.power_w,
+            "J/token (GPU boards)": self.point.j_per_token,
+        }
+        return {name: value for unit, found in drawn.items() for name, value in with_ends(unit, found).items()}
+
+
+@dataclass(frozen=True)
+class Amdahl:
+    """The share of the time that does not shrink with more GPUs.
+
+    Attributes:
+        serial_share: None where there is no fit, with the reason.
+        low, high: 95 % interval.
+        worst_residual: Largest relative distance of a size's mean throughput from the fit.
+    """
+
+    serial_share: float | None
+    low: float | None = None
+    high: float | None = None
+    worst_residual: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One kind of split in one setting; it begins with one GPU where that was measured."""
+
+    kind: str
+    points: tuple[ScaledPoint, ...]
+    amdahl: Amdahl
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The split with the fewest joules per token.
+
+    Attributes:
+        next_best: None where there is no other.
+        difference: Of the next best from it; None with fewer than two restarts on either side.
+    """
+
+    point: SplitPoint
+    next_best: SplitPoint | None
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything but the split: its points are comparable.
+
+    Attributes:
+        name: In words.
+        curves: One per kind of split; none where only one GPU was measured.
+        fewest_joules: None where energy was not measured.
+    """
+
+    name: str
+    points: tuple[SplitPoint, ...]
+    curves: tuple[Curve, ...]
+    fewest_joules: Optimum | None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A result that is on no curve, and why."""
+
+    result: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Settings with their curves, what was left out, and how figures were made."""
+
+    settings: tuple[Setting, ...]
+    left_out: tuple[LeftOut, ...]
+    methods: dict[str, str]
+
+    def draw(self, file: Path) -> None:
+        """Draw a row of panels per setting, a curve per kind of split; replaces what is there.
+
+        Raises:
+            ConfigError: The format is unknown, or no setting was measured at two splits.
+            StoreError: The file cannot be written.
+        """
+        from wattdock.reports.charts import scaling_curves
+        from wattdock.reports.paper import WIDTHS, save_chart
+
+        drawn = [setting for setting in self.settings if setting.curves]
+        if not drawn:
+            raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
+        save_chart(scaling_curves(drawn), file, width=WIDTHS["page"], flag="--plot")
+
+
+@dataclass(frozen=True)
+class _Usable:
+    """A result that can be on a curve, with its environment and its values per restart by quantity."""
+
+    name: str
+    result: ExperimentResult
+    environment: EnvironmentSnapshot
+    restarts: dict[str, list[float]]
+
+    @property
+    def is_weak(self) -> bool:
+        section = self.result.config.get(self.environment.backend, {})
+        return section.get("data_parallel_scaling") == WEAK and Split.of(self.environment.parallelism).replicas > 1
+
+    @property
+    def split_key(self) -> tuple[int, str, bool]:
+        return self.environment.gpu_count, Split.of(self.environment.parallelism).label, self.is_weak
+
+    @property
+    def setting_key(self) -> str:
+        """What has to be equal for two results to be on one curve."""
+        seen, config = self.environment, self.result.config
+        section = {key: value for key, value in config.get(seen.backend, {}).items() if key not in SPLIT_KEYS}
+        workload = {key: value for key, value in config["workload"].items() if key not in NOT_THE_WORK}
+        # A file under the same path may have changed; other prompts follow from the workload.
+        prompts = None if seen.dataset in GENERATED else seen.dataset_sha256
+        software = [seen.backend, seen.framework_version, json.dumps(seen.variables, sort_keys=True), prompts]
+        what = [seen.model.name, seen.model.revision, seen.model.weights, *software]
+        gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.used_gpus})]
+        return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
+
+
+def scaling(rows: Sequence[StoredResult]) -> Scaling:
+    """Sort results into settings, pool those of one split, and fit the curves.
+
+    Raises:
+        ConfigError: No result can be compared, with the commonest reason.
+    """
+    read = [_read(row.folder.name, row.result) for row in rows]
+    usable = sorted(
+        (found for found in read if isinstance(found, _Usable)), key=lambda u: (u.setting_key, u.split_key, u.name)
+    )
+    left_out = tuple(found for found in read if isinstance(found, LeftOut))
+    if not usable:
+        [(reason, count)] = Counter(found.reason for found in left_out).most_common(1)
+        who = "all" if count == len(left_out) else f"{count} of them"
+        raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
+    groups = [list(group) for _, group in groupby(usable, key=lambda u: u.setting_key)]
+    return Scaling(tuple(map(_setting, groups)), left_out, METHODS)
+
+
+def _setting(members: Sequence[_Usable]) -> Setting:
+    points = [_point(list(same)) for _, same in groupby(members, key=lambda u: u.split_key)]
+    points.sort(key=lambda point: (point.gpus, point.split))
+    first = [point for point in points if point.kind == SINGLE_GPU]
+    kinds = dict.fromkeys(point.kind for point in points if point.kind != SINGLE_GPU)
+    curves = [_curve(kind, [*first, *(point for point in points if point.kind == kind)]) for kind in kinds]
+    return Setting(_name(members[0]), tuple(points), tuple(curves), optimum(points))
+
+
+def _read(name: str, result: ExperimentResult) -> _Usable | LeftOut:
+    if result.status != "ok":
+        return LeftOut(name, f"status {result.status}" + (f": {result.error.message}" if result.error else ""))
+    if result.environment is None or result.performance is None or result.energy is None:
+        return LeftOut(name, "it does not say what ran, or nothing was measured")
+    if not result.environment.gpu_count:
+        return LeftOut(name, "no GPU was used")
+    if not result.energy.passes:
+        return LeftOut(name, "no pass was measured")
+    restarts = restart_values(result)
+    if SPEED not in restarts or min(restarts.get(ENERGY, [1.0])) <= 0:
+        return LeftOut(name, "a restart's tokens or joules are 0 or less, and of such values there is no ratio")
+    return _Usable(name, result, result.environment, restarts)
+
+
+def _name(member: _Usable) -> str:
+    seen, work = member.environment, member.result.config["workload"]
+    prompts = work.get("prompts") or {}
+    lengths = f"{prompts['input_tokens']} in, " if seen.dataset == "synthetic" and "input_tokens" in prompts else ""
+    dtype = seen.engine_args.get("dtype")
+    engine = f"{seen.backend} {seen.framework_version or ''}".strip()
+    parts = [seen.model.name, engine, *([str(dtype)] if dtype else [])]
+    gpus = " + ".join(sorted(set(seen.gpu_names)))
+    return ", ".join([*parts, gpus, f"batch {work['batch_size']}", f"{lengths}{work['max_output_tokens']} out"])
+
+
+def _point(same: Sequence[_Usable]) -> SplitPoint:
+    split, is_weak = Split.of(same[0].environment.parallelism), same[0].is_weak
+    measured = all(ENERGY in member.restarts for member in same)
+    known = (SPEED, ENERGY, POWER) if measured else (SPEED,)
+    values = {name: tuple(value for member in same for value in member.restarts[name]) for name in known}
+    done = [member.result.performance for member in same if member.result.performance]
+    imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
+    return SplitPoint(
+        kind=f"{split.kind} ({WEAK})" if is_weak else split.kind,
+        split=split.label,
+        is_weak=is_weak,
+        gpus=same[0].environment.gpu_count,
+        restarts=values,
+        tokens_per_s=_mean_figure(values[SPEED]),
+        j_per_token=_mean_figure(values[ENERGY]) if measured else None,
+        power_w=_mean_figure(values[POWER]) if measured else None,
+        ttft_p50_s=_mean([speed.ttft and speed.ttft.p50_s for speed in done]),
+        tpot_p50_s=_mean([speed.tpot and speed.tpot.p50_s for speed in done]),
+        e2e_p95_s=_mean([speed.e2e and speed.e2e.p95_s for speed in done]),
+        load_imbalance=max(imbalances, default=None),
+        results=tuple(member.name for member in same),
     )
 
 
-def _print_setting(out: Console, setting: Setting) -> None:
-    _say(out, setting.name)
-    drawn = curves(setting)
-    rows = [_cells(curve.kind, one.point, one) for curve in drawn for one in curve.points]
-    alone = [_cells(one.kind, one, None) for one in setting.points if not drawn]
-    out.print(Sheet(COLUMNS, rows + alone, right=COLUMNS[2:]))
-    for curve in drawn:
-        _say(out, f"Amdahl, {curve.kind}: {_amdahl(curve.amdahl)}")
-    _say(out, f"fewest joules per token: {_optimum(optimum(setting.points))}")
-    _say(out, "")
+def _mean_figure(values: Sequence[float]) -> Figure:
+    low, high = geometric_interval(values) or (None, None)
+    return Figure(geometric_mean(values), low, high, "restarts")
 
 
-def _cells(kind: str, point: Point, one: Scaled | None) -> tuple[str, ...]:
+def _mean(values: Sequence[Any]) -> float | None:
+    return None if not values or None in values else float(np.mean(values))
+
+
+def _curve(kind: str, points: Sequence[SplitPoint]) -> Curve:
+    base, scaled = points[0], []
+    for point in points:
+        speed_up = Figure(1.0) if point is base else ratio(point.restarts[SPEED], base.restarts[SPEED])
+        energy = None
+        if point.j_per_token and base.j_per_token:
+            energy = Figure(1.0) if point is base else ratio(point.restarts[ENERGY], base.restarts[ENERGY])
+        share = base.gpus / point.gpus
+        low, high = (None if end is None else end * share for end in (speed_up.low, speed_up.high))
+        scaled.append(ScaledPoint(point, speed_up, Figure(speed_up.value * share, low, high), energy))
+    return Curve(kind, tuple(scaled), amdahl(points))
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> Figure:
+    """Return the ratio of two sets of independent positive restart values; without interval from a single restart."""
+    if min(len(over), len(under)) < 2:
+        return Figure(exp(float(np.mean(np.log(over)) - np.mean(np.log(under)))))
+    found = welch(under, over)
+    low, high = found.interval(CONFIDENCE)
+    return Figure(exp(found.estimate), exp(low), exp(high), "restarts")
+
+
+def amdahl(points: Sequence[SplitPoint]) -> Amdahl:
+    """Fit Amdahl's law to one kind of split, if there are enough sizes.
+
+    Source: Amdahl, AFIPS 30, 1967: the time of N processors is serial + parallel ÷ N.
+    """
+    from scipy.special import stdtrit
+
+    if any(point.is_weak for point in points):
+        return Amdahl(None, reason="the work grows with the GPUs, and Amdahl's law is of the same work")
+    sizes = sorted({point.gpus for point in points})
+    if len(sizes) < MIN_SIZES:
+        listed = ", ".join(map(str, sizes))
+        return Amdahl(None, reason=f"{len(sizes)} GPU counts ({listed}); a fit needs at least {MIN_SIZES}")
+    x = np.array([1 / point.gpus for point in points for _ in point.restarts[SPEED]])
+    y = np.array([1 / value for point in points for value in point.restarts[SPEED]])
+    (parallel, serial), covariance = np.polyfit(x, y, 1, cov=True)
+    # Of a ÷ (a + b), by b and a.
+    slope = np.array([-serial, parallel]) / (serial + parallel) ** 2
+    half = float(stdtrit(len(y) - 2, (1 + CONFIDENCE) / 2)) * sqrt(float(slope @ covariance @ slope))
+    share = float(serial / (serial + parallel))
+    means = [(point.gpus, np.mean(point.restarts[SPEED])) for point in points]
+    residuals = [abs(mean * (serial + parallel / gpus) - 1) for gpus, mean in means]
+    return Amdahl(share, share - half, share + half, float(max(residuals)))
+
+
+def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
+    """Return the point with the fewest joules per token; None where energy was not measured."""
+    known = [(point.j_per_token.value, point) for point in points if point.j_per_token]
+    ordered = [point for _, point in sorted(known, key=lambda found: found[0])]
+    if len(ordered) < 2:
+        return Optimum(ordered[0], None, None) if ordered else None
+    best, other = (point.restarts[ENERGY] for point in ordered[:2])
+    enough = min(len(best), len(other)) > 1
+    return Optimum(ordered[0], ordered[1], difference(best, other) if enough else None)
+
+
+def scaling_view(found: Scaling) -> View:
+    """Yield every setting's curves, fits and cheapest split."""
+    for setting in found.settings:
+        yield setting.name
+        rows = [_cells(curve.kind, scaled.point, scaled) for curve in setting.curves for scaled in curve.points]
+        alone = [_cells(point.kind, point, None) for point in setting.points if not setting.curves]
+        yield Sheet(COLUMNS, rows + alone)
+        yield from (f"Amdahl, {curve.kind}: {_amdahl_text(curve.amdahl)}" for curve in setting.curves)
+        yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
+        yield ""
+    yield from (f"left out: {out.result}: {out.reason}" for out in found.left_out)
+    yield (
+        f"J/token: {found.methods['energy_boundary']}, over the GPUs used. Scaling is {found.methods['scaling']}. "
+        f"tokens/s, mean W and J/token: {found.methods['mean_method']}. Ratios: {found.methods['ratio_method']}."
+    )
+
+
+def _cells(kind: str, point: SplitPoint, scaled: ScaledPoint | None) -> tuple[str, ...]:
     """Return a row; ratios only where there is another size to compare with."""
+    relative = (scaled.speed_up, scaled.efficiency, scaled.energy_ratio) if scaled else (None, None, None)
+    speed_up, efficiency, energy_ratio = (figure_text(figure, ".3f") for figure in relative)
     return (
-        kind,
-        point.split.label,
-        str(point.gpus),
-        str(len(point.tokens_per_s)),
-        _mean(point.tokens_per_s, ",.0f"),
-        _ratio(one.speed_up if one else None),
-        _ratio(one.efficiency if one else None),
-        _milliseconds(point.ttft_p50_s),
-        _milliseconds(point.tpot_p50_s),
-        _mean(point.power_w, ",.0f"),
-        _mean(point.j_per_token, ".4g"),
-        _ratio(one.energy_ratio if one else None),
-        NOTHING if point.load_imbalance is None else f"{point.load_imbalance:.3f}",
+        *(kind, point.split, str(point.gpus), str(len(point.restarts[SPEED]))),
+        *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
+        *(_milliseconds(point.ttft_p50_s), _milliseconds(point.tpot_p50_s)),
+        *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),
+        number(point.load_imbalance, ".3f"),
     )
-
-
-def _mean(values: Sequence[float], form: str) -> str:
-    if not values:
-        return NOTHING
-    mean, ends = f"{geometric_mean(values):{form}}", geometric_interval(values)
-    return f"{mean} [{ends[0]:{form}}, {ends[1]:{form}}]" if ends else mean
-
-
-def _ratio(one: Ratio | None) -> str:
-    if one is None:
-        return NOTHING
-    if one.low is None or one.high is None:
-        return f"{one.value:.3f}"
-    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
 
 
 def _milliseconds(value_s: float | None) -> str:
     return NOTHING if value_s is None else f"{value_s * 1e3:,.1f} ms"
 
 
-def _amdahl(fit: Amdahl) -> str:
-    if fit.serial_share is None or fit.low is None or fit.high is None:
+def _amdahl_text(fit: Amdahl) -> str:
+    if fit.serial_share is None:
         return f"not fitted: {fit.reason}"
-    off = f"worst point {fit.worst_residual:.1%} off" if fit.worst_residual is not None else ""
-    return f"serial share {fit.serial_share:.1%} [{fit.low:.1%}, {fit.high:.1%}], {off}"
+    interval = f"[{fit.low:.1%}, {fit.high:.1%}]"
+    return f"serial share {fit.serial_share:.1%} {interval}, worst point {fit.worst_residual:.1%} off"
 
 
-def _optimum(best: Optimum | None) -> str:
-    if best is None:
+def _optimum_text(best: Optimum | None) -> str:
+    if best is None or best.point.j_per_token is None:
         return "unknown, energy was not measured"
-    own = f"{best.point.split.label}, {geometric_mean(best.point.j_per_token):.4g} J/token"
-    if best.next_best is None:
+    own = f"{best.point.split}, {best.point.j_per_token.value:.4g} J/token"
+    if best.next_best is None or best.next_best.j_per_token is None:
         return f"{own}; there is no other to compare it with"
-    other = f"next is {best.next_best.split.label}"
-    if best.difference is None:
-        return f"{own}; {other}, {_more(best):+.1%}; whether they differ needs two restarts of each"
-    verdict = "differ" if best.difference.differs else "do not differ"
-    apart = f"{best.difference.relative:+.1%} [{best.difference.low:+.1%}, {best.difference.high:+.1%}]"
-    return f"{own}; {other}, {apart}: they {verdict}"
-
-
-def _more(best: Optimum) -> float:
-    assert best.next_best is not None
-    return geometric_mean(best.next_best.j_per_token) / geometric_mean(best.point.j_per_token) - 1
-
-
-def as_document(found: Sequence[Setting], left_out: Sequence[LeftOut]) -> dict[str, Any]:
-    """Return everything JSON-ready."""
-    return {
-        "energy_boundary": ENERGY_BOUNDARY,
-        "scaling": KIND_OF_SCALING,
-        "mean_method": MEAN_METHOD,
-        "ratio_method": RATIO_METHOD,
-        "amdahl_method": AMDAHL_METHOD,
-        "settings": [_setting_json(setting) for setting in found],
-        "left_out": [asdict(one) for one in left_out],
-    }
-
-
-def _setting_json(setting: Setting) -> dict[str, Any]:
-    best = optimum(setting.points)
-    return {
-        "name": setting.name,
-        "points": [_point_json(point) for point in setting.points],
-        "curves": [_curve_json(curve) for curve in curves(setting)],
-        "fewest_joules": best
-        and {
-            "split": best.point.split.label,
-            "j_per_token": geometric_mean(best.point.j_per_token),
-            "next_best": best.next_best and best.next_best.split.label,
-            "difference": best.difference and asdict(best.difference) | {"differs": best.difference.differs},
-        },
-    }
-
-
-def _point_json(point: Point) -> dict[str, Any]:
-    split = {"split": point.split.label, "kind": point.kind, "gpus": point.gpus}
-    means = {name: _mean_json(getattr(point, name)) for name in ("tokens_per_s", "j_per_token", "power_w")}
-    rest = ("ttft_p50_s", "tpot_p50_s", "e2e_p95_s", "load_imbalance", "results")
-    return split | means | {name: getattr(point, name) for name in rest}
-
-
-def _mean_json(values: Sequence[float]) -> dict[str, Any]:
-    mean = geometric_mean(values) if values else None
-    return {"mean": mean, "ci95": geometric_interval(values), "restarts": values}
-
-
-def _curve_json(curve: Curve) -> dict[str, Any]:
-    return {
-        "kind": curve.kind,
-        "amdahl": asdict(curve.amdahl),
-        "points": [
-            {
-                "split": one.point.split.label,
-                "gpus": one.point.gpus,
-                "speed_up": asdict(one.speed_up),
-                "efficiency": asdict(one.efficiency),
-                "energy_ratio": one.energy_ratio and asdict(one.energy_ratio),
-            }
-            for one in curve.points
-        ],
-    }
-
-
-def _say(out: Console, line: str) -> None:
-    out.print(line, markup=False, highlight=False, soft_wrap=True)
+    more = best.next_best.j_per_token.value / best.point.j_per_token.value - 1
+    if (found := best.difference) is None:
+        return f"{own}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs two restarts of each"
+    verdict = "differ" if found.differs else "do not differ"
+    apart = f"{found.relative:+.1%} [{found.low:+.1%}, {found.high:+.1%}]"
+    return f"{own}; next is {best.next_best.split}, {apart}: they {verdict}"

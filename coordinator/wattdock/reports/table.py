@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.checks import CPUS_ALONE, KEPT_UP
-from wattdock.reports.terminal import Sheet, console, pairs
-from wattdock.reports.words import NOTHING, fallback_text, number, seconds_text
+from wattdock.reports.page import fallback_text
+from wattdock.reports.terminal import NOTHING, Sheet, console, number, pairs, seconds_text
 from wattdock.store import RESTARTS, load_requests
 from wattdock.text import pluralize
 
@@ -61,7 +61,7 @@ def print_stored(stored: Sequence[tuple[ExperimentResult, Path]]) -> None:
 
 def print_summary(results: Sequence[ExperimentResult]) -> None:
     """Print one line per result, for comparing them at a glance."""
-    console().print(Sheet(SUMMARY, [_summary_row(one) for one in results], right=SUMMARY[2:]))
+    console().print(Sheet(SUMMARY, [_summary_row(one) for one in results]))
 
 
 def _title(result: ExperimentResult) -> Text:

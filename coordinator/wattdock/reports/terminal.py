@@ -1,33 +1,41 @@
-"""Standard output as people and programs read it: no wider than the terminal, and whole where there is none.
-
-Knows no result: it is given headings and texts.
-"""
+"""Text on standard output: tables no wider than the terminal, lines, JSON of the same objects; and figures as text."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import IO, TYPE_CHECKING, Any, Never, cast
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from itertools import takewhile
+from math import floor, log10
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Never, TypeAlias, cast
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wattdock.text import print_json
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
 
+# What a view of an object is made of: tables, and lines of text that are never cut.
+View: TypeAlias = "Iterable[str | RenderableType]"
 # A pipe has no width: what is printed there is as wide as it has to be.
 UNLIMITED = 100_000
 # Between two columns of a table.
 GAP = 2
 # Words are broken into pieces no shorter than this; figures never are.
 SHORTEST_PIECE = 12
+NOTHING = "–"
+# "12,383", "+1.20%", "0.05 [0.04, 0.06]", "4.1 ms", "–"; no dates and no folders' names.
+FIGURE = re.compile(r"–|[+-]?(\d[\d.,]*(e[+-]?\d+)?|nan|inf)( ?(%|[^\W\d]{1,6}(/s)?|\?))?( [\[…±/].*)?")
+# An engine's settings can be thousands of characters that differ in a folder's name.
+LONG, LEAD = 100, 30
 
 
 class _Output(Console):
@@ -54,52 +62,74 @@ def console(**options: Any) -> Console:
     return _Output(width=width, file=cast("IO[str]", _Trimmed()), **options)
 
 
+def show(view: View) -> None:
+    """Print tables and lines in turn."""
+    out = console(highlight=False)
+    for part in view:
+        if isinstance(part, str):
+            out.print(part, markup=False, soft_wrap=True)
+        else:
+            out.print(part, soft_wrap=isinstance(part, Text))
+
+
+def show_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print any of our objects as JSON, under the names of its fields."""
+    print_json(_plain(value), indent=indent, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, dict):
+        return {key: _plain(child) for key, child in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(child) for child in value]
+    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+
+
 @dataclass(frozen=True)
 class Sheet:
-    """A table for rich to print, in which nothing is ever cut.
+    """A table for rich to print, in which nothing is ever cut; columns of figures stand at the right.
 
-    Where the terminal is too narrow texts are wrapped; where figures would not fit beside each other any more, each
-    row is printed as lines of heading and value.
-
-    Attributes:
-        right: Headings of the columns that hold figures; they stand at the right and are not broken.
+    Where the terminal is too narrow texts are wrapped; where figures would not fit side by side any more, each row is
+    printed as lines of heading and value.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    right: Collection[str] = ()
     title: str | None = None
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield what fits."""
         if self.title:
             yield Text(self.title, style="bold")
-        columns = list(zip_longest(self.headings, *self.rows, fillvalue=""))
-        breakable = [name not in self.right for name in self.headings]
-        widths = column_widths(columns, breakable, room=options.max_width)
-        if widths:
-            yield self._beside(widths)
-        else:
-            yield from self._below()
-
-    def _beside(self, widths: Sequence[int]) -> Table:
+        columns = list(zip(self.headings, *self.rows, strict=True))
+        figures = [len(cells) > 1 and all(map(FIGURE.fullmatch, cells[1:])) for cells in columns]
+        least = [
+            max(len(piece) for cell in cells for piece in (cell.splitlines() if fixed else cell.split()) or [""])
+            for cells, fixed in zip(columns, figures, strict=True)
+        ]
+        least = [max(w if fixed else min(w, SHORTEST_PIECE), 1) for w, fixed in zip(least, figures, strict=True)]
+        if sum(least) + GAP * (len(columns) - 1) > options.max_width:
+            yield from self._rows_below_each_other()
+            return
         table = Table(box=None, pad_edge=False)
-        for name, width in zip(self.headings, widths, strict=True):
-            table.add_column(
-                Text(name), justify="right" if name in self.right else "left", width=width, overflow="fold"
-            )
+        for name, fixed in zip(self.headings, figures, strict=True):
+            table.add_column(Text(name), justify="right" if fixed else "left", no_wrap=fixed, overflow="fold")
         for row in self.rows:
             table.add_row(*map(Text, row))
-        return table
+        yield table
 
-    def _below(self) -> Iterator[RenderableType]:
+    def _rows_below_each_other(self) -> Iterator[RenderableType]:
         for number, row in enumerate(self.rows):
             if number:
                 yield Text()
-            yield pairs([(name, value) for name, value in zip(self.headings, row, strict=False) if value])
+            yield pairs([(name, value) for name, value in zip(self.headings, row, strict=True) if value])
 
 
-def pairs(rows: Sequence[tuple[str, str]]) -> Table:
+def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     """Return names with their values, a line each or more where a value is longer than what is left of a line."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
@@ -109,31 +139,71 @@ def pairs(rows: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def column_widths(columns: Sequence[Sequence[str]], breakable: Sequence[bool], *, room: int) -> list[int] | None:
-    """Return how wide each column is to be, gaps apart; None where `room` does not hold them without breaking figures.
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its 95 % interval.
+
+    Attributes:
+        low, high: None without an interval.
+        covers: What the interval covers: "restarts", or "timing" where there was one restart only.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    covers: str | None = None
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    """Return a number in a format, or a dash for what was not measured."""
+    return NOTHING if value is None else format(value, form)
+
+
+def figure_text(figure: Figure | None, form: str = ".4g") -> str:
+    """Return "0.0530 [0.0521, 0.0539]", marked where the interval is of timing alone."""
+    if figure is None:
+        return NOTHING
+    if figure.low is None or figure.high is None:
+        return format(figure.value, form)
+    only = " timing only" if figure.covers == "timing" else ""
+    return f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]{only}"
+
+
+def with_ends(unit: str, figure: Figure | None) -> dict[str, float | None]:
+    """Return a figure and the ends of its interval under names for a chart; None for what was not measured."""
+    if figure is None:
+        return {unit: None, f"{unit} low": None, f"{unit} high": None}
+    return {unit: figure.value, f"{unit} low": figure.low, f"{unit} high": figure.high}
+
+
+def interval_text(value: float, interval: tuple[float, float] | None, form: str) -> str:
+    """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
 
     Args:
-        columns: Every text of each column, its heading too.
-        breakable: For each column whether its words may be broken.
-        room: Characters.
+        form: Of the value where no half width says how far it is known.
     """
-    wanted = [_longest(text.splitlines() for text in column) for column in columns]
-    least = [_longest(text.split() for text in column) for column in columns]
-    least = [min(one, SHORTEST_PIECE) if may else one for one, may in zip(least, breakable, strict=True)]
-    room -= GAP * (len(columns) - 1)
-    if sum(wanted) <= room:
-        return wanted
-    if sum(least) > room:
-        return None
-    widths, spare = least, room - sum(least)
-    # Those that lack little get all of it, so that only the longest texts are wrapped.
-    lacking = sorted(range(len(widths)), key=lambda at: wanted[at] - least[at])
-    for left, at in zip(range(len(lacking), 0, -1), lacking, strict=True):
-        more = min(wanted[at] - least[at], spare // left)
-        widths[at], spare = widths[at] + more, spare - more
-    return widths
+    if interval is None:
+        return format(value, form)
+    low, high = interval
+    half = (high - low) / 2
+    if low <= 0 or not half:
+        return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    places = max(0, 1 - floor(log10(half)))
+    return f"{value:,.{places}f} ± {half:,.{places}f}"
 
 
-def _longest(pieces: Iterator[Sequence[str]]) -> int:
-    # A column of no width would be left out.
-    return max(1, *(cell_len(piece) for some in pieces for piece in some), 1)
+def seconds_text(value_s: float | None) -> str:
+    """Return milliseconds below one second, else seconds."""
+    if value_s is None:
+        return NOTHING
+    return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def where_apart(texts: Sequence[str]) -> list[str]:
+    """Return texts whole, or where one is long, each cut to the first place where they are not all the same."""
+    if max(map(len, texts), default=0) <= LONG:
+        return list(texts)
+    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
+    start = max(0, alike - LEAD)
+    cut = slice(start, start + LONG)
+    return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]

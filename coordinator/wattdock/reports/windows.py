@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.reports.terminal import Sheet, console
-from wattdock.reports.words import number
+from wattdock.reports.terminal import Sheet, console, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,7 @@ COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "
 def print_windows(summary: WindowSummary, figures: Sequence[WindowFigure]) -> None:
     """Print the chosen passes' figures, then every definition's total and how far they differ."""
     out = console(highlight=False)
-    out.print(Sheet(COLUMNS, [_cells(one) for one in figures], right=COLUMNS[1:-1]))
+    out.print(Sheet(COLUMNS, [_cells(one) for one in figures]))
     totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
     out.print(f"J/output token: {', '.join(totals)}")
     out.print(f"the definitions differ by {number(summary.relative_spread, '.2%')}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from report_rows import row, with_timeline
 
 from wattdock.records import COUNTER
-from wattdock.reports.html.page import page
+from wattdock.reports.page import page
 
 if TYPE_CHECKING:
     from pathlib import Path

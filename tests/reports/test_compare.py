@@ -15,13 +15,15 @@ from scipy import stats
 from stored_results import bundled, complete
 
 from wattdock.analysis.statistics import SPEED, difference, holm
-from wattdock.reports.pairs import PRIMARY, compare
-from wattdock.reports.regression import Outcome, judge
+from wattdock.reports import compare
+from wattdock.reports.comparison import PRIMARY, Regression, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from command import Command
+
+    from wattdock.store import StoredResult
 
 REPO = Path(__file__).parents[2]
 RECORDED: dict[str, list[float]] = json.loads((REPO / "tests/data/h200-rounds.json").read_text())["rounds"]
@@ -46,6 +48,13 @@ def test_many_tests_are_paid_for() -> None:
     """Holm's own procedure: the smallest of four counts four times, the next three times, never less than before."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def judged(first: Sequence[StoredResult], second: Sequence[StoredResult], allowed: float) -> Regression:
+    """Return the verdict on an allowed regression."""
+    found = compare(first, second, allowed=allowed).regression
+    assert found
+    return found
 
 
 def splits(first: str, second: str, count: int) -> list[tuple[list[float], list[float]]]:
@@ -88,11 +97,11 @@ def test_sweeps_that_differ_in_one_setting_are_matched_by_what_varies_within_the
         for dtype, batches in (("float16", (1, 2, 4)), ("bfloat16", (2, 1)))
     ]
     found = compare(*sides)
-    matched = [(pair.match.first.result.config, pair.match.second.result.config) for pair in found.pairs]
+    matched = [tuple(row.result.config for row in pair.rows) for pair in found.pairs]
     assert [one["workload"]["batch_size"] for pair in matched for one in pair] == [1, 1, 2, 2]
-    assert found.only_first == ("float164",)
-    [apart] = found.apart
-    assert (apart.name, apart.first, apart.second, apart.pairs) == ("setting: fake.dtype", "float16", "bfloat16", 2)
+    assert found.only_in_a == ("float164",)
+    [apart] = found.differs_in
+    assert (apart.name, apart.a, apart.b, apart.pairs) == ("setting: fake.dtype", "float16", "bfloat16", 2)
 
 
 def test_what_else_differs_between_two_results_is_named() -> None:
@@ -106,7 +115,7 @@ def test_what_else_differs_between_two_results_is_named() -> None:
         "environment.package_versions": {"grpcio": "1.85.1", "protobuf": "7.0.0"},
     }
     found = compare([row("one", restarts=[1, 1])], [row("one", changes, restarts=[1, 1])])
-    named = {one.name: (one.first, one.second) for one in found.apart}
+    named = {one.name: (one.a, one.b) for one in found.differs_in}
     assert named["GPU power limit, W"] == ("700.0", "500.0")
     assert {"driver", "image", "weights", "prompts' SHA-256", "package: protobuf"} < named.keys()
     assert len(named) == len(changes)
@@ -115,28 +124,30 @@ def test_what_else_differs_between_two_results_is_named() -> None:
 def test_the_means_are_those_whose_ratio_is_told() -> None:
     """Geometric ones: arithmetic ones of these sides, 2.5 and 3, would make + 20 %, beside a ratio of − 13 %."""
     found = compare([row("one", restarts=[1.0, 4.0])], [row("one", restarts=[0.5, 5.5])]).pairs[0].tests[PRIMARY]
-    assert [found.first, found.second] == pytest.approx([2, 2.75**0.5])
-    assert found.relative == pytest.approx((found.second or 0) / (found.first or 1) - 1)
+    assert [found.a, found.b] == pytest.approx([2, 2.75**0.5])
+    assert found.relative == pytest.approx((found.b or 0) / (found.a or 1) - 1)
 
 
 def test_one_restart_gives_a_difference_and_no_test() -> None:
     """And an allowed regression cannot be decided by it, however large."""
-    found = compare([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])])
+    sides = [row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])]
+    found = compare(*sides)
     test = found.pairs[0].tests[PRIMARY]
     assert test.relative == pytest.approx(1.0)
     assert (test.difference, test.differs) == (None, None)
     assert test.reason == "no test from 1 and 2 restarts; two of each are the least"
-    assert judge(found, 0.03).outcome is Outcome.UNDECIDED
+    assert judged(*sides, 0.03).verdict is Verdict.UNDECIDED
 
 
 def test_a_run_that_was_not_finished_is_shown_and_not_tested() -> None:
     """Its last restart may be a part of one; equal figures of it rule nothing out."""
-    found = compare([row("one", restarts=[1.0] * 5)], [row("one", {"status": "interrupted"}, restarts=[1.0, 1.0])])
+    sides = [row("one", restarts=[1.0] * 5)], [row("one", {"status": "interrupted"}, restarts=[1.0, 1.0])]
+    found = compare(*sides)
     test = found.pairs[0].tests[PRIMARY]
     assert (test.difference, test.reason) == (None, "interrupted in B")
     assert test.relative == pytest.approx(0)
-    gate = judge(found, 0.05)
-    assert gate.outcome is Outcome.UNDECIDED
+    gate = judged(*sides, 0.05)
+    assert gate.verdict is Verdict.UNDECIDED
     assert "one: interrupted in B" in gate.lines
 
 
@@ -145,22 +156,21 @@ def test_a_value_that_is_not_above_0_is_told_apart_from_one_that_was_not_measure
     none = {f"energy.passes.{at}.total_j": None for at in range(2)}
     found = compare([row("one", restarts=[1.0, 0.0])], [row("one", none, restarts=[1.0, 1.0])]).pairs[0].tests[PRIMARY]
     assert found.reason == "not measured in B; 0 or less, so without a ratio, in A"
-    assert (found.first, found.relative) == (None, None)
+    assert (found.a, found.relative) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("second", "outcome"),
+    ("second", "verdict"),
     [
-        ([1.10, 1.11, 1.12], Outcome.REGRESSION),
-        ([1.00, 1.01, 1.02], Outcome.NONE),
-        ([0.80, 0.81, 0.82], Outcome.NONE),
-        ([1.00, 1.05, 1.10], Outcome.UNDECIDED),
+        ([1.10, 1.11, 1.12], Verdict.REGRESSION),
+        ([1.00, 1.01, 1.02], Verdict.NONE),
+        ([0.80, 0.81, 0.82], Verdict.NONE),
+        ([1.00, 1.05, 1.10], Verdict.UNDECIDED),
     ],
 )
-def test_a_regression_is_shown_ruled_out_or_cannot_be_decided(second: list[float], outcome: Outcome) -> None:
+def test_a_regression_is_shown_ruled_out_or_cannot_be_decided(second: list[float], verdict: Verdict) -> None:
     """By where the interval lies: above 5 %, below it, or around it."""
-    found = compare([row("one", restarts=[0.99, 1.00, 1.01])], [row("one", restarts=second)])
-    assert judge(found, 0.05).outcome is outcome
+    assert judged([row("one", restarts=[0.99, 1.00, 1.01])], [row("one", restarts=second)], 0.05).verdict is verdict
 
 
 def test_without_joules_speed_is_judged_and_less_of_it_is_worse() -> None:
@@ -172,20 +182,21 @@ def test_without_joules_speed_is_judged_and_less_of_it_is_worse() -> None:
     found = compare(*sides)
     assert found.pairs[0].main.quantity == SPEED
     assert found.pairs[0].main.relative == pytest.approx(-0.5, abs=0.01)
-    assert judge(found, 0.05).outcome is Outcome.REGRESSION
-    assert judge(compare(*sides[::-1]), 0.05).outcome is Outcome.NONE
+    assert judged(sides[0], sides[1], 0.05).verdict is Verdict.REGRESSION
+    assert judged(sides[1], sides[0], 0.05).verdict is Verdict.NONE
 
 
 def test_a_result_that_the_other_side_lacks_leaves_a_regression_undecided() -> None:
     """What was not measured again may be what got worse."""
     both = row("one", restarts=[1.0, 1.0, 1.01])
-    found = compare([both, row("two", restarts=[1, 1])], [both])
-    assert found.only_first == ("two",)
-    gate = judge(found, 0.05)
-    assert gate.outcome is Outcome.UNDECIDED
+    sides = [both, row("two", restarts=[1, 1])], [both]
+    found = compare(*sides)
+    assert found.only_in_a == ("two",)
+    gate = judged(*sides, 0.05)
+    assert gate.verdict is Verdict.UNDECIDED
     assert gate.lines == ("two: in A only", "1 of 1 pairs: not worse than allowed")
     assert gate.advice == "measure in B what only A has, or leave it out of A"
-    few = judge(compare([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])]), 0.03)
+    few = judged([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])], 0.03)
     assert few.advice == "more restarts tell"
 
 
@@ -236,6 +247,6 @@ def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(gpu_study: 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert len(told["pairs"]) == 5
-    assert {test["differs"] for pair in told["pairs"] for test in pair["tests"]} == {False, None}
+    assert {test["differs"] for pair in told["pairs"] for test in pair["tests"].values()} == {False, None}
     [failed] = [pair for pair in told["pairs"] if pair["label"] == "one that fails"]
-    assert failed["tests"][0]["reason"] == "not measured in A and B"
+    assert failed["tests"]["energy_per_output_token_j"]["reason"] == "not measured in A and B"

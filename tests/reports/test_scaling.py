@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scaling.stored import document, result
+from scaled_results import document, result
 from scipy import stats
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.analysis.statistics import geometric_interval
-from wattdock.reports.scaling import as_document, print_scaling
-from wattdock.reports.scaling_curves import Curve, curves, optimum, ratio
-from wattdock.reports.scaling_points import Setting, settings
+from wattdock.analysis.statistics import SPEED, geometric_interval
+from wattdock.errors import ConfigError
+from wattdock.reports import scaling, show, show_json
+from wattdock.reports.scaling import Curve, Scaling, Setting, optimum, ratio, scaling_view
+from wattdock.store import StoredResult
 
 # 5 % of the work is serial, and restarts differ by 1 %.
 SERIAL = 0.05
@@ -31,10 +34,15 @@ def tensor(gpus: int, *, power_w: float = 650.0, **options: Any) -> ExperimentRe
     return result(split, speeds(gpus), [power_w * gpus] * 3, **options)
 
 
-def only(results: dict[str, ExperimentResult]) -> tuple[Setting, list[Curve]]:
-    [found], left_out = settings(results)
-    assert left_out == []
-    return found, curves(found)
+def scaled(results: dict[str, ExperimentResult]) -> Scaling:
+    return scaling([StoredResult(Path(name), made) for name, made in results.items()])
+
+
+def only(results: dict[str, ExperimentResult]) -> tuple[Setting, tuple[Curve, ...]]:
+    found = scaled(results)
+    assert found.left_out == ()
+    [setting] = found.settings
+    return setting, setting.curves
 
 
 def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
@@ -54,8 +62,7 @@ def test_one_size_alone_has_its_figures_and_no_ratios(
 ) -> None:
     """There is nothing to compare it with, and still something to see: 10,000 tokens/s at 650 W."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    found, left_out = settings({"one": tensor(1)})
-    print_scaling(found, left_out, as_json=False)
+    show(scaling_view(scaled({"one": tensor(1)})))
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("one GPU"))
     assert all(figure in row for figure in ("10,000 [", "650", "0.065"))
     assert row.split().count("–") >= 3
@@ -96,17 +103,17 @@ def test_replicas_that_each_got_the_whole_work_are_a_curve_of_their_own() -> Non
 def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> None:
     """Another batch size is a setting of its own, and the repeats of one setting are pooled."""
     many = {"a": tensor(1), "b": tensor(2), "again": tensor(2), "other": tensor(2, batch_size=8)}
-    found, _ = settings(many)
-    assert [[len(point.tokens_per_s) for point in one.points] for one in found] == [[3, 6], [3]]
-    assert [len(curves(one)) for one in found] == [1, 1]
+    found = scaled(many).settings
+    assert [[len(point.restarts[SPEED]) for point in setting.points] for setting in found] == [[3, 6], [3]]
+    assert [len(setting.curves) for setting in found] == [1, 1]
 
 
 def test_another_power_limit_is_another_setting() -> None:
     """Their mean would be the figure of neither."""
     held_down = document({}, [100.0, 101.0, 102.0], [600.0] * 3)
     held_down["environment"]["host_gpus"][0]["power_limit_w"] = 400.0
-    found, _ = settings({"a": tensor(1), "b": ExperimentResult.model_validate(held_down)})
-    assert [len(one.points) for one in found] == [1, 1]
+    found = scaled({"a": tensor(1), "b": ExperimentResult.model_validate(held_down)})
+    assert [len(setting.points) for setting in found.settings] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +131,8 @@ def test_other_engine_variables_or_another_prompts_file_are_another_setting(
     one, other = (document({"tensor_parallel_size": 1}, [100.0, 101.0, 102.0], None) for _ in range(2))
     one["environment"] |= {"dataset": changes.get("dataset", "bundled"), "dataset_sha256": "d" * 64}
     other["environment"] |= one["environment"] | changes
-    found, _ = settings({name: ExperimentResult.model_validate(made) for name, made in (("a", one), ("b", other))})
-    assert [len(setting.points) for setting in found] == points
+    found = scaled({name: ExperimentResult.model_validate(made) for name, made in (("a", one), ("b", other))})
+    assert [len(setting.points) for setting in found.settings] == points
 
 
 def test_amdahl_finds_the_serial_share_of_four_sizes_and_refuses_three() -> None:
@@ -161,24 +168,25 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
         found, _ = only(results)
         best = optimum(found.points)
         assert best is not None
-        assert best.point.split.label == "one GPU"
+        assert best.point.split == "one GPU"
         assert best.difference is not None
         assert best.difference.differs is differs
 
 
-def test_the_means_beside_ratios_are_those_whose_ratios_they_are() -> None:
+def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Geometric: arithmetic ones of these restarts, 125 and 200, would make 1.6 beside a speed-up of 2."""
     made = {
         "one": result({}, [50.0, 200.0], [600.0, 600.0]),
         "two": result({"tensor_parallel_size": 2}, [200.0, 200.0], [1200.0, 1200.0]),
     }
-    shown = as_document(*settings(made))
-    first, second = (one["tokens_per_s"] for one in shown["settings"][0]["points"])
-    assert (first["mean"], second["mean"]) == pytest.approx((100, 200))
+    show_json(scaled(made))
+    shown = json.loads(capsys.readouterr().out)
+    first, second = (point["tokens_per_s"] for point in shown["settings"][0]["points"])
+    assert (first["value"], second["value"]) == pytest.approx((100, 200))
     assert shown["settings"][0]["curves"][0]["points"][1]["speed_up"]["value"] == pytest.approx(2)
-    assert shown["mean_method"].startswith("geometric means over restarts")
+    assert shown["methods"]["mean_method"].startswith("geometric means over restarts")
     ends = stats.t.interval(0.95, 1, np.log(100), np.std(np.log([50, 200]), ddof=1) / 2**0.5)
-    assert first["ci95"] == pytest.approx(np.exp(ends))
+    assert [first["low"], first["high"]] == pytest.approx(np.exp(ends))
     assert geometric_interval([1.0]) is None
 
 
@@ -196,10 +204,11 @@ def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     on_cpu["environment"] |= {"gpu_count": 0, "gpu_names": [], "gpu_uuids": []}
     made = {"failed": ExperimentResult.model_validate(failed), "cpu": ExperimentResult.model_validate(on_cpu)}
     made["silent"] = result({}, [100.0, 100.0], [600.0, 0.0])
-    found, left_out = settings(made)
-    assert found == []
+    found = scaled(made | {"whole": tensor(1)})
     silent = "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
-    assert [one.reason for one in left_out] == ["status failed", "no GPU was used", silent]
+    assert [left.reason for left in found.left_out] == ["status failed", "no GPU was used", silent]
+    with pytest.raises(ConfigError, match="none of 3 results can be compared; 1 of them: status failed"):
+        scaled(made)
 
 
 def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:
@@ -207,4 +216,4 @@ def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:
     found, [curve] = only({str(n): result({"tensor_parallel_size": n} if n > 1 else {}, [100.0], None) for n in (1, 2)})
     assert optimum(found.points) is None
     assert [one.energy_ratio for one in curve.points] == [None, None]
-    assert all(point.j_per_token == () for point in found.points)
+    assert all(point.j_per_token is None for point in found.points)

@@ -12,7 +12,7 @@ from wattdock.analysis.result import ExperimentResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SAMPLE = Path(__file__).parents[1] / "data/result.json"
+SAMPLE = Path(__file__).parent / "data/result.json"
 PASS_S = 20.0
 
 
@@ -34,7 +34,7 @@ def document(
     gpus = split.get("device_map") or 1
     for size in split.values():
         gpus = size * (1 if "device_map" in split else gpus)
-    uuids = [f"GPU-{number}" for number in range(gpus)]
+    uuids = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(1, gpus + 1)]
     kind = (
         {"kind": "device_map", "devices": dict.fromkeys(uuids, 1)} if "device_map" in split else {"kind": "x", **split}
     )

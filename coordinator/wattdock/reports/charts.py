@@ -1,0 +1,467 @@
+"""Every chart, defined once for the page, for papers and for pictures: a function from results to an Altair chart.
+
+A new chart is one more function in `CHARTS`. Its data are rows whose names are the columns of the table below the chart
+on the page; its description is the note above it. Sizes, fonts and colours of text belong to whoever renders it.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import altair as alt
+
+from wattdock.errors import ConfigError
+from wattdock.reports.chart_data import PHASES, pareto_front, why_no_joules
+from wattdock.reports.terminal import with_ends
+from wattdock.reports.timelines import SUM, timelines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from wattdock.reports.chart_data import Point
+    from wattdock.reports.scaling import Setting
+    from wattdock.reports.terminal import Figure
+    from wattdock.reports.timelines import RestartTimeline, Trace
+
+Rows: TypeAlias = list[dict[str, Any]]
+# Altair types too loosely what its methods return.
+Chart: TypeAlias = Any
+# Backend, and what else tells series apart.
+Series: TypeAlias = tuple[str, str]
+
+J_PER_TOKEN, TOKENS_PER_S = "J per output token (GPU boards)", "output tokens/s"
+# Told apart with every common colour-vision deficiency; without its black and its yellow, which vanish on a dark or a
+# light page. Source: Okabe and Ito, Color Universal Design, 2008.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
+DASHES = ([1, 0], [6, 3], [2, 2], [6, 2, 2, 2], [10, 3], [10, 3, 2, 3], [1, 4], [8, 2, 2, 2, 2, 2])
+NOT_USED, HOST = "#888888", "#555555"
+PHASE_COLOURS = dict(
+    zip(PHASES, ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00"), strict=True)
+)
+SPAN_COLOURS = {
+    "launch": "#777777",
+    "load": "#56B4E9",
+    "idle": "#BBBBBB",
+    "warm-up": "#E69F00",
+    "pass": "#009E73",
+    "other": "#CC79A7",
+}
+# More results than these are a wall of bars; the tables say the same.
+MOST_ROWS = 120
+ROW_HEIGHT = 26
+# Names of results stand in lines of about so many characters.
+NAME = r"split(trim(replace(datum.label, /(.{1,30})(\s|$)/g, '$1\n')), '\n')"
+DECADE = 10
+# Shown before the warm-up and after the last pass.
+LEAD_S = 2.0
+# A span shorter than this share of the axis has no room for its name.
+NAMED_SHARE = 0.04
+
+
+def intervals(points: Sequence[Point]) -> Chart:
+    """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
+    unit, of = _main_quantity(points)
+    shown = _few([point for point in points if of(point)], "no result has a figure")
+    rows = [_identity(point) | with_ends(unit, of(point)) for point in shown]
+    x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
+    base = _base(rows).encode(y=_names())
+    marks = alt.layer(*_errors(base, "x", unit), _dots(base, shown).encode(x=x))
+    return marks.properties(
+        height=alt.Step(ROW_HEIGHT),
+        description="Bars are 95 % intervals: over restarts, or of timing alone where there was one restart. "
+        "Hollow: may not be published.",
+    )
+
+
+def pareto(points: Sequence[Point]) -> Chart:
+    """Return joules per output token against tokens per second, with the front of each model."""
+    shown = [point for point in points if point.j_per_token and point.tokens_per_s]
+    _require(shown, f"no result has joules ({why_no_joules(points)})")
+
+    def row(point: Point) -> dict[str, Any]:
+        figures = with_ends(TOKENS_PER_S, point.tokens_per_s) | with_ends(J_PER_TOKEN, point.j_per_token)
+        return _identity(point) | figures
+
+    rows = [row(point) for point in shown]
+    log = _spans_decades(rows, J_PER_TOKEN)
+    x, y = _quantity(alt.X, TOKENS_PER_S, log=log), _quantity(alt.Y, J_PER_TOKEN, log=log)
+    base = _base(rows).encode(x=x, y=y)
+    layers: list[Any] = []
+    for model in sorted({point.model for point in shown}):
+        front = pareto_front([point for point in shown if point.model == model])
+        dash = DASHES[(2 + len(layers)) % len(DASHES)]
+        line = _base([row(point) for point in front]).mark_line(color=NOT_USED, strokeDash=dash, strokeWidth=1.2)
+        layers.append(line.encode(x=x, y=y))
+    layers += [*_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
+    layers.append(_dots(base, shown).properties(name="dots"))
+    return alt.layer(*layers, data=alt.InlineData(values=rows), params=[_zoom(["x", "y"], ["dots"])]).properties(
+        description="Lower right is better. A grey line joins what no other result of its model beats in both. "
+        "Hollow: may not be published."
+    )
+
+
+def phases(points: Sequence[Point]) -> Chart:
+    """Return where each result's joules went, from launch to its last pass."""
+    shown = _few([point for point in points if point.phases], f"no result has joules ({why_no_joules(points)})")
+    rows: Rows = [
+        {"experiment": point.label, "phase": name, "J": joules, "s": seconds, "mean W": seconds and joules / seconds}
+        for point in shown
+        for name, (joules, seconds) in point.phases.items()
+    ]
+    names = list(dict.fromkeys([*PHASES, *(row["phase"] for row in rows)]))
+    drawn = [name for name in names if any(row["phase"] == name for row in rows)]
+    shades = [PHASE_COLOURS.get(name, HOST) for name in drawn]
+    return _stacked(rows, "J", "phase", drawn, shades, "J (GPU boards)").properties(
+        description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
+        "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
+        "measured on one loaded model each show its load whole."
+    )
+
+
+def gpus(points: Sequence[Point]) -> Chart:
+    """Return how the energy per output token of the measured passes was shared out among GPUs."""
+    shown = [point for point in points if len(point.per_gpu_j) > 1 and point.output_tokens]
+    shown = _few(shown, "no result used more than one GPU")
+    rows: Rows = [
+        {
+            "experiment": point.label,
+            "GPU": point.gpu_names.get(uuid, uuid),
+            "J per output token": joules / point.output_tokens,
+            "largest ÷ mean": point.result.multi_gpu.load_imbalance if point.result.multi_gpu else None,
+        }
+        for point in shown
+        for uuid, joules in point.per_gpu_j.items()
+    ]
+    names = sorted({row["GPU"] for row in rows})
+    shades = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
+    return _stacked(rows, "J per output token", "GPU", names, shades, J_PER_TOKEN).properties(
+        description="GPUs by their index on the host; their parts add up to the result's figure."
+    )
+
+
+def scaling(points: Sequence[Point]) -> Chart:
+    """Return how cost and speed change with the number of GPUs."""
+    return _over(points, "GPUs used", lambda point: point.gpu_count, lambda point: f"batch {point.batch_size}")
+
+
+def batch(points: Sequence[Point]) -> Chart:
+    """Return how cost and speed change with the number of requests in flight."""
+    return _over(points, "requests in flight", lambda point: point.batch_size, lambda point: point.gpus_text)
+
+
+def timeline(points: Sequence[Point]) -> Chart:
+    """Return power and tokens over time of the first restart of one result.
+
+    Raises:
+        ConfigError: These are several results, or no timeline is stored with this one.
+        StoreError: The timeline cannot be read.
+    """
+    if len(points) != 1:
+        raise ConfigError(f"a timeline shows one result, these are {len(points)}; name one result folder")
+    found = timelines(points[0].row, points=20_000)
+    if not found or not found[0].has_lines:
+        raise ConfigError("nothing to draw: no timeline is stored with this result")
+    return timeline_of(found[0], points[0])
+
+
+# What `plot` draws and, but for the timelines, the page shows, by title.
+CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
+    "intervals": ("Figures with intervals", intervals),
+    "pareto": ("Energy against throughput", pareto),
+    "phases": ("Energy by phase", phases),
+    "gpus": ("Energy by GPU", gpus),
+    "scaling": ("Scaling over GPUs", scaling),
+    "batch": ("Scaling over the batch size", batch),
+    "timeline": ("Power and tokens over time", timeline),
+}
+
+
+def timeline_of(restart: RestartTimeline, point: Point) -> Chart:
+    """Return power per GPU and tokens/s of one restart over time, its spans shaded."""
+    measured = [row for row in restart.spans if row["kind"] in ("pass", "warm-up")] or restart.spans
+    ends = (measured[0]["begins, s"] - LEAD_S, measured[-1]["begins, s"] + measured[-1]["lasts, s"] + LEAD_S)
+    styles = _power_styles(restart, point)
+    panels = []
+    if styles:
+        panels.append(_panel_over_time(restart, ends, _power_lines(styles), "power, W", last=not restart.tokens_per_s))
+    if restart.tokens_per_s:
+        tokens = _over_time([(restart.tokens_per_s, TOKENS_PER_S)]).mark_line(
+            interpolate="step-after", clip=True, strokeWidth=1, color=PALETTE[1]
+        )
+        panels.append(_panel_over_time(restart, ends, tokens, TOKENS_PER_S, last=True))
+    return alt.vconcat(*panels, bounds="flush", params=[_zoom(["x"], ["power, W", TOKENS_PER_S])])
+
+
+def scaling_curves(found: Sequence[Setting]) -> Chart:
+    """Return throughput, efficiency, TPOT, power and joules per token over GPU counts, a row of panels per setting."""
+    kinds = sorted({curve.kind for setting in found for curve in setting.curves})
+    look = _look([("", kind) for kind in kinds], kinds)
+    settings = []
+    for setting in found:
+        rows = [
+            {"series": curve.kind, "GPUs": scaled.point.gpus} | scaled.figures()
+            for curve in setting.curves
+            for scaled in curve.points
+        ]
+        units = [unit for unit in rows[0] if f"{unit} low" in rows[0] and rows[0][unit] is not None]
+        panels = [_line_panel(rows, "GPUs", unit, look) for unit in units]
+        settings.append(alt.hconcat(*panels, title=alt.TitleParams(setting.name, fontSize=8, anchor="start")))
+    return alt.vconcat(*settings)
+
+
+def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:
+    """Return joules per token above tokens per second, or the latter alone, over one quantity."""
+    shown = sorted((point for point in points if point.tokens_per_s), key=x)
+    if len({x(point) for point in shown}) < 2:
+        raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
+    models = len({point.model for point in shown}) > 1
+    rest = {id(p): ", ".join([*([p.model] if models else []), shared(p)]) for p in shown}
+    rows: Rows = [
+        {"experiment": p.label, "series": f"{p.backend}, {rest[id(p)]}", unit: x(p)}
+        | with_ends(J_PER_TOKEN, p.j_per_token)
+        | with_ends(TOKENS_PER_S, p.tokens_per_s)
+        for p in shown
+    ]
+    series = dict.fromkeys((p.backend, rest[id(p)]) for p in shown)
+    look = _look(list(series), [", ".join(names) for names in series])
+    units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in shown) else [TOKENS_PER_S]
+    panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
+    return alt.vconcat(*panels, data=alt.InlineData(values=rows), bounds="flush").properties(
+        description="Lines join results of one model and backend that differ in this quantity; other settings may "
+        "differ too, which the summary tells."
+    )
+
+
+def _line_panel(rows: Rows, x: str, unit: str, look: Mapping[str, Any], *, last: bool = True) -> Chart:
+    counts = sorted({row[x] for row in rows})
+    axis = _shared_axis(x, last=last, values=counts, format="d", grid=False)
+    base = _base([row for row in rows if row.get(unit) is not None]).encode(
+        x=alt.X(x, type="quantitative", axis=axis, scale=alt.Scale(type="log", base=2, padding=12)),
+        y=_quantity(alt.Y, unit, log=_spans_decades(rows, unit)),
+        color=look["color"],
+        tooltip=_tooltip(rows),
+    )
+    lines = base.mark_line(strokeWidth=1.3).encode(strokeDash=look["strokeDash"])
+    return alt.layer(*_errors(base, "y", unit), lines, base.mark_point().encode(shape=look["shape"]))
+
+
+def _panel_over_time(
+    restart: RestartTimeline, ends: tuple[float, float], lines: Chart, unit: str, *, last: bool
+) -> Chart:
+    width_s = ends[1] - ends[0]
+    spans = [row | {"end": row["begins, s"] + row["lasts, s"]} for row in restart.spans]
+    kinds = [kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)]
+    shades = alt.Scale(domain=kinds, range=[SPAN_COLOURS[kind] for kind in kinds])
+    x = alt.X(
+        "begins, s",
+        type="quantitative",
+        axis=_shared_axis("seconds since the first span", last=last),
+        scale=alt.Scale(domain=ends),
+    )
+    base = alt.Chart(alt.InlineData(values=spans)).encode(x=x)
+    tooltip = [
+        alt.Tooltip(name, type="quantitative", format=form) if form else alt.Tooltip(name, type="nominal")
+        for name, form in SPAN_COLUMNS.items()
+    ]
+    fill = alt.Fill("kind", type="nominal", sort=None, scale=shades, title=None)
+    areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=tooltip)
+    named = base.transform_filter(f"datum['lasts, s'] > {NAMED_SHARE * width_s}")
+    texts = named.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True).encode(text="span:N", y=alt.value(0))
+    y = alt.Y("value", type="quantitative", title=unit, scale=alt.Scale(zero=True))
+    over_time = lines.properties(name=unit).encode(x=alt.X("s", type="quantitative"), y=y)
+    # Names of spans stand in the first panel only.
+    return alt.layer(areas, over_time, *([] if last and restart.power_w else [texts]))
+
+
+SPAN_COLUMNS = {"span": "", "begins, s": ".2f", "lasts, s": ".2f", "J (GPUs used)": ",.1f", "mean W": ",.1f"}
+
+
+def _power_lines(styles: Mapping[str, tuple[Trace, str, list[int]]]) -> Chart:
+    """Return the lines of power; where there is a sum over the GPUs used, a choice between them and it."""
+    domain, looks = list(styles), list(styles.values())
+    chart = _over_time([(trace, name) for name, (trace, _, _) in styles.items()])
+    if any(trace.name == SUM for trace, _, _ in looks):
+        shown = alt.param(
+            name="gpus", value="each", bind=alt.binding_radio(options=["each", "summed"], name="GPUs used: ")
+        )
+        chart = chart.add_params(shown).transform_filter(
+            f"(gpus == 'summed') == (datum.series == '{SUM}') || test(/RAPL|not used/, datum.series)"
+        )
+    interpolate: Any = "linear" if any(trace.source == "reading" for trace, _, _ in looks) else "step-after"
+    colour = alt.Scale(domain=domain, range=[shade for _, shade, _ in looks])
+    dash = alt.Scale(domain=domain, range=[dash for *_, dash in looks])
+    return chart.mark_line(interpolate=interpolate, clip=True, strokeWidth=1).encode(
+        color=alt.Color("series", type="nominal", sort=None, title=None, scale=colour),
+        strokeDash=alt.StrokeDash("series", type="nominal", sort=None, title=None, scale=dash),
+    )
+
+
+def _power_styles(restart: RestartTimeline, point: Point) -> dict[str, tuple[Trace, str, list[int]]]:
+    """Return every line of power with its colour and dash: palette for what was used, greys for the rest."""
+    environment = point.result.environment
+    used = {*(environment.gpu_uuids if environment else ()), SUM}
+    groups = (
+        ([trace for trace in restart.power_w if trace.name in used], "", PALETTE, 0),
+        ([trace for trace in restart.power_w if trace.name not in used], ", not used", (NOT_USED,), 1),
+        (restart.host_w, " (host, RAPL)", (HOST,), 1),
+    )
+    return {
+        point.gpu_names.get(trace.name, trace.name) + suffix: (
+            trace,
+            shades[at % len(shades)],
+            list(DASHES[(at // len(shades) + first) % len(DASHES)]),
+        )
+        for traces, suffix, shades, first in groups
+        for at, trace in enumerate(traces)
+    }
+
+
+def _over_time(lines: Iterable[tuple[Trace, str]]) -> Chart:
+    """Return a chart of lines over time: a row of two lists per line, a third as long as a row per point.
+
+    A thousandth of a second and a tenth of a watt are more than a screen shows.
+    """
+    rows = [
+        {
+            "series": name,
+            "s": [round(at_s, 3) for at_s in trace.at_s.tolist()],
+            "value": [None if isnan(value) else round(value, 1) for value in trace.value.tolist()],
+        }
+        for trace, name in lines
+    ]
+    return _base(rows).transform_flatten(["s", "value"])
+
+
+def _stacked(rows: Rows, value: str, part: str, names: Sequence[str], shades: Sequence[str], unit: str) -> Chart:
+    """Return one bar per result, of parts in the order of their names."""
+    placed = [row | {"order": names.index(row[part])} for row in rows]
+    colour = alt.Color(part, type="nominal", sort=None, title=None, scale=alt.Scale(domain=names, range=shades))
+    return (
+        _base(placed)
+        .mark_bar()
+        .encode(
+            x=alt.X(value, type="quantitative", title=unit),
+            y=_names(),
+            color=colour,
+            order=alt.Order("order", type="quantitative"),
+            tooltip=_tooltip(rows),
+        )
+        .properties(height=alt.Step(ROW_HEIGHT))
+    )
+
+
+def _base(rows: Rows) -> Chart:
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def _dots(base: Chart, shown: Sequence[Point]) -> Chart:
+    """Return a marker per result: colour by backend, shape by GPUs and model; hollow may not be published."""
+    series = {_series(point): (point.backend, _rest(point)) for point in shown}
+    look = _look(list(series.values()), list(series))
+    fill = alt.condition("datum.publishable == 'yes'", look["fill"], alt.value("transparent"))
+    units = [name for name in base.data.values[0] if name in (J_PER_TOKEN, TOKENS_PER_S)]
+    tooltip = _tooltip([_identity(shown[0]) | dict.fromkeys(units, 0.0)])
+    return base.mark_point().encode(color=look["color"], shape=look["shape"], fill=fill, tooltip=tooltip)
+
+
+def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:
+    """Return colour, fill, shape and dash channels that tell the named series apart, up to 36 of them.
+
+    Several backends have a colour each, and everything else a shape; where shapes repeat, the colour moves on.
+    """
+    backends, others = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
+    shades, marks = [], []
+    for backend, other in series:
+        at = others.index(other)
+        turn = backends.index(backend) + at // len(SHAPES) * len(backends)
+        shades.append(at if len(backends) == 1 else turn)
+        marks.append(at + (at // len(SHAPES) if len(backends) == 1 else 0))
+    colours = alt.Scale(domain=names, range=[PALETTE[at % len(PALETTE)] for at in shades])
+    shapes = alt.Scale(domain=names, range=[SHAPES[at % len(SHAPES)] for at in marks])
+    dashes = alt.Scale(domain=names, range=[DASHES[at % len(DASHES)] for at in marks])
+    own: dict[str, Any] = {"type": "nominal", "sort": None, "title": None}
+    return {
+        "color": alt.Color("series", scale=colours, **own),
+        "fill": alt.Fill("series", scale=colours, **own),
+        "shape": alt.Shape("series", scale=shapes, **own),
+        "strokeDash": alt.StrokeDash("series", scale=dashes, **own),
+    }
+
+
+def _identity(point: Point) -> dict[str, Any]:
+    verdict = "not judged" if point.publishable is None else "yes" if point.publishable else "no"
+    return {"experiment": point.label, "series": _series(point), "model": point.model, "publishable": verdict}
+
+
+def _series(point: Point) -> str:
+    return f"{point.backend}, {_rest(point)}"
+
+
+def _rest(point: Point) -> str:
+    return f"{point.model}, {point.gpus_text}"
+
+
+def _errors(base: Chart, axis: Literal["x", "y"], unit: str) -> list[Chart]:
+    """Return the bars of intervals; none where no figure has one."""
+    if all(row.get(f"{unit} low") is None for row in base.data.values):
+        return []
+    low = {"x": alt.X, "y": alt.Y}[axis](f"{unit} low", type="quantitative", title=unit)
+    rules = base.transform_filter(f"isValid(datum['{unit} low'])").mark_rule(strokeWidth=1.2, color=NOT_USED)
+    return [rules.encode(**{axis: low, f"{axis}2": f"{unit} high"})]
+
+
+def _shared_axis(title: str, *, last: bool, **options: Any) -> alt.Axis:
+    """Return the horizontal axis of one of several panels above each other; the last panel names it."""
+    return alt.Axis(title=title if last else None, labels=last, ticks=last, **options)
+
+
+def _names() -> alt.Y:
+    return alt.Y("experiment", type="nominal", sort=None, title=None, axis=alt.Axis(labelExpr=NAME, labelLimit=0))
+
+
+def _quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:
+    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True)
+    return channel(unit, type="quantitative", scale=scale)
+
+
+def _tooltip(rows: Rows) -> list[alt.Tooltip]:
+    hidden = ("series", "order")
+    return [
+        alt.Tooltip(name, type="quantitative", format=",.4g")
+        if isinstance(value, float)
+        else alt.Tooltip(name, type="nominal")
+        for name, value in rows[0].items()
+        if name not in hidden
+    ]
+
+
+def _zoom(encodings: list[Literal["x", "y"]], views: list[str]) -> alt.TopLevelSelectionParameter:
+    """Drag to move, Ctrl and wheel to zoom, double click to go back: a plain wheel scrolls the page."""
+    select = alt.IntervalSelectionConfig(type="interval", encodings=encodings, zoom="wheel![event.ctrlKey]")
+    return alt.TopLevelSelectionParameter(name="zoom", select=select, bind="scales", views=views)
+
+
+def _main_quantity(points: Sequence[Point]) -> tuple[str, Callable[[Point], Figure | None]]:
+    if any(point.j_per_token for point in points):
+        return J_PER_TOKEN, lambda point: point.j_per_token
+    return TOKENS_PER_S, lambda point: point.tokens_per_s
+
+
+def _spans_decades(rows: Rows, unit: str) -> bool:
+    """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
+    values = [row[unit] for row in rows if row[unit] is not None]
+    return bool(values) and 0 < min(values) < max(values) / DECADE
+
+
+def _few(shown: list[Point], otherwise: str) -> list[Point]:
+    _require(shown, otherwise)
+    if len(shown) > MOST_ROWS:
+        raise ConfigError(f"nothing to draw: {len(shown)} results are too many for one chart, {MOST_ROWS} the most")
+    return shown
+
+
+def _require(shown: Sequence[Point], otherwise: str) -> None:
+    if not shown:
+        raise ConfigError(f"nothing to draw: {otherwise}")

@@ -1,0 +1,381 @@
+"""Compare two sets of stored results: which stand for each other, how their figures differ, and what else does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from wattdock.analysis import (
+    ABSENT,
+    CONFIDENCE,
+    ENERGY,
+    ENGINE,
+    PACKAGE,
+    SPEED,
+    TEST,
+    Difference,
+    difference,
+    differing,
+    everything,
+    geometric_mean,
+    holm,
+    labels,
+    restart_values,
+    settings,
+)
+from wattdock.reports.terminal import NOTHING, Sheet, number, where_apart
+from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from wattdock.reports.terminal import View
+    from wattdock.store import StoredResult
+
+SIGNIFICANCE = 0.05
+# One side of a 95 % interval.
+ONE_SIDED = (1 - CONFIDENCE) / 2
+# Quantity → +1 where more is worse.
+QUANTITIES = {ENERGY: 1, SPEED: -1}
+PRIMARY = ENERGY
+HEADINGS = {ENERGY: "J per output token", SPEED: "output tokens/s"}
+COLUMNS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
+METHOD = (
+    f"A and B are geometric means over restarts. {TEST} (one value per restart), 95 % intervals of B / A − 1; "
+    "p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold for "
+    "repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
+)
+MOST_DIFFERENCES = 40
+
+
+class Verdict(Enum):
+    """What can be said of an allowed regression."""
+
+    REGRESSION = "regression"
+    NONE = "no regression"
+    UNDECIDED = "cannot be decided"
+
+
+@dataclass(frozen=True)
+class Test:
+    """One quantity of one pair.
+
+    Attributes:
+        a, b: Geometric means of the restart values; None where a side lacks the quantity.
+        restarts: How many of each side.
+        relative: B ÷ A − 1.
+        difference: With interval and p-value; None where there is no test, and `reason` says why.
+        p_holm: Adjusted for all tests of this quantity.
+        differs: Whether a difference is shown; None where nothing was tested.
+    """
+
+    quantity: str
+    a: float | None
+    b: float | None
+    restarts: tuple[int, int]
+    relative: float | None = None
+    difference: Difference | None = None
+    p_holm: float | None = None
+    differs: bool | None = None
+    reason: str | None = None
+
+    def p_worse(self, allowed: float) -> float:
+        """Return the chance of a difference this bad if B were worse by exactly `allowed`; one-sided."""
+        assert self.difference
+        more_is_worse = QUANTITIES[self.quantity] > 0
+        return self.difference.p_not_above(allowed) if more_is_worse else self.difference.p_not_below(-allowed)
+
+    def rules_out(self, allowed: float) -> bool:
+        """Whether the whole interval lies within what is allowed."""
+        assert self.difference
+        more_is_worse = QUANTITIES[self.quantity] > 0
+        return self.difference.high <= allowed if more_is_worse else self.difference.low >= -allowed
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two results that stand for each other, and their tests.
+
+    Attributes:
+        matched_by: "settings" where both are of one experiment, else the names of the settings that they agree in.
+        a, b: Folders of the results.
+    """
+
+    label: str
+    matched_by: str
+    a: str
+    b: str
+    tests: dict[str, Test]
+    rows: tuple[StoredResult, StoredResult] = field(repr=False)
+
+    @property
+    def main(self) -> Test:
+        """Joules per output token, or tokens per second where a side has no joules."""
+        tested = self.tests[PRIMARY]
+        return tested if tested.relative is not None else self.tests[SPEED]
+
+
+@dataclass(frozen=True)
+class RecordedDifference:
+    """Something else in which pairs differ: what each side has, and in how many pairs."""
+
+    name: str
+    a: str
+    b: str
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Regression:
+    """What can be said of an allowed regression, and why.
+
+    Attributes:
+        lines: One for each pair, or missing partner, that decided the verdict.
+        advice: What would decide it, where it is open.
+    """
+
+    verdict: Verdict
+    allowed: float
+    lines: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides compared.
+
+    Attributes:
+        only_in_a, only_in_b: Names of results without a partner.
+        older_left_out: How many older results of an experiment a later one stands for.
+        regression: None where no allowed regression was given.
+    """
+
+    pairs: tuple[Pair, ...]
+    differs_in: tuple[RecordedDifference, ...]
+    only_in_a: tuple[str, ...]
+    only_in_b: tuple[str, ...]
+    older_left_out: int
+    regression: Regression | None = None
+    method: str = METHOD
+
+
+def compare(
+    first: Sequence[StoredResult], second: Sequence[StoredResult], *, allowed: float | None = None
+) -> Comparison:
+    """Return how two sets of results differ, pair by pair.
+
+    Results are paired by experiment, then by the settings that vary within the sides: a sweep in float16 matches the
+    same sweep in bfloat16 batch size by batch size. The latest result of an experiment stands for it.
+
+    Args:
+        allowed: Regression to judge, 0.03 for 3 %.
+    """
+    latest = [_latest(side) for side in (first, second)]
+    matches, rests = _matched(latest[0], latest[1])
+    names = _names(matches)
+    tests = {quantity: _adjusted([_test(match, quantity) for *match, _, _ in matches]) for quantity in QUANTITIES}
+    pairs = tuple(
+        Pair(name, by, str(a.folder), str(b.folder), {q: tests[q][at] for q in QUANTITIES}, (a, b))
+        for at, (name, (a, b, by, _)) in enumerate(zip(names, matches, strict=True))
+    )
+    compared = Comparison(
+        pairs=pairs,
+        differs_in=tuple(_recorded_differences(pairs)),
+        only_in_a=tuple(labels([row.result for row in rests[0]])),
+        only_in_b=tuple(labels([row.result for row in rests[1]])),
+        older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
+    )
+    return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
+
+
+# Both results, what they were matched by, and their common settings in short.
+Match = tuple["StoredResult", "StoredResult", str, str]
+
+
+def _matched(
+    first: Sequence[StoredResult], second: Sequence[StoredResult]
+) -> tuple[list[Match], tuple[list[StoredResult], list[StoredResult]]]:
+    """Pair results by experiment, then by the settings that vary within the sides; return what is left, too."""
+    pairs, rests = _paired(first, second, lambda row: row.result.experiment_id)
+    matches: list[Match] = [(a, b, "settings", "") for a, b in pairs]
+    names = sorted({name for side in (first, second) for name in differing([settings(row.result) for row in side])})
+    if not all(rests):
+        return matches, rests
+    more, rests = _paired(*rests, lambda row: tuple(settings(row.result).get(name) for name in names))
+    by = ", ".join(names) or "being the only one on each side"
+    for a, b in more:
+        own = settings(a.result)
+        place = " ".join(f"{name.rpartition('.')[2]}={own[name]}" for name in names if name in own)
+        matches.append((a, b, by, place))
+    return matches, rests
+
+
+def _latest(side: Sequence[StoredResult]) -> list[StoredResult]:
+    """Return the latest result of each experiment, a finished one before any that is not."""
+    ordered = sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc))
+    best = {row.result.experiment_id: row for row in ordered}
+    seen = dict.fromkeys(row.result.experiment_id for row in side)
+    return [best[experiment] for experiment in seen]
+
+
+def _paired(
+    first: Sequence[StoredResult], second: Sequence[StoredResult], key: Callable[[StoredResult], Hashable]
+) -> tuple[list[tuple[StoredResult, StoredResult]], tuple[list[StoredResult], list[StoredResult]]]:
+    """Pair results whose key is unique on both sides."""
+    keys = [[key(row) for row in side] for side in (first, second)]
+    unique = {own for own in keys[0] if keys[0].count(own) == 1 and keys[1].count(own) == 1}
+    partner = dict(zip(keys[1], second, strict=True))
+    pairs = [(row, partner[own]) for row, own in zip(first, keys[0], strict=True) if own in unique]
+    rests = [
+        [row for row, own in zip(side, of_side, strict=True) if own not in unique]
+        for side, of_side in zip((first, second), keys, strict=True)
+    ]
+    return pairs, (rests[0], rests[1])
+
+
+def _names(matches: Sequence[Match]) -> list[str]:
+    """Return what both sides call each pair; else the settings that it was found by, or both names."""
+    first = labels([a.result for a, *_ in matches])
+    second = labels([b.result for _, b, *_ in matches])
+    return [
+        own if own == other else place or f"{own} / {other}"
+        for (*_, place), own, other in zip(matches, first, second, strict=True)
+    ]
+
+
+def _test(match: Sequence[StoredResult], quantity: str) -> Test:
+    sides = [restart_values(row.result).get(quantity, []) for row in match]
+    a, b = (geometric_mean(values) if values and min(values) > 0 else None for values in sides)
+    test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
+    if not a or not b:
+        return replace(test, reason=_why_no_ratio(*sides))
+    if why := _unfinished(match) or _too_few(test.restarts):
+        return replace(test, relative=b / a - 1, reason=why)
+    found = difference(*sides)
+    return replace(test, relative=found.relative, difference=found)
+
+
+def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
+    sides = {"A": first, "B": second}
+    reasons = {
+        "not measured": [name for name, values in sides.items() if not values],
+        "0 or less, so without a ratio,": [name for name, values in sides.items() if values and min(values) <= 0],
+    }
+    return "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
+
+
+def _unfinished(match: Sequence[StoredResult]) -> str | None:
+    """Return which sides hold only a part of what was asked for; their last restart may be a part too."""
+    sides = {name: row.result.status for name, row in zip("AB", match, strict=True)}
+    return "; ".join(f"{status} in {name}" for name, status in sides.items() if status != "ok") or None
+
+
+def _too_few(restarts: tuple[int, int]) -> str | None:
+    first, second = restarts
+    if min(restarts) > 1:
+        return None
+    return f"no test from {first} and {pluralize(second, 'restart')}; two of each are the least"
+
+
+def _adjusted(tests: Sequence[Test]) -> list[Test]:
+    """Return the tests with p-values adjusted for how many of them there are."""
+    adjusted = iter(holm([test.difference.p_value for test in tests if test.difference]))
+    made = []
+    for test in tests:
+        p_holm = next(adjusted) if test.difference else None
+        made.append(replace(test, p_holm=p_holm, differs=None if p_holm is None else p_holm < SIGNIFICANCE))
+    return made
+
+
+def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
+    """Return everything recorded that differs within pairs, the commonest first."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for pair in pairs:
+        own, other = (everything(row.result) for row in pair.rows)
+        for name in dict.fromkeys([*own, *other]):
+            key = (name, own.get(name, ABSENT), other.get(name, ABSENT))
+            if key[1] != key[2]:
+                counts[key] = counts.get(key, 0) + 1
+    return [RecordedDifference(*key, many) for key, many in sorted(counts.items(), key=lambda entry: -entry[1])]
+
+
+def _judge(compared: Comparison, allowed: float) -> Regression:
+    """Return whether any pair got worse by more than `allowed`, by joules per token where both sides have them.
+
+    A regression is shown where the lower end of a pair's 95 % interval of it lies above `allowed`; with several pairs
+    by Holm's adjustment of the same one-sided tests. None is shown where the upper end of every pair's lies at or
+    below. Everything else, a pair without a test or a result without a partner too, cannot be decided.
+    """
+    tested = [pair for pair in compared.pairs if pair.main.difference]
+    shown = holm([pair.main.p_worse(allowed) for pair in tested])
+    worse = [_line(pair, "worse than allowed") for pair, p in zip(tested, shown, strict=True) if p < ONE_SIDED]
+    if worse:
+        return Regression(Verdict.REGRESSION, allowed, tuple(worse))
+    undecided = [_line(pair, "may be worse than allowed") for pair in tested if not pair.main.rules_out(allowed)]
+    undecided += [f"{pair.label}: {pair.main.reason}" for pair in compared.pairs if not pair.main.difference]
+    alone = [f"{name}: in A only" for name in compared.only_in_a]
+    advice = ["more restarts tell"] if undecided else []
+    advice += ["measure in B what only A has, or leave it out of A"] if alone else []
+    if not advice:
+        return Regression(Verdict.NONE, allowed)
+    ruled_out = len(compared.pairs) - len(undecided)
+    passed = [f"{ruled_out} of {len(compared.pairs)} pairs: not worse than allowed"] if ruled_out else []
+    return Regression(Verdict.UNDECIDED, allowed, (*undecided, *alone, *passed), "; ".join(advice))
+
+
+def _line(pair: Pair, said: str) -> str:
+    found = pair.main.difference
+    interval = f" [{found.low:+.2%}, {found.high:+.2%}]" if found else ""
+    return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {said}"
+
+
+def comparison_view(compared: Comparison) -> View:
+    """Yield the pairs, what else differs, what has no partner, and the verdict on a regression where one was asked."""
+    for quantity in QUANTITIES:
+        if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
+            rows = [_row(pair.label, pair.tests[quantity]) for pair in compared.pairs]
+            yield Sheet(COLUMNS, rows, HEADINGS[quantity])
+            yield ""
+    if all(pair.tests[PRIMARY].relative is None for pair in compared.pairs):
+        yield f"joules: {compared.pairs[0].tests[PRIMARY].reason}"
+    yield compared.method
+    yield from _differences_view(compared)
+    for side, names in (("A", compared.only_in_a), ("B", compared.only_in_b)):
+        yield from (f"only in {side}: {name}" for name in names)
+    if compared.older_left_out:
+        yield f"{pluralize(compared.older_left_out, 'older result')} of the same experiments left out"
+    if compared.regression:
+        yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict.value}"
+        yield from (f"  {line}" for line in compared.regression.lines)
+
+
+def _row(label: str, test: Test) -> tuple[str, ...]:
+    found = test.difference
+    return (
+        label,
+        number(test.a),
+        number(test.b),
+        f"{test.restarts[0]}, {test.restarts[1]}",
+        number(test.relative, "+.2%"),
+        f"{found.low:+.2%} … {found.high:+.2%}" if found else NOTHING,
+        number(test.p_holm, ".3g"),
+        {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
+    )
+
+
+def _differences_view(compared: Comparison) -> Iterator[str | Sheet]:
+    if not compared.differs_in:
+        yield "nothing else that was recorded differs"
+        return
+    # What only one of two backends has says no more than that they are two.
+    shown = [
+        found
+        for found in compared.differs_in
+        if not found.name.startswith((ENGINE, PACKAGE)) or ABSENT not in (found.a, found.b)
+    ][:MOST_DIFFERENCES]
+    many = len(compared.pairs)
+    rows = [(found.name, *where_apart((found.a, found.b)), f"{found.pairs} of {many}") for found in shown]
+    yield Sheet(("", "A", "B", "pairs"), rows, "What else differs")
+    if more := len(compared.differs_in) - len(shown):
+        yield f"and {more} more, most of them engine arguments and packages; --json has them all"

@@ -1,0 +1,102 @@
+// Draws the page's charts from the specifications that lie in it. Fetches nothing.
+const drawn = JSON.parse(document.getElementById("charts").textContent);
+const root = document.documentElement;
+const ofPage = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+
+function isDark() {
+  const theme = root.dataset.theme;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+// Colours that would be dim on a dark ground have a lighter one of the same hue.
+function themed(spec) {
+  if (!isDark()) return spec;
+  return JSON.parse(Object.entries(drawn.on_dark).reduce((text, [from, to]) => text.replaceAll(from, to), JSON.stringify(spec)));
+}
+
+function config(width) {
+  const ink = ofPage("ink"), quiet = ofPage("quiet");
+  return {
+    background: "transparent", font: getComputedStyle(document.body).fontFamily,
+    view: { stroke: null, continuousWidth: width, continuousHeight: 280 },
+    axis: { labelColor: ink, titleColor: ink, gridColor: ofPage("grid"), domainColor: ofPage("line"), tickColor: ofPage("line"), labelFontSize: 12, titleFontSize: 13, titleFontWeight: "normal" },
+    legend: { orient: "top", columns: Math.max(Math.floor(width / 260), 1), labelColor: ink, titleColor: ink, labelFontSize: 12, labelLimit: 0 },
+    text: { color: quiet, fontSize: 11 },
+    point: { size: 70, strokeWidth: 1.6 },
+    concat: { spacing: 12 },
+  };
+}
+
+// Labels take what they need; the second drawing gives the rest of the width to the axes.
+async function draw(place, spec) {
+  let width = place.clientWidth;
+  for (let turn = 0; turn < 2; turn += 1) {
+    const options = { ast: true, renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false }, config: config(width), tooltip: { theme: isDark() ? "dark" : "light" } };
+    const { view } = await vegaEmbed(place, themed(spec), options);
+    place.view = view;
+    const over = place.querySelector("svg").getBoundingClientRect().width - place.clientWidth;
+    if (Math.abs(over) < 2) return;
+    width = Math.max(width - over - 1, 80);
+  }
+}
+
+function cell(value) {
+  const made = document.createElement("td");
+  made.textContent = typeof value === "number" ? value.toFixed(2) : value ?? "–";
+  made.className = typeof value === "number" ? "number" : "";
+  return made;
+}
+
+function showTimeline() {
+  const place = document.getElementById("timeline-chart");
+  const restart = drawn.timelines[document.getElementById("run").value];
+  document.getElementById("timeline-shown").textContent = restart.label;
+  document.getElementById("spans").replaceChildren(...restart.spans.map((span) => {
+    const row = document.createElement("tr");
+    row.append(...span.map(cell));
+    return row;
+  }));
+  return draw(place, restart.spec);
+}
+
+async function drawAll() {
+  for (const place of document.querySelectorAll("[data-chart]")) await draw(place, drawn.charts[place.dataset.chart]);
+  if (drawn.timelines.length) await showTimeline();
+  root.dataset.drawn = "yes";
+}
+
+let waiting;
+function drawSoon() {
+  root.dataset.drawn = "no";
+  clearTimeout(waiting);
+  waiting = setTimeout(drawAll, 100);
+}
+
+document.getElementById("theme").addEventListener("change", (event) => {
+  root.dataset.theme = event.target.value;
+  if (event.target.value === "auto") delete root.dataset.theme;
+  drawSoon();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawSoon);
+addEventListener("resize", drawSoon);
+
+const run = document.getElementById("run");
+run.replaceChildren(...drawn.timelines.map((restart, at) => new Option(restart.label, String(at))));
+run.addEventListener("change", showTimeline);
+
+// Nobody can open what is folded on paper: findings and differences are unfolded.
+const folded = () => document.querySelectorAll("#audit details, #environment details");
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = [...folded()].filter((details) => !details.open);
+  for (const details of closed) details.open = true;
+});
+addEventListener("afterprint", () => { for (const details of closed) details.open = false; });
+
+function openTarget() {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  if (target && target.tagName === "DETAILS") target.open = true;
+}
+addEventListener("hashchange", openTarget);
+openTarget();
+drawAll();

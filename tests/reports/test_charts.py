@@ -1,0 +1,196 @@
+"""What a chart draws, on the page and on paper alike: series apart, nothing left out, fonts that publishers take."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from report_rows import row, with_timeline
+
+from wattdock.cli.reports import KINDS, WIDTHS
+from wattdock.errors import ConfigError
+from wattdock.records import COUNTER
+from wattdock.reports import draw, paper
+from wattdock.reports.chart_data import points
+from wattdock.reports.charts import CHARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from command import Command
+
+    from wattdock.store import StoredResult
+
+UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
+
+
+def study(
+    *, backends: Sequence[str] = ("fake",), models: Sequence[str], batches: Sequence[int], gpus: Sequence[int] = (1,)
+) -> list[StoredResult]:
+    """Return a result per combination; more requests in flight are quicker and dearer."""
+    return [
+        row(
+            f"{at:02}",
+            {
+                "config.backend": backend,
+                "environment.model.name": model,
+                "config.workload.batch_size": batch,
+                "environment.gpu_count": count,
+                "performance.output_tokens_per_s": 100.0 * batch + at,
+            },
+            restarts=[1.0 + batch / 10 + at / 1000],
+        )
+        for at, (backend, model, batch, count) in enumerate(product(backends, models, batches, gpus))
+    ]
+
+
+def spec(kind: str, rows: Sequence[StoredResult]) -> dict[str, Any]:
+    made: dict[str, Any] = CHARTS[kind][1](points(rows)).to_dict()
+    return made
+
+
+def looks(found: Any, channels: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Return how each series is drawn by the first layer that has all these channels."""
+    if isinstance(found, list):
+        return next((look for part in found if (look := looks(part, channels))), {})
+    if not isinstance(found, dict):
+        return {}
+    encoding = found.get("encoding", {})
+    scales = [encoding.get(channel, {}).get("scale", {}) for channel in channels]
+    if all("domain" in scale for scale in scales):
+        values = zip(*(map(str, scale["range"]) for scale in scales), strict=True)
+        return dict(zip(scales[0]["domain"], values, strict=True))
+    return looks(list(found.values()), channels)
+
+
+@pytest.mark.parametrize(("kind", "varied"), [("batch", "batches"), ("scaling", "gpus")])
+def test_models_are_lines_of_their_own(kind: str, varied: str) -> None:
+    """Two models at 1, 2 and 4 are two lines of three points, not one that jumps between them."""
+    counts: dict[str, Any] = {"batches": [1], "gpus": [1], varied: [1, 2, 4]}
+    chart = CHARTS[kind][1](points(study(models=["small", "large"], **counts)))
+    shared = "1 GPU" if kind == "batch" else "batch 1"
+    drawn: dict[str, list[int]] = {}
+    for made in chart.data.values:
+        drawn.setdefault(made["series"], []).append(made["requests in flight" if kind == "batch" else "GPUs used"])
+    assert drawn == {f"fake, {model}, {shared}": [1, 2, 4] for model in ("small", "large")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels", "rows", "count"),
+    [
+        (
+            "scaling",
+            ("color", "strokeDash"),
+            study(backends=["pytorch", "vllm"], models=["m"], batches=[1, 2, 4, 8], gpus=[1, 2]),
+            8,
+        ),
+        ("pareto", ("color", "shape"), study(models=["small", "large"], batches=[1, 2]), 2),
+        (
+            "pareto",
+            ("color", "shape"),
+            study(backends=["pytorch", "vllm"], models=[f"{at:02}" for at in range(14)], batches=[1]),
+            28,
+        ),
+    ],
+)
+def test_no_two_series_look_alike(kind: str, channels: Sequence[str], rows: list[StoredResult], count: int) -> None:
+    """Where colours or shapes repeat, the other one moves on; no two backends share a colour."""
+    found = looks(spec(kind, rows), channels)
+    assert len(found) == len(set(found.values())) == count
+    colours = {
+        name: {look[0] for series, look in found.items() if series.startswith(name)} for name in ("pytorch", "vllm")
+    }
+    assert colours["pytorch"].isdisjoint(colours["vllm"])
+
+
+def test_no_two_of_eight_gpus_look_alike_over_time(tmp_path: Path) -> None:
+    """Six colours are not enough: the seventh differs from the first in its dash, and what was not used is grey."""
+    uuids = [UUID.format(at) for at in range(8)]
+    [host] = row("one").result.model_dump(mode="json")["environment"]["host_gpus"]
+    gpus = [host | {"index": at, "uuid": uuid} for at, uuid in enumerate(uuids)]
+    counters: dict[tuple[str | None, str], list[float]] = {
+        (uuid, COUNTER): [at * 30e3 for at in range(20)] for uuid in uuids
+    }
+    counters |= {(None, f"host_package-{at}_j"): [at * 30.0 for at in range(20)] for at in range(2)}
+    for used in (1, 8):
+        changes = {"environment.host_gpus": gpus, "environment.gpu_uuids": uuids[:used]}
+        found = looks(
+            spec("timeline", [with_timeline(row("one", changes), tmp_path, counters)]), ("color", "strokeDash")
+        )
+        assert len(found) == len(set(found.values())) == 10 + (used > 1)
+        assert sum(name.endswith(", not used") for name in found) == 8 - used
+        assert sum(name.endswith("(host, RAPL)") for name in found) == 2
+
+
+def test_a_thousand_results_are_not_drawn_as_bars() -> None:
+    """A wall of bars says nothing."""
+    with pytest.raises(ConfigError, match="121 results are too many for one chart"):
+        spec("intervals", study(models=["m"], batches=range(1, 122)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("timeline", "table")])
+def test_each_kind_is_drawn_with_fonts_that_publishers_take(gpu_study: Command, kind: str) -> None:
+    """TrueType inside the PDF and no Type 3; one column of 89 mm wide."""
+    done = gpu_study("plot", kind, "results", "-o", f"{kind}.pdf")
+    assert done.returncode == 0, done.stderr
+    drawn = (gpu_study.folder / f"{kind}.pdf").read_bytes()
+    assert b"/FontFile2" in drawn
+    assert b"/Type3" not in drawn
+    assert b"/MediaBox [0 0 252 " in drawn
+
+
+@pytest.mark.parametrize("kind", ["intervals", "pareto", "batch"])
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_a_figure_is_as_wide_as_a_column_or_a_page_and_equal_figures_are_equal_files(
+    tmp_path: Path, kind: str, width: str
+) -> None:
+    """252 or 518 points, whatever its labels take."""
+    rows = study(backends=["pytorch", "vllm"], models=["a model of a rather long name", "small"], batches=[1, 2, 4])
+    files = [tmp_path / name for name in ("one.svg", "two.svg")]
+    for file in files:
+        draw(kind, rows, file, width=width)
+    # Numbers of clip paths count up within a process.
+    one, two = (re.sub(r"clip\d+", "clip", file.read_text()) for file in files)
+    assert one == two
+    drawn = float(one.split('width="')[1].split('"')[0])
+    assert drawn == pytest.approx(paper.WIDTHS[width], abs=1)
+
+
+@pytest.mark.slow
+def test_a_timeline_is_of_one_result(gpu_study: Command) -> None:
+    """Several results have none."""
+    folder = next(one for one in (gpu_study.folder / "results").glob("2*") if "fake" in one.name)
+    done = gpu_study("plot", "timeline", folder, "-o", "one.svg", "--width", "page")
+    assert done.returncode == 0, done.stderr
+    assert "pass 1" in (gpu_study.folder / "one.svg").read_text()
+    several = gpu_study("plot", "timeline", "results", "-o", "all.svg")
+    assert several.returncode == 2
+    assert several.stderr == "wattdock: a timeline shows one result, these are 5; name one result folder\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pie", "results", "-o", "f.pdf"), "pie: no such kind; there are intervals, "),
+        (("pareto", "results", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
+        (("table", "results", "-o", "t.pdf"), "t.pdf: tables are written as .md, .csv, .tex"),
+        (("pareto", "results", "-o", "f.pdf", "--width", "poster"), "--width poster: write column or page"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(gpu_study: Command, words: tuple[str, ...], said: str) -> None:
+    """What was written, and what could be."""
+    done = gpu_study("plot", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"wattdock: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_offers_every_kind_that_can_be_drawn() -> None:
+    """Its list stands apart, so that `--help` loads no charts."""
+    assert {*CHARTS, "table"} == set(KINDS)
+    assert set(paper.WIDTHS) == set(WIDTHS)

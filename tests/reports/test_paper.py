@@ -1,0 +1,54 @@
+"""Tables for papers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from statistics import mean
+from typing import TYPE_CHECKING
+
+import pytest
+from report_rows import row
+
+from wattdock.reports.chart_data import points
+from wattdock.reports.paper import comma_separated, latex, markdown
+
+if TYPE_CHECKING:
+    from command import Command
+
+
+@pytest.mark.slow
+def test_the_csv_holds_the_figures_with_their_units(gpu_study: Command) -> None:
+    """Means over restarts, as the results have them; what was not measured is empty; why none may be published."""
+    done = gpu_study("plot", "table", "results", "-o", "table.csv")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO((gpu_study.folder / "table.csv").read_text())))
+    stored = {one["config"]["name"]: one["statistics"] for one in gpu_study.results() if one["status"] == "ok"}
+    assert len(rows) == 5
+    for one in rows:
+        assert (one["publishable"], bool(one["reason"])) == ("False", True)
+        if one["experiment"] in stored:
+            joules = float(one["energy_per_output_token_j"])
+            assert joules == pytest.approx(mean(stored[one["experiment"]]["per_restart"]))
+        else:
+            assert (one["experiment"], one["energy_per_output_token_j"]) == ("one that fails", "")
+
+
+def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> None:
+    """A name with a pipe, an underscore, a dollar sign and a command of TeX's."""
+    made = points([row("one", {"config.name": "a|b_$c \\input{d}\nnext"}, restarts=[1.0, 1.1])])
+    assert "| a\\|b_$c \\input{d} next |" in markdown(made)
+    assert "a|b\\_\\$c \\textbackslash{}input\\{d\\} next &" in latex(made)
+
+
+def test_tables_name_a_fallback_beside_its_verdict() -> None:
+    """A row that may be published does not stand for what was asked for; a table without one says nothing of it."""
+    own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
+    good = {"audit.publishable": True, "audit.reasons": []}
+    made = points([row("one", good | {"fallback": own}), row("two", good)])
+    assert "| yes (fallback: workload.batch_size: 4) |" in markdown(made)
+    assert "yes (fallback: workload.batch\\_size: 4)" in latex(made)
+    assert all("does not stand for it" in form(made) for form in (markdown, latex))
+    assert "fallback" not in markdown(made[1:]) + latex(made[1:])
+    rows = csv.DictReader(io.StringIO(comma_separated(made)))
+    assert [one["fallback"] for one in rows] == ["workload.batch_size: 4", ""]
