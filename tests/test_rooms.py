@@ -21,7 +21,7 @@ DOOR = 10
 WIDER_DOORS = {
     "analysis": 73,
     "config": 12,
-    "host": 11,
+    "host": 12,
     "inputs": 11,
     "launch": 13,
     "launch.images": 12,

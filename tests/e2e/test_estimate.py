@@ -34,7 +34,7 @@ def test_a_70b_model_needs_two_80_gb_gpus_and_one_is_refused_before_anything_sta
     [gpu] = told(wattdock, "llama-3.1-70b", "--gpu", "H100-80GB", "--tp", "1", code=3)["gpus"]
     assert gpu["smallest"]["tensor"] == {"gpus": 2, "verdict": "fits"}
     assert (gpu["split"], gpu["verdict"]) == ("one GPU", "cannot fit")
-    assert gpu["per_gpu"]["weights"] == 70_553_706_496 * 2
+    assert gpu["needs"]["weights"] == 70_553_706_496 * 2
 
 
 def test_a_split_that_heads_do_not_allow_is_refused_with_the_legal_ones(wattdock: Command) -> None:

@@ -26,14 +26,13 @@ from wattdock.checks.preflight import ExecutionPlan
 from wattdock.clock import ClockCheck
 from wattdock.config import ExperimentConfig
 from wattdock.execution.environment import environment
-from wattdock.host import Gpu, GpuInventory, Link, Machine
+from wattdock.host import Gpu, GpuInventory, GpuProcess, Link, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.launch.choice import LauncherChoice
 from wattdock.launch.engine import Containers, Engine, Image
 from wattdock.launch.images.locked import Pin
 from wattdock.metering.choice import MeterChoice
 from wattdock.metering.timeline import (
-    GpuProcess,
     GpuTimeline,
     HostTimeline,
     LagModel,

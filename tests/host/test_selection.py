@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -59,7 +59,7 @@ def links(**labels: int | str) -> tuple[Link, ...]:
     )
 
 
-def process(kind: str = "compute") -> GpuProcess:
+def process(kind: Literal["compute", "graphics"] = "compute") -> GpuProcess:
     return GpuProcess(99, kind, 40_100_000_000, "bob", "python")
 
 

@@ -15,7 +15,8 @@ from stored_results import SAMPLE
 
 from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
-from wattdock.metering.timeline import GpuProcess, HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
+from wattdock.host import GpuProcess
+from wattdock.metering.timeline import HostTimeline, LagModel, MeterEvent, ProcessSample, Series, Span
 from wattdock.records import EnvironmentSnapshot, Failure, find_restarts, read_restart, write_restart
 from wattdock.records.folder import NEWER, RECORD, REQUESTS, TIMELINE, _decode
 from wattdock.records.restart import RestartRecord, WarmUpSample

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from wattdock.analysis.joules import SpanJoules
     from wattdock.analysis.performance import Performance
     from wattdock.config import ExperimentConfig
-    from wattdock.metering import GpuProcess, GpuTimeline, Series
+    from wattdock.host import GpuProcess
+    from wattdock.metering import GpuTimeline, Series
     from wattdock.records import PassRecord, ReplicaPass, RestartRecord
 
 SCALING = {

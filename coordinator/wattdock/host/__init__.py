@@ -7,7 +7,7 @@ Must not know: runners, containers, meters, results.
 """
 
 from wattdock.host import folders, gpu_models, leases, nvml, processes
-from wattdock.host.gpu import Gpu, GpuInventory, Link
+from wattdock.host.gpu import Gpu, GpuInventory, GpuProcess, Link
 from wattdock.host.gpu_inventory import inventory
 from wattdock.host.machine import Machine
 from wattdock.host.selection import choose_gpus
@@ -15,6 +15,7 @@ from wattdock.host.selection import choose_gpus
 __all__ = [
     "Gpu",
     "GpuInventory",
+    "GpuProcess",
     "Link",
     "Machine",
     "choose_gpus",

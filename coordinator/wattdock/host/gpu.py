@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
@@ -129,16 +129,15 @@ class GpuProcess:
     """A process that NVML lists on a GPU.
 
     Attributes:
-        kind: "compute", "graphics" or "mps".
         memory_bytes: VRAM it holds; None where the driver does not tell.
         user, command: None where /proc does not show the process, as in a container that sees others' ids.
     """
 
     pid: int
-    kind: str
+    kind: Literal["compute", "graphics", "mps"]
     memory_bytes: int | None
-    user: str | None
-    command: str | None
+    user: str | None = None
+    command: str | None = None
 
     def __str__(self) -> str:
         size = "" if self.memory_bytes is None else f", {self.memory_bytes / 1e9:.1f} GB"

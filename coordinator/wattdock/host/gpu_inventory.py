@@ -6,7 +6,7 @@ Reads NVML once and opens no CUDA context. Chooses nothing and meters nothing.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pynvml
 
@@ -19,7 +19,7 @@ from wattdock.host.processes import owner_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PROCESS_KINDS = ("compute", "graphics", "mps")
+PROCESS_KINDS: tuple[Literal["compute", "graphics", "mps"], ...] = ("compute", "graphics", "mps")
 AFFINITY_WORDS = 16
 WORD_BITS = 64
 # Source: nvidia-smi topo -m, legend.

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from wattdock.config import Split
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.inputs.architecture import UnknownArchitectureError
 from wattdock.inputs.memory import MARGIN, WEIGHTS_ONLY, Demand, sized
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from wattdock.config import EngineMemory, ExperimentConfig, Split
+    from wattdock.config import EngineMemory, ExperimentConfig
     from wattdock.inputs.memory import Needs, SizedModel, Smallest, Verdict
     from wattdock.inputs.shapes import ModelFigures
 
@@ -38,26 +39,11 @@ class GpuEstimate:
 
     gpu: str
     memory_bytes: int
-    smallest: tuple[Smallest, ...]
-    split: Split | None
-    needs: Needs | None
+    smallest: dict[str, Smallest]
     verdict: Verdict
-    kv_room_tokens: int | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it JSON-ready, bytes as they are."""
-        return {
-            "gpu": self.gpu,
-            "memory_bytes": self.memory_bytes,
-            "smallest": {
-                found.kind: {"gpus": found.split.gpus if found.split else None, "verdict": found.verdict}
-                for found in self.smallest
-            },
-            "split": self.split.label if self.split else None,
-            "verdict": self.verdict,
-            "per_gpu": None if self.needs is None else asdict(self.needs) | {"total": self.needs.total},
-            "kv_room_tokens": self.kv_room_tokens,
-        }
+    split: str | None = None
+    needs: Needs | None = None
+    kv_room_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ class Estimate:
             "demand": asdict(self.demand),
             "engine": asdict(self.engine),
             "legal_tensor_sizes": self.legal_tensor_sizes,
-            "gpus": [gpu.as_json() for gpu in self.gpus],
+            "gpus": [asdict(gpu) | {"total": gpu.needs.total if gpu.needs else None} for gpu in self.gpus],
         }
 
 
@@ -142,14 +128,15 @@ def _gpu_estimate(
     gpu: str, memory_bytes: int, model: SizedModel, engine: EngineMemory, demand: Demand, asked: Split | None
 ) -> GpuEstimate:
     found = model.smallest(engine, demand, memory_bytes=memory_bytes)
-    split = asked or found[0].split or found[1].split
-    if split is None:
-        return GpuEstimate(gpu, memory_bytes, found, None, None, "cannot fit", None)
+    tensor, pipeline = found["tensor"].gpus, found["pipeline"].gpus
+    if not (asked or tensor or pipeline):
+        return GpuEstimate(gpu, memory_bytes, found, "cannot fit")
+    split = asked or (Split(tensor=tensor) if tensor else Split(pipeline=pipeline or 1))
     needed = model.needs(split, engine, demand)
     verdict = needed.verdict(memory_bytes, engine.share)
     has_windows = any(layer.window for layer in model.model.layers)
     room = None if has_windows else int(needed.kv_room(memory_bytes, engine.share) / needed.kv_token)
-    return GpuEstimate(gpu, memory_bytes, found, split, needed, verdict, room)
+    return GpuEstimate(gpu, memory_bytes, found, verdict, split.label, needed, room)
 
 
 @dataclass(frozen=True)
@@ -244,9 +231,9 @@ def _refusal(
     label: str, model: SizedModel, engine: EngineMemory, needed: Needs, split: Split, demand: Demand, memory_bytes: int
 ) -> str:
     fewest = [
-        f"{found.kind} parallelism over {found.split.gpus}"
-        for found in model.smallest(engine, demand, memory_bytes=memory_bytes)
-        if found.split is not None
+        f"{kind} parallelism over {found.gpus}"
+        for kind, found in model.smallest(engine, demand, memory_bytes=memory_bytes).items()
+        if found.gpus is not None
     ]
     held = f"keys and values of {demand.certain_requests} requests of {demand.context_tokens:,} tokens"
     held = f" and {held}" if demand.certain_requests else ""

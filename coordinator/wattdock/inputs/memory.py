@@ -114,14 +114,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Smallest:
-    """The fewest GPUs of one kind of split that hold a model.
+    """The fewest GPUs of one kind of split that hold a model; None where no legal split of this kind does."""
 
-    Attributes:
-        split: None where no legal split of this kind does.
-    """
-
-    kind: Literal["tensor", "pipeline"]
-    split: Split | None
+    gpus: int | None
     verdict: Verdict
 
 
@@ -196,26 +191,25 @@ class SizedModel:
             kv_token=self._kv_bytes(1, split.tensor, each) * fullest,
         )
 
-    def smallest(self, engine: EngineMemory, demand: Demand, *, memory_bytes: float) -> tuple[Smallest, ...]:
-        """Return, for tensor and for pipeline parallelism, the fewest GPUs of a size that hold the model for sure.
+    def smallest(self, engine: EngineMemory, demand: Demand, *, memory_bytes: float) -> dict[str, Smallest]:
+        """Return, for "tensor" and for "pipeline" parallelism, the fewest GPUs of a size that hold the model for sure.
 
         Where none does for sure, the fewest that may.
         """
 
-        def fewest(kind: Literal["tensor", "pipeline"], splits: Iterable[Split]) -> Smallest:
-            perhaps = None
-            for split in splits:
-                verdict = self.needs(split, engine, demand).verdict(memory_bytes, engine.share)
-                if verdict == "fits":
-                    return Smallest(kind, split, verdict)
-                if verdict == "uncertain" and perhaps is None:
-                    perhaps = split
-            return Smallest(kind, perhaps, "uncertain" if perhaps else "cannot fit")
+        def fewest(splits: Iterable[Split]) -> Smallest:
+            verdicts = {
+                split.gpus: self.needs(split, engine, demand).verdict(memory_bytes, engine.share) for split in splits
+            }
+            for wanted in ("fits", "uncertain"):
+                if found := [gpus for gpus, verdict in verdicts.items() if verdict == wanted]:
+                    return Smallest(found[0], verdicts[found[0]])
+            return Smallest(None, "cannot fit")
 
-        return (
-            fewest("tensor", (Split(tensor=size) for size in self.tensor_sizes(engine))),
-            fewest("pipeline", (Split(pipeline=stages) for stages in range(1, len(self.model.layers) + 1))),
-        )
+        return {
+            "tensor": fewest(Split(tensor=size) for size in self.tensor_sizes(engine)),
+            "pipeline": fewest(Split(pipeline=stages) for stages in range(1, len(self.model.layers) + 1)),
+        }
 
     def _weights(self, split: Split, fullest: float) -> float:
         """Embedding and output projection lie on the first and the last stage; tensor parallelism divides both."""

@@ -10,14 +10,13 @@ from wattdock.metering.calibration import MeterCard, with_cards
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, POWER_LAG, EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
-from wattdock.metering.timeline import GpuProcess, GpuTimeline, Series, Span, Ticks, Timeline, Window
+from wattdock.metering.timeline import GpuTimeline, Series, Span, Ticks, Timeline, Window
 
 __all__ = [
     "COUNTER_LAG",
     "MJ_PER_J",
     "POWER_LAG",
     "EnergyCurve",
-    "GpuProcess",
     "GpuTimeline",
     "Meter",
     "MeterCard",

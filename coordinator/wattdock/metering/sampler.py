@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
+from wattdock.host import GpuProcess
 from wattdock.host import processes as host_processes
 from wattdock.metering.schedule import TickSchedule
 from wattdock.metering.ticks import counter_events
-from wattdock.metering.timeline import GpuProcess, GpuTimeline, MeterEvent, ProcessSample, Series, Ticks
+from wattdock.metering.timeline import GpuTimeline, MeterEvent, ProcessSample, Series, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

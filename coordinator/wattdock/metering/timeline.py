@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from wattdock.host import GpuProcess
+
 EnergySource = Literal["counter", "integrated_power"]
 # Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's intervals.
 NEIGHBOURS = 4
@@ -125,17 +127,6 @@ class ProcessSample:
 
     at_ns: int
     processes: tuple[GpuProcess, ...]
-
-
-@dataclass(frozen=True)
-class GpuProcess:
-    """One process on a GPU; None where the driver, or /proc, does not tell."""
-
-    pid: int
-    kind: Literal["compute", "graphics", "mps"]
-    memory_bytes: int | None
-    user: str | None = None
-    command: str | None = None
 
 
 @dataclass(frozen=True)

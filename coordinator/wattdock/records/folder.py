@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
 from wattdock.files import sync
+from wattdock.host import GpuProcess
 from wattdock.metering import Series, Span, Ticks, Timeline
 from wattdock.records.environment import EnvironmentSnapshot
 from wattdock.records.failure import Failure
@@ -48,6 +49,7 @@ NAMES = {
     "ClockCheck": ClockCheck,
     "EnvironmentSnapshot": EnvironmentSnapshot,
     "Failure": Failure,
+    "GpuProcess": GpuProcess,
     "Mapping": collections.abc.Mapping,
     "NDArray": NDArray,
     "Span": Span,

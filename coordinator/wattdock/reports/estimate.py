@@ -74,15 +74,15 @@ def _precision(found: Estimate) -> str:
 def _cells(estimate: Estimate, place: int) -> tuple[str, ...]:
     gpu = estimate.gpus[place]
     small = [
-        NOTHING if found.split is None else f"{found.split.gpus}{'' if found.verdict == 'fits' else ' ?'}"
-        for found in gpu.smallest
+        NOTHING if found.gpus is None else f"{found.gpus}{'' if found.verdict == 'fits' else ' ?'}"
+        for found in gpu.smallest.values()
     ]
     name, memory = gpu.gpu.removeprefix("NVIDIA "), f"{gpu.memory_bytes / GB:.1f} GB"
     if gpu.needs is None or gpu.split is None:
         return (name, memory, *small, *[NOTHING] * 6, gpu.verdict, NOTHING)
     parts = (gpu.needs.weights, gpu.needs.kv_cache, gpu.needs.activations, gpu.needs.overhead, gpu.needs.total)
     room = NOTHING if gpu.kv_room_tokens is None else f"{gpu.kv_room_tokens:,} tokens"
-    return (name, memory, *small, gpu.split.label, *(f"{part / GB:.2f}" for part in parts), gpu.verdict, room)
+    return (name, memory, *small, gpu.split, *(f"{part / GB:.2f}" for part in parts), gpu.verdict, room)
 
 
 def _is_unread(gpu: str, memory_bytes: int) -> bool:
