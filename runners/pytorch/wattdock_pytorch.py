@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Finding
+from wattdock_runner.backend import Arrival, Backend
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
 
 
-class PyTorchBackend:
+class PyTorchBackend(Backend):
     """One causal language model of transformers, with static batches."""
 
     name = "pytorch"
@@ -42,9 +41,7 @@ class PyTorchBackend:
         "tp_size": Argument((int, type(None))),
     }
     can_replicate = True
-
-    def __init__(self) -> None:
-        self._engine: PyTorchEngine | None = None
+    engine: PyTorchEngine | None = None
 
     def ranks(self, order: LoadOrder) -> int:
         """Return how many ranks `tp_plan: auto` splits the model over: `tp_size`, else one for each GPU."""
@@ -69,29 +66,21 @@ class PyTorchBackend:
         report("importing torch and transformers", None)
         from wattdock_pytorch_load import load_engine
 
-        self._engine, loaded = load_engine(order, report, start_ns)
+        self.engine, loaded = load_engine(order, report, start_ns)
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run static batches of `in_flight` requests until the pass's minima are met."""
-        if self._engine and self._engine.ranks > 1:
+        if self.engine and self.engine.ranks > 1:
             from wattdock_pytorch_ranks import RankTickets
 
-            workload = replace(workload, tickets=RankTickets(self._engine.devices[0]))
-        serve(self._engine, workload, prompts, recorder)
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Say whether torch can be imported, and how many GPUs it counts (without opening a context)."""
-        try:
-            import torch
-        except ImportError as error:
-            return [Finding("torch", "fail", str(error), "install the backend's requirements file")]
-        return [Finding("cuda devices", "ok", str(torch.cuda.device_count()))]
+            workload = replace(workload, tickets=RankTickets(self.engine.devices[0]))
+        super().generate(workload, prompts, recorder)
 
     def unload(self) -> None:
         """Drop the model and give its memory back to the device."""
-        self._engine = None
+        self.engine = None
         # A runner that never loaded must not import torch only to stop.
         if "wattdock_pytorch_load" in sys.modules:
-            sys.modules["wattdock_pytorch_weights"].free_memory()
+            sys.modules["wattdock_pytorch_engine"].free_memory()
             sys.modules["wattdock_pytorch_ranks"].leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,16 +11,16 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 from wattdock_pytorch_ranks import exchange_named, wait_for_all
 from wattdock_pytorch_steps import StepClock, output_length
-from wattdock_pytorch_weights import freeing_memory
 
 from wattdock_runner.clock import now_ns
+from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wattdock_runner.backend import Workload
-    from wattdock_runner.prompts import EncodedPrompt, Tokenizer
+    from wattdock_runner.prompts import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
@@ -57,9 +58,7 @@ class PyTorchEngine(Engine):
         ranks: How many processes hold the model together.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Tokenizer | None, eos_ids: tuple[int, ...], pad_id: int, ranks: int = 1
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, eos_ids: tuple[int, ...], pad_id: int, ranks: int = 1) -> None:
         config = model.config.get_text_config()
         self.model, self.tokenizer, self.eos_ids, self.pad_id, self.ranks = model, tokenizer, eos_ids, pad_id, ranks
         self.vocab_size = config.vocab_size
@@ -171,3 +170,41 @@ def generation_config(engine: PyTorchEngine, workload: Workload, max_new_tokens:
         pad_token_id=engine.pad_id,
         **(settings if is_sampled else {}),
     )
+
+
+def freeing_memory(what: str, work: Callable[[], T]) -> T:
+    """Return `work()`, with running out of memory named and what it held given back first.
+
+    Raises:
+        OutOfMemory: Says during what, and the allocator's own sentence.
+    """
+    try:
+        return work()
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        reason = str(error) or "host memory is used up"
+    except RuntimeError as error:
+        # The CPU allocator has no exception class of its own.
+        if "DefaultCPUAllocator" not in str(error):
+            raise
+        reason = str(error)
+    # Only out here has the exception let go of the frames that hold tensors.
+    free_memory()
+    raise OutOfMemory(f"out of memory while {what}: {reason}")
+
+
+def leave_out_of_collections() -> None:
+    """Keep Python's garbage collector from looking at what is loaded, until memory is freed.
+
+    A full collection of it takes tenths of a second, in whichever pass the recorder's objects happen to bring it about.
+    vLLM does the same when its engine has started.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def free_memory() -> None:
+    """Collect garbage and give cached device memory back."""
+    gc.unfreeze()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from wattdock_runner.arrivals import Tickets
 from wattdock_runner.errors import ExchangeFailed, InvalidRequest
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ def split_empty(model: Any, rank: Rank) -> Any:
     return model
 
 
+def is_split(parameter: Any) -> bool:
+    """Whether this process holds a part of a parameter only."""
+    return hasattr(parameter, "placements")
+
+
 def own_part(values: torch.Tensor, like: Any) -> torch.Tensor:
     """Return this rank's part of a whole tensor, split as `like` is; the whole is not kept."""
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -144,20 +150,23 @@ def whole_share(model: Any) -> float:
     head = model.get_output_embeddings()
     layers = (layer for layer in model.get_decoder().modules() if layer is not head)
     parameters = (
-        one for layer in layers if not isinstance(layer, torch.nn.Embedding) for one in layer.parameters(recurse=False)
+        parameter
+        for layer in layers
+        if not isinstance(layer, torch.nn.Embedding)
+        for parameter in layer.parameters(recurse=False)
     )
-    matrices = {id(one): one for one in parameters if one.dim() > 1}.values()
-    total_bytes = sum(one.numel() * one.element_size() for one in matrices)
-    whole_bytes = sum(one.numel() * one.element_size() for one in matrices if not _is_part(one))
+    matrices = {id(parameter): parameter for parameter in parameters if parameter.dim() > 1}.values()
+    total_bytes = sum(matrix.numel() * matrix.element_size() for matrix in matrices)
+    whole_bytes = sum(matrix.numel() * matrix.element_size() for matrix in matrices if not _is_part(matrix))
     return whole_bytes / total_bytes if total_bytes else 0.0
 
 
 def _is_part(parameter: Any) -> bool:
     """Whether this rank has less of a parameter than there is."""
-    return hasattr(parameter, "placements") and bool(parameter.to_local().numel() < parameter.numel())
+    return is_split(parameter) and bool(parameter.to_local().numel() < parameter.numel())
 
 
-class RankTickets:
+class RankTickets(Tickets):
     """Tickets of a pass that all ranks serve together: the first one's clock decides, the others follow.
 
     Args:
@@ -166,15 +175,12 @@ class RankTickets:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.taken = 0
 
     def take(self, wanted: Callable[[int], int]) -> range:
         """Return the next numbers, the same on every rank."""
-        first = self.taken
-        decided = torch.tensor([wanted(first)], device=self._device)
+        decided = torch.tensor([wanted(self.taken)], device=self._device)
         distributed.broadcast(decided, src=0)
-        self.taken = first + int(decided.item())
-        return range(first, self.taken)
+        return super().take(lambda _: int(decided.item()))
 
 
 @contextmanager

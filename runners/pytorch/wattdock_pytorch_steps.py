@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,9 @@ if TYPE_CHECKING:
 
     from wattdock_runner.recorder import PassRecorder
 
-log = logging.getLogger(__name__)
-
 NS_PER_MS = 1_000_000
 # The host may lose its core for milliseconds between an event and its reading; it does not so every time.
 DATING_TRIES = 5
-# A device event may disagree with the host by its resolution and the host's own jitter, and by clock drift.
-DISAGREEMENT_NS = 2 * NS_PER_MS
-DISAGREEMENT_SHARE = 1e-3
 # Events made before a pass, so that a step only records one; later steps make their own.
 SPARE_EVENTS = 2048
 
@@ -92,17 +86,12 @@ class StepClock:
         return len(self._marks)
 
     def instants(self) -> list[int]:
-        """Return the host instant (ns) of every step so far; call it on a drained device.
-
-        Where device and host disagree about how long the pass took, a warning in the runner's log says by how much.
-        """
+        """Return the host instant (ns) of every step so far; call it on a drained device."""
         if self._base is None:
             return list(self._marks)
         base, base_ns = self._base
         closing, closing_ns = self._dated_event()
         closing_ms = base.elapsed_time(closing)
-        if doubt := disagreement(closing_ms, base_ns, closing_ns):
-            log.warning("%s: the instants of its tokens are scaled to the host's clock and may be off by this", doubt)
         elapsed_ms = [base.elapsed_time(mark) for mark in self._marks]
         return host_instants(elapsed_ms, closing_ms, base_ns, closing_ns)
 
@@ -152,20 +141,6 @@ def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, 
     # A device clock that stood still says nothing, and must not cost the pass.
     scale = (closing_ns - base_ns) / (closing_ms * NS_PER_MS) if closing_ms > 0 else 1.0
     return [base_ns + round(ms * NS_PER_MS * scale) for ms in elapsed_ms]
-
-
-def disagreement(closing_ms: float, base_ns: int, closing_ns: int) -> str | None:
-    """Say how far two clocks differ about the time between two events; None where jitter and drift explain it.
-
-    Args: as of `host_instants`.
-    """
-    host_ns, device_ns = closing_ns - base_ns, closing_ms * NS_PER_MS
-    if abs(host_ns - device_ns) <= DISAGREEMENT_NS + DISAGREEMENT_SHARE * host_ns:
-        return None
-    return (
-        f"the pass took {host_ns / NS_PER_MS:.3f} ms by the host's clock and {closing_ms:.3f} ms by the GPU's, "
-        f"{abs(host_ns - device_ns) / NS_PER_MS:.3f} ms apart"
-    )
 
 
 def output_length(ids: Sequence[int], eos_ids: Collection[int], limit: int) -> int:

@@ -10,18 +10,16 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument, source_fields
-from wattdock_runner.backend import Arrival, Finding
+from wattdock_runner.backend import Backend, Finding
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import WrongState
-from wattdock_runner.serving import serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from wattdock_tensorrt_engine import TensorrtEngine
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
-    from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.backend import LoadedModel, LoadOrder
 
 # Set by wattdock itself, from what stands elsewhere in an experiment.
 OURS = {"dtype", "model", "pipeline_parallel_size", "skip_tokenizer_init", "tensor_parallel_size", "trust_remote_code"}
@@ -50,7 +48,7 @@ def engine_arguments() -> dict[str, Argument] | None:
     return {name: argument for name, argument in found.items() if name not in OURS | ELSEWHERE} | OWN
 
 
-class TensorrtBackend:
+class TensorrtBackend(Backend):
     """One model in one TensorRT-LLM engine."""
 
     name = "tensorrt"
@@ -58,14 +56,11 @@ class TensorrtBackend:
     framework_package = "tensorrt-llm"
     packages: tuple[str, ...] = ("tensorrt-llm", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=1.2,<1.4"
-    arrivals: tuple[Arrival, ...] = (Arrival.BATCH, Arrival.CLOSED, Arrival.POISSON, Arrival.SINGLE)
-    can_replicate = False
-
-    def __init__(self) -> None:
-        self._engine: TensorrtEngine | None = None
+    caveats = (Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN),)
+    engine: TensorrtEngine | None = None
 
     @cached_property
-    def engine_arguments(self) -> Mapping[str, Argument] | None:
+    def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
         """The installed TensorRT-LLM's own arguments, but for those that wattdock sets; None without it."""
         return engine_arguments()
 
@@ -77,22 +72,11 @@ class TensorrtBackend:
         report("importing tensorrt_llm", None)
         from wattdock_tensorrt_load import load_engine
 
-        self._engine, loaded = load_engine(order, report, start_ns)
+        self.engine, loaded = load_engine(order, report, start_ns)
         return loaded
-
-    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Feed requests to the engine as they arrive until the pass's minima are met."""
-        serve(self._engine, workload, prompts, recorder)
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Say how far this runner is proven, and whether TensorRT-LLM's arguments can be read."""
-        proven = Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN)
-        if self.engine_arguments is None:
-            return [proven, Finding("tensorrt-llm source", "fail", "cannot be found", "run the backend in its image")]
-        return [proven, Finding("tensorrt-llm arguments", "ok", str(len(self.engine_arguments)))]
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
-        engine, self._engine = self._engine, None
+        engine, self.engine = self.engine, None
         if engine is not None:
             engine.stop()

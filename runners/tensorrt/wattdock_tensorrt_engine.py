@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from wattdock_runner.backend import Workload
-    from wattdock_runner.prompts import EncodedPrompt, Tokenizer
+    from wattdock_runner.prompts import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
@@ -58,7 +58,7 @@ class TensorrtEngine(Engine):
 
     in_flight_argument = "max_batch_size"
 
-    def __init__(self, llm: Any, tokenizer: Tokenizer | None, eos_ids: tuple[int, ...], text_config: Any) -> None:
+    def __init__(self, llm: Any, tokenizer: Any, eos_ids: tuple[int, ...], text_config: Any) -> None:
         self.llm, self.tokenizer, self.eos_ids = llm, tokenizer, eos_ids
         self.vocab_size = text_config.vocab_size
         self.context_tokens = llm.args.max_seq_len or getattr(text_config, "max_position_embeddings", None)

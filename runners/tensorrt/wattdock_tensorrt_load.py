@@ -38,7 +38,7 @@ from wattdock_runner.checkpoint import (
 )
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
-from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, require_room, torch_gpus
+from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,11 +76,9 @@ def load_engine(
     if not gpus:
         raise WrongState("TensorRT-LLM runs on NVIDIA GPUs only, and none was asked for; set gpus")
     settings = engine_settings(order, config)
-    sizes = {name: int(settings[there]) for name, there in OTHER_NAMES.items()}
     parameters = sum(int(parameter.numel()) for parameter in model.parameters())
     is_quantised = getattr(config, "quantization_config", None) is not None
     weight_bytes = None if is_quantised else parameters * int(getattr(torch, settings["dtype"]).itemsize)
-    require_room(weight_bytes, sizes, gpus, "TensorRT-LLM")
     generation = model.generation_config
     if (order.model_path / "generation_config.json").is_file():
         generation = GenerationConfig.from_pretrained(order.model_path, local_files_only=True)

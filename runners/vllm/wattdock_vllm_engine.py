@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattdock_vllm_processes import ChildFaults
 
     from wattdock_runner.backend import Workload
-    from wattdock_runner.prompts import EncodedPrompt, Tokenizer
+    from wattdock_runner.prompts import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
@@ -45,7 +45,7 @@ class VllmEngine(Engine):
 
     in_flight_argument = "max_num_seqs"
 
-    def __init__(self, llm: LLMEngine, faults: ChildFaults, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, llm: LLMEngine, faults: ChildFaults, tokenizer: Any) -> None:
         config = llm.vllm_config
         self.llm, self.tokenizer = llm, tokenizer
         self.vocab_size = config.model_config.get_vocab_size()

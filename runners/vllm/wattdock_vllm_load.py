@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 # Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and because
 # vLLM goes on waiting for a core process that was killed. Workers of a split model are processes of their own, spawned,
@@ -24,7 +24,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
-from wattdock_vllm_arguments import attention_backend, defaults_for, effective_engine_args, engine_arguments
+from wattdock_vllm import attention_backend, defaults_for, effective_engine_args, engine_arguments
 from wattdock_vllm_engine import VllmEngine
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
@@ -33,17 +33,12 @@ from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
-from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus, require_room
+from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from wattdock_runner.backend import LoadOrder
-
-T = TypeVar("T")
-
-# What vLLM splits a model by, each 1 by default.
-SPLIT_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
 def load_engine(
@@ -69,9 +64,6 @@ def load_engine(
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
-    if gpus:
-        sizes = {name: int(settings.get(name, 1)) for name in SPLIT_SIZES}
-        require_room(weight_bytes(parameters, settings, config), sizes, gpus, "vLLM")
     report("drawing random weights" if order.random_weights else "reading weights", None)
     engine = _start(settings, order, report)
     span = Span("load", start_ns, now_ns(), drained=True)
@@ -141,13 +133,6 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     return sum(int(shape.numel()) for shape in shapes.values())
 
 
-def weight_bytes(parameters: int | None, settings: dict[str, Any], config: Any) -> int | None:
-    """Return what the weights of all GPUs together take; None where their number is unknown, or they are quantised."""
-    if parameters is None or settings.get("quantization") or getattr(config, "quantization_config", None):
-        return None
-    return parameters * (2 if settings["dtype"] == "auto" else int(getattr(torch, settings["dtype"]).itemsize))
-
-
 def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmEngine:
     faults = ChildFaults()
     try:
@@ -173,14 +158,13 @@ def _describe(
     llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameters: int | None, span: Span
 ) -> LoadedModel:
     config = llm.vllm_config
-    layers_by_gpu = by_gpu(llm.collective_rpc("wattdock_place"))
+    places = llm.collective_rpc("wattdock_place")
+    layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, engine_arguments() or ()) | {
         # Chosen in each worker, layer by layer; the configuration holds what was asked.
         "attention_backend": attention_backend(llm.collective_rpc("wattdock_attention")),
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
-        # Not an argument, but what came of them: weights, activation peak, graphs and cache as vLLM measured them.
-        "memory_by_gpu": by_gpu(llm.collective_rpc("wattdock_memory")),
     }
     if order.random_weights:
         effective["random_weights_drawn"] = drawn(llm)
@@ -197,11 +181,6 @@ def _describe(
         warnings=ignored_settings_warnings(generation),
         spans=(span,),
     )
-
-
-def by_gpu(told: Iterable[tuple[str | None, T]]) -> dict[str, T]:
-    """Return what each worker told of its GPU, by the GPU's UUID in NVML's form; nothing of a CPU."""
-    return {nvml_uuid(uuid): value for uuid, value in told if uuid is not None}
 
 
 def drawn(llm: LLMEngine) -> str:

@@ -1,4 +1,4 @@
-"""What vLLM's own processes tell the runner (exceptions, memory), and what they would leave behind (sockets, segments).
+"""What vLLM's own processes tell the runner (exceptions), and what they would leave behind (sockets, segments).
 
 Knows no engine and imports no vLLM where the module is imported.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
 PLACE = "WATTDOCK_VLLM_FAULTS"
 # Above all that runs in a child; the handlers of "vllm" itself are vLLM's, who sets them anew at any time.
@@ -39,8 +39,6 @@ NO_WEIGHTS = "Cannot find any model weights"
 DEATH = "EngineDeadError"
 # How vLLM's executor ends a step that its workers did not answer in time.
 SILENCE = "RPC call to "
-# torch's own pool; CUDA graphs allocate from others.
-ORDINARY = (0, 0)
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 
 
@@ -120,44 +118,6 @@ def report_to_parent() -> None:
     """Report every exception that vLLM logs from now on in this process, a child of the runner's."""
     if place := os.environ.get(PLACE):
         logging.getLogger(CHILDRENS_LOGGER).addHandler(_Reporter(Path(place)))
-
-
-def memory_found(worker: Any) -> dict[str, int | None]:
-    """Return what a worker keeps of its memory profile, in bytes; None for what this release does not keep, or skipped.
-
-    With a KV cache of a set size nothing is profiled. Up to 0.26 the peak of activations stands by itself; later, as
-    `total_consumed` shows, graphs are in it and whatever is not torch's is in what was consumed.
-    """
-    peak, graphs, consumed, other = (
-        getattr(worker, name, None)
-        for name in ("peak_activation_memory", "cudagraph_memory_estimate", "total_consumed", "non_torch_memory")
-    )
-    weights = getattr(getattr(worker, "model_runner", None), "model_memory_usage", None)
-    if consumed is not None:
-        applied = graphs if os.environ.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", "1") == "1" else 0
-        peak = None if peak is None or applied is None else peak - applied
-        other = None if weights is None else consumed - weights
-    found = {
-        "weights_bytes": weights,
-        "activation_peak_bytes": peak,
-        "graph_estimate_bytes": graphs,
-        "other_bytes": other,
-        "kv_cache_bytes": getattr(worker, "available_kv_cache_memory_bytes", None),
-        "requested_bytes": getattr(worker, "requested_memory", None),
-        "total_bytes": getattr(getattr(worker, "init_snapshot", None), "total_memory", None),
-    }
-    return {name: None if value is None else int(value) for name, value in found.items()}
-
-
-def pool_bytes(segments: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return what torch holds in other pools than its ordinary one, as CUDA graphs do; None where it does not tell.
-
-    Args:
-        segments: torch.cuda.memory_snapshot().
-    """
-    if any("segment_pool_id" not in segment for segment in segments):
-        return None
-    return sum(int(segment["total_size"]) for segment in segments if tuple(segment["segment_pool_id"]) != ORDINARY)
 
 
 def unlink_once_shared() -> None:

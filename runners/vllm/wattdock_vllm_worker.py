@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.platforms import current_platform
-from wattdock_vllm_processes import memory_found, pool_bytes, report_to_parent, unlink_once_shared
+from wattdock_vllm_processes import report_to_parent, unlink_once_shared
 
 from wattdock_runner.backend import RandomWeights
 from wattdock_runner.checkpoint import draw_uniform, meta_model
@@ -72,13 +72,6 @@ class WorkerExtension:
     def wattdock_drew_whole(self) -> bool:
         """Whether random weights were drawn as whole tensors, of which this worker took its shards."""
         return UniformLoader.drew_whole
-
-    def wattdock_memory(self) -> tuple[str | None, dict[str, int | None]]:
-        """Return the UUID of this worker's GPU, and what vLLM found there at its start, in bytes; nothing on a CPU."""
-        if self.device.type != "cuda":
-            return None, {}
-        found = memory_found(self) | {"pool_bytes": pool_bytes(torch.cuda.memory_snapshot())}
-        return str(torch.cuda.get_device_properties(self.device).uuid), found
 
 
 @register_model_loader("dummy")

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What runners/vllm uses, by file and class of vLLM: "" is the module itself; what ends in brackets is called. What
-# memory_found reads of a worker stands in vllm-memory.json: not every version has it all.
+# What runners/vllm uses, by file and class of vLLM: "" is the module itself; what ends in brackets is called.
 USED = {
     "__init__.py": {"": "SamplingParams"},
     "config/cache.py": {"CacheConfig": "block_size cache_dtype num_gpu_blocks"},
@@ -47,7 +46,7 @@ USED = {
     "distributed/parallel_state.py": {"": "cleanup_dist_env_and_memory()"},
     "engine/arg_utils.py": {"": "EngineArgs"},
     "envs.py": {
-        "": "VLLM_CPU_KVCACHE_SPACE VLLM_ENABLE_V1_MULTIPROCESSING VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS "
+        "": "VLLM_CPU_KVCACHE_SPACE VLLM_ENABLE_V1_MULTIPROCESSING "
         "VLLM_NO_USAGE_STATS VLLM_RPC_BASE_PATH VLLM_WORKER_MULTIPROC_METHOD"
     },
     "inputs/engine.py": {"TokensInput": "prompt_token_ids type"},
@@ -85,7 +84,7 @@ USED = {
         "KVCacheGroupSpec": "kv_cache_spec",
     },
     "v1/request.py": {"Request": "num_preemptions num_tokens"},
-    "v1/worker/worker_base.py": {"WorkerBase": "device model_config model_runner parallel_config vllm_config"},
+    "v1/worker/worker_base.py": {"WorkerBase": "device model_config parallel_config vllm_config"},
 }
 
 

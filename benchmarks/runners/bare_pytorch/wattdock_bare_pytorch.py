@@ -41,13 +41,13 @@ class BarePyTorchBackend(PyTorchBackend):
         """Run one pass as the PyTorch runner does, or bare."""
         if workload.seed == Way.RUNNER:
             super().generate(workload, prompts, recorder)
-        elif self._engine is None:
+        elif self.engine is None:
             raise WrongState("no model is loaded")
         elif workload.seed == Way.SLOWED:
-            with slowed(self._engine.model, PLANTED * self._step_ns):
-                run_bare(self._engine, workload, prompts, recorder)
+            with slowed(self.engine.model, PLANTED * self._step_ns):
+                run_bare(self.engine, workload, prompts, recorder)
         else:
-            self._step_ns = run_bare(self._engine, workload, prompts, recorder)
+            self._step_ns = run_bare(self.engine, workload, prompts, recorder)
 
 
 @contextmanager

@@ -32,10 +32,10 @@ class BareVllmBackend(VllmBackend):
         """Run one pass as the vLLM runner does, or bare."""
         if workload.seed == Way.RUNNER:
             super().generate(workload, prompts, recorder)
-        elif self._engine is None:
+        elif self.engine is None:
             raise WrongState("no model is loaded")
         else:
-            run_bare(self._engine, workload, prompts, recorder)
+            run_bare(self.engine, workload, prompts, recorder)
 
 
 def run_bare(engine: VllmEngine, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:

@@ -11,7 +11,7 @@ import os
 import random
 import struct
 from itertools import takewhile
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S
@@ -26,28 +26,14 @@ T = TypeVar("T")
 COUNTER = struct.Struct("=Q")
 
 
-class Tickets(Protocol):
-    """Numbers of a pass's requests: an engine that has room takes the next ones.
+class Tickets:
+    """Numbers of the requests of a pass that one engine serves alone: it takes the next ones when it has room.
 
     Attributes:
         taken: How many requests of the pass have been taken so far, by any engine.
     """
 
-    @property
-    def taken(self) -> int:
-        """How many requests of the pass have been taken so far, by any engine."""
-        ...
-
-    def take(self, wanted: Callable[[int], int]) -> range:
-        """Return the next numbers; `wanted` says how many, given how many are taken."""
-        ...
-
-
-class OwnTickets:
-    """Tickets of a pass that one engine serves alone."""
-
-    def __init__(self) -> None:
-        self.taken = 0
+    taken = 0
 
     def take(self, wanted: Callable[[int], int]) -> range:
         """Return the next numbers; `wanted` says how many, given how many are taken."""
@@ -56,7 +42,7 @@ class OwnTickets:
         return range(first, self.taken)
 
 
-class SharedTickets:
+class SharedTickets(Tickets):
     """Tickets of a pass that several processes serve: one counter in shared memory, behind a lock of the kernel's.
 
     Args:
@@ -72,21 +58,18 @@ class SharedTickets:
         """How many requests of the pass have been taken so far, by any engine."""
         return int(COUNTER.unpack_from(self._memory)[0])
 
+    @taken.setter
+    def taken(self, count: int) -> None:
+        COUNTER.pack_into(self._memory, 0, count)
+
     def take(self, wanted: Callable[[int], int]) -> range:
-        """Return the next numbers; `wanted` says how many, given how many are taken."""
+        """Return the next numbers, which no other process gets."""
         # A record lock belongs to its process; flock would be shared with the descriptor.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
-            first = self.taken
-            last = first + wanted(first)
-            COUNTER.pack_into(self._memory, 0, last)
+            return super().take(wanted)
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
-        return range(first, last)
-
-    def reset(self) -> None:
-        """Start a new pass: no ticket is taken."""
-        COUNTER.pack_into(self._memory, 0, 0)
 
 
 def open_counter() -> int:
@@ -122,7 +105,7 @@ class Admission(Generic[T]):
     def __init__(self, workload: Workload, prompts: Sequence[T], started_ns: int) -> None:
         self._workload = workload
         self._prompts = prompts
-        self._tickets: Tickets = workload.tickets or OwnTickets()
+        self._tickets = workload.tickets or Tickets()
         self._min_requests = workload.min_requests or len(prompts)
         self._min_end_ns = started_ns + round((workload.min_duration_s or 0.0) * NS_PER_S)
         is_open_loop = workload.arrival is Arrival.POISSON

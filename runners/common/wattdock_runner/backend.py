@@ -1,6 +1,6 @@
 """What a backend is, and everything that it is given or gives back.
 
-Knows no protobuf and no gRPC: a backend is written against this file and `serving` alone.
+Knows no protobuf and no gRPC: a backend is written against this file and `serving.Engine` alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wattdock_runner.arrivals import Tickets
     from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.serving import Engine
 
 
 class Arrival(Enum):
@@ -166,8 +167,8 @@ class Finding:
     advice: str = ""
 
 
-class Backend(Protocol):
-    """One engine. Importing its module and reading these attributes must not import the engine.
+class Backend:
+    """One engine; a backend is a subclass with `load`. Importing its module must not import the engine.
 
     Its methods are called one at a time, all on one thread. They raise `InvalidRequest`, `WrongState` or `OutOfMemory`
     for what a caller can act on; anything else counts as a defect of the backend.
@@ -179,47 +180,44 @@ class Backend(Protocol):
         packages: Further distributions whose versions belong in a result.
         supported_versions: PEP 440 specifier of framework versions this backend was written for, or None.
         arrivals: The kinds of arrival it really implements.
-        engine_arguments: Valid names and types, or None when only the engine knows them (`load` must then check).
+        engine_arguments: Valid names and types; None where the engine that has them is not installed.
         can_replicate: Several processes of it may serve one workload, each with a copy (`data_parallel_size`).
+        caveats: What a diagnosis must say of it.
+        engine: What `load` made, until `unload`.
     """
 
     name: str
     framework: str
     framework_package: str
-    packages: tuple[str, ...]
-    supported_versions: str | None
-    arrivals: tuple[Arrival, ...]
-    engine_arguments: Mapping[str, Argument] | None
-    can_replicate: bool
+    packages: tuple[str, ...] = ()
+    supported_versions: str | None = None
+    arrivals: tuple[Arrival, ...] = tuple(Arrival)
+    engine_arguments: Mapping[str, Argument] | None = None
+    can_replicate = False
+    caveats: tuple[Finding, ...] = ()
+    engine: Engine | None = None
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
-        """Load one model; `report` takes a stage and, where known, the fraction done."""
-        ...
-
-    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run one pass and record it, by `serving.serve` with the engine that `load` made."""
-        ...
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Say what this environment lacks, without opening a device context in this process."""
-        ...
-
-    def unload(self) -> None:
-        """Free the model and the accelerators' memory; harmless when nothing is loaded."""
-        ...
-
-
-@runtime_checkable
-class SplitsOverRanks(Protocol):
-    """What a backend has besides, where several processes of it can hold one model together."""
-
-    def ranks(self, order: LoadOrder) -> int:
+    def ranks(self, order: LoadOrder) -> int:  # noqa: ARG002
         """Return how many processes must hold the model together, each loading it with a `rank`; 1 is this one alone.
 
         Raises:
             InvalidRequest: The order contradicts itself about it.
         """
-        ...
+        return 1
+
+    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+        """Load one model into `engine`; `report` takes a stage and, where known, the fraction done."""
+        raise NotImplementedError
+
+    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+        """Run one pass and record it."""
+        from wattdock_runner.serving import serve
+
+        serve(self.engine, workload, prompts, recorder)
+
+    def unload(self) -> None:
+        """Free the model and the accelerators' memory; harmless when nothing is loaded."""
+        self.engine = None
 
 
 def find_backend(name: str) -> Backend:
@@ -236,7 +234,7 @@ def find_backend(name: str) -> Backend:
             raise
         raise LookupError(f"no backend {name!r}: module {module_name} is not on PYTHONPATH") from error
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module_name]
-    classes = [value for value in own if hasattr(value, "engine_arguments")]
+    classes = [value for value in own if issubclass(value, Backend)]
     if len(classes) != 1:
         raise LookupError(f"{module_name} must hold one backend class, and holds {len(classes)}")
-    return cast("Backend", classes[0]())
+    return classes[0]()

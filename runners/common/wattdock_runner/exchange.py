@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.backend import Finding
 from wattdock_runner.gpus import driver_version
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TIMEOUT_S = 120.0
-POLL_S = 0.05
+LATE = "no answer within"
 SIZE_BYTES = 1 << 30
 ROUNDS, WARM_UP_ROUNDS = 20, 5
 BYTES_PER_ELEMENT = 4
@@ -32,7 +32,7 @@ ADVICE = "install the backend's requirements file, or look at its log"
 
 
 def exchange_findings(environ: Mapping[str, str]) -> list[Finding]:
-    """Return CUDA and NCCL as this environment sees them, peer access, and a timed all-reduce over all visible GPUs.
+    """Return CUDA and NCCL as this environment sees them, and a timed all-reduce over all visible GPUs.
 
     Nothing where no GPU is to be seen. A single GPU exchanges with nobody.
     """
@@ -51,7 +51,7 @@ def exchange_findings(environ: Mapping[str, str]) -> list[Finding]:
         Finding("NCCL in the runner", "ok", str(look["nccl"])),
     ]
     if look["count"] > 1:
-        findings += [_peers(look["peers"]), all_reduce(look["count"], "cuda", SIZE_BYTES)]
+        findings.append(all_reduce(look["count"], "cuda", SIZE_BYTES))
     return findings
 
 
@@ -74,57 +74,43 @@ def all_reduce(count: int, device: str, size_bytes: int) -> Finding:
     return Finding("all-reduce", "ok", value)
 
 
-def _peers(peers: Sequence[Sequence[int]]) -> Finding:
-    """`peers[i][j]` says whether GPU i can read GPU j's memory."""
-    barred = [f"{i}→{j}" for i, row in enumerate(peers) for j, able in enumerate(row) if i != j and not able]
-    if barred:
-        return Finding("peer access in the runner", "warn", f"not {', '.join(barred)}", "data goes through the host")
-    return Finding("peer access in the runner", "ok", "between all GPUs, both ways")
-
-
 def run_all(words: Sequence[Sequence[str]]) -> list[dict[str, Any]] | str:
     """Run one child per list of words, all at once; return what each said, or in one line why there is no answer."""
-    with ExitStack() as stack:
-        # Files, since a child that talks much would wait for ever on a pipe that nobody reads yet.
-        said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in words]
-        children = [_start(stack, each, output) for each, output in zip(words, said, strict=True)]
-        deadline_s = time.monotonic() + TIMEOUT_S
-        # One that fails leaves the others waiting for it.
-        while any(child.poll() is None for child in children) and not any(child.returncode for child in children):
-            if time.monotonic() > deadline_s:
-                return f"no answer within {TIMEOUT_S:.0f} s"
-            time.sleep(POLL_S)
-        for child, output in zip(children, said, strict=True):
-            if child.returncode:
-                return f"ended with code {child.returncode}: {_lines(output)[-1]}"
-        # Libraries print as they like, before and after the answer.
-        return [json.loads(next(line for line in _lines(output) if line.startswith("{"))) for output in said]
+    with ThreadPoolExecutor(len(words)) as pool:
+        answers = list(pool.map(_run, words))
+    # A child that fails leaves the others waiting for it.
+    failures = sorted((answer for answer in answers if isinstance(answer, str)), key=lambda why: why.startswith(LATE))
+    return failures[0] if failures else [answer for answer in answers if not isinstance(answer, str)]
 
 
-def _start(stack: ExitStack, words: Sequence[str], output: IO[str]) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "wattdock_runner.exchange", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN")},
-    )
-    stack.callback(child.wait)
-    stack.callback(child.kill)
-    return child
-
-
-def _lines(output: IO[str]) -> list[str]:
-    output.seek(0)
-    return output.read().strip().splitlines() or ["no word"]
+def _run(words: Sequence[str]) -> dict[str, Any] | str:
+    command = [sys.executable, "-m", "wattdock_runner.exchange", *words]
+    environment = {**os.environ, "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN")}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{LATE} {TIMEOUT_S:.0f} s"
+    lines = done.stdout.strip().splitlines() or ["no word"]
+    if done.returncode:
+        return f"ended with code {done.returncode}: {lines[-1]}"
+    # Libraries print as they like, before and after the answer.
+    answer: dict[str, Any] = json.loads(next(line for line in lines if line.startswith("{")))
+    return answer
 
 
 def look(torch: Any) -> dict[str, Any]:
-    """Return versions, and which GPU can read which other's memory."""
-    count = torch.cuda.device_count()
-    peers = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
+    """Return versions, and how many GPUs torch sees."""
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None
-    return {"count": count, "cuda": torch.version.cuda, "nccl": nccl, "peers": peers}
+    return {"count": torch.cuda.device_count(), "cuda": torch.version.cuda, "nccl": nccl}
 
 
 def reduce(torch: Any, device: str, rank: int, count: int, meeting: str, size_bytes: int) -> float:

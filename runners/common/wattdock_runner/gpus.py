@@ -1,16 +1,15 @@
-"""Hold the GPUs that an engine sees, and their memory, against what a load asks for.
+"""The GPUs that an engine sees, held against those that a load asks for; its split; its versions.
 
 Torch is duck-typed: nothing is imported.
 """
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.backend import CudaVersions, Gpu
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
+from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,29 +42,6 @@ def require_gpus(asked: tuple[str, ...], gpus: Sequence[Gpu], engine: str) -> No
         raise WrongState(
             f"asked for GPUs [{', '.join(asked)}], but {engine} sees [{', '.join(seen)}]; "
             "CUDA_VISIBLE_DEVICES of the runner decides what it sees"
-        )
-
-
-def require_room(weight_bytes: int | None, sizes: Mapping[str, int], gpus: Sequence[Gpu], engine: str) -> None:
-    """Accept a split that has a GPU for each part, and weights that each part's GPU can hold.
-
-    Args:
-        weight_bytes: Of the whole model; None is unknown, and the engine will tell.
-        sizes: Of the split along each of its directions, under the names that a user sets them by.
-        gpus: At least one.
-
-    Raises:
-        InvalidRequest: More GPUs are needed than there are.
-        OutOfMemory: Holds both sizes; in a worker's process this would end as an unnamed failure.
-    """
-    split = prod(sizes.values())
-    if split > len(gpus):
-        raise InvalidRequest(f"{' × '.join(sizes)} is {split}, and {engine} sees {len(gpus)} GPUs")
-    vram_bytes = [gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes is not None]
-    if weight_bytes is not None and vram_bytes and weight_bytes / split > min(vram_bytes):
-        raise OutOfMemory(
-            f"the weights take {weight_bytes / split / 1e9:.1f} GB on each of {split} GPU(s), "
-            f"which have {min(vram_bytes) / 1e9:.1f} GB; split the model further"
         )
 
 

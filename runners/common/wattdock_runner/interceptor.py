@@ -28,6 +28,7 @@ CODES = {
     ExchangeFailed: grpc.StatusCode.ABORTED,
     PassCancelled: grpc.StatusCode.CANCELLED,
 }
+KINDS = ("unary_unary", "unary_stream", "stream_stream")
 # Status details travel in a header, which many peers limit to 8 KiB.
 DETAIL_CHARACTERS = 1_000
 
@@ -41,15 +42,10 @@ class FaultInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-ign
         if handler is None:
             return None
         method = handler_call_details.method.rpartition("/")[2]
-        if not handler.response_streaming:
-            return grpc.unary_unary_rpc_method_handler(
-                _guarded_unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
-            )
-        behaviour = handler.stream_stream or handler.unary_stream
-        rebuild = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
-        return rebuild(_guarded_stream(method, behaviour), handler.request_deserializer, handler.response_serializer)
+        guarded = _guarded_stream if handler.response_streaming else _guarded_unary
+        behaviours = {kind: getattr(handler, kind) for kind in KINDS}
+        # A handler is a named tuple.
+        return handler._replace(**{kind: call and guarded(method, call) for kind, call in behaviours.items()})
 
 
 def _guarded_unary(method: str, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

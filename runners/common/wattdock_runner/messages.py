@@ -9,7 +9,7 @@ import json
 import math
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.arguments import parse_engine_args, takeable
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 # One point of a packed series takes at most 9 + 6 bytes for any count below 2**42.
 SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
-_ARRIVAL_NUMBERS = {
-    Arrival.BATCH: pb.ARRIVAL_BATCH,
-    Arrival.CLOSED: pb.ARRIVAL_CLOSED,
-    Arrival.POISSON: pb.ARRIVAL_POISSON,
-    Arrival.SINGLE: pb.ARRIVAL_SINGLE,
-}
+_ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arrival.name}") for arrival in Arrival}
+# What the wire and a backend call by the same name.
+_WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
+_REQUEST_FIELDS: tuple[str, ...] = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "text")
+_REQUEST_FIELDS += ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "replica")
+_REPLICA_FIELDS = ("gpu_uuids", "requests", "output_tokens", "last_token_ns")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -55,13 +55,15 @@ def load_order_from(request: pb.LoadRequest) -> LoadOrder:
         model_path=path,
         dtype=request.dtype or "auto",
         engine_args=parse_engine_args(request.engine_args_json),
-        random_weights=_random_weights_from(request.random_weights) if request.HasField("random_weights") else None,
+        random_weights=_random_weights_from(_given(request, "random_weights")),
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
     )
 
 
-def _random_weights_from(message: pb.RandomWeights) -> RandomWeights:
+def _random_weights_from(message: pb.RandomWeights | None) -> RandomWeights | None:
+    if message is None:
+        return None
     if not (math.isfinite(message.low) and math.isfinite(message.high) and message.low < message.high):
         raise InvalidRequest(f"random weights need low < high, not [{message.low}, {message.high})")
     return RandomWeights(message.low, message.high, message.seed)
@@ -74,7 +76,7 @@ def workload_from(message: pb.Workload) -> Workload:
         InvalidRequest: Names the field and the value seen.
     """
     arrival = _arrival_from(message.arrival)
-    rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
+    rate_per_s = _given(message, "rate_per_s")
     _require(message.in_flight > 0, f"in_flight must be at least 1, not {message.in_flight}")
     _require(message.max_output_tokens > 0, f"max_output_tokens must be at least 1, not {message.max_output_tokens}")
     _require(message.min_duration_s >= 0, f"min_duration_s must not be negative: {message.min_duration_s}")
@@ -85,24 +87,24 @@ def workload_from(message: pb.Workload) -> Workload:
         arrival=arrival,
         in_flight=1 if arrival is Arrival.SINGLE else message.in_flight,
         rate_per_s=rate_per_s,
-        min_duration_s=message.min_duration_s if message.HasField("min_duration_s") else None,
-        min_requests=message.min_requests if message.HasField("min_requests") else None,
-        max_output_tokens=message.max_output_tokens,
-        ignore_eos=message.ignore_eos,
+        min_duration_s=_given(message, "min_duration_s"),
+        min_requests=_given(message, "min_requests"),
         sampling=_sampling_from(message.sampling),
-        seed=message.seed,
-        chat_template=message.chat_template,
-        return_text=message.return_text,
-        return_token_ids=message.return_token_ids,
         settle_s=max(0.0, message.settle_s),
+        **{name: getattr(message, name) for name in _WORKLOAD_FIELDS},
     )
 
 
+def _given(message: Message, name: str) -> Any:
+    """Return an optional field, None where it is not set."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
 def _sampling_from(message: pb.Sampling) -> Sampling:
-    top_p = message.top_p if message.HasField("top_p") else None
+    top_p = _given(message, "top_p")
     _require(message.temperature >= 0, f"temperature must not be negative: {message.temperature}")
     _require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], not {top_p}")
-    return Sampling(message.temperature, top_p, message.top_k if message.HasField("top_k") else None)
+    return Sampling(message.temperature, top_p, _given(message, "top_k"))
 
 
 def _arrival_from(number: int) -> Arrival:
@@ -137,7 +139,7 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
 def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     kind = message.WhichOneof("content")
     _require(kind is not None, f"prompt {position} holds neither text nor token ids")
-    limit = message.max_output_tokens if message.HasField("max_output_tokens") else None
+    limit = _given(message, "max_output_tokens")
     _require(limit != 0, f"max_output_tokens of prompt {position} must be at least 1")
     return Prompt(message.text if kind == "text" else tuple(message.token_ids.ids), limit)
 
@@ -161,9 +163,7 @@ def describe_message(backend: Backend, protocol_version: int, clock: pb.ClockRea
 def loaded_message(backend: Backend, loaded: LoadedModel) -> pb.Loaded:
     """Return the last event of a load."""
     runner_environment = pb.RunnerEnvironment(
-        visible_gpus=[
-            pb.Gpu(uuid=gpu.uuid, name=gpu.name, vram_total_bytes=gpu.vram_total_bytes) for gpu in loaded.visible_gpus
-        ],
+        visible_gpus=[pb.Gpu(**vars(gpu)) for gpu in loaded.visible_gpus],
         used_gpu_uuids=loaded.used_gpu_uuids,
         driver_version=loaded.versions.driver,
         cuda_version=loaded.versions.cuda,
@@ -186,7 +186,7 @@ def loaded_message(backend: Backend, loaded: LoadedModel) -> pb.Loaded:
 
 def span_message(span: Span) -> pb.Span:
     """Return a span as it goes over the wire."""
-    return pb.Span(name=span.name, start_ns=span.start_ns, end_ns=span.end_ns, drained=span.drained)
+    return pb.Span(**vars(span))
 
 
 def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:
@@ -215,30 +215,13 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
 
 
 def _replica_message(replica: ReplicaPass) -> pb.ReplicaPass:
-    return pb.ReplicaPass(
-        gpu_uuids=replica.gpu_uuids,
-        span=span_message(replica.span),
-        requests=replica.requests,
-        output_tokens=replica.output_tokens,
-        last_token_ns=replica.last_token_ns,
-    )
+    fields = {name: getattr(replica, name) for name in _REPLICA_FIELDS}
+    return pb.ReplicaPass(span=span_message(replica.span), **fields)
 
 
 def _request_message(request: RequestRecord) -> pb.RequestRecord:
-    return pb.RequestRecord(
-        index=request.index,
-        intended_ns=request.intended_ns,
-        submitted_ns=request.submitted_ns,
-        first_token_ns=request.first_token_ns,
-        finished_ns=request.finished_ns,
-        prompt_tokens=request.prompt_tokens,
-        cached_prompt_tokens=request.cached_prompt_tokens,
-        output_tokens=request.output_tokens,
-        finish_reason=request.finish_reason,
-        text=request.text,
-        output_ids=pb.TokenIds(ids=request.output_ids) if request.output_ids else None,
-        replica=request.replica,
-    )
+    ids = pb.TokenIds(ids=request.output_ids) if request.output_ids else None
+    return pb.RequestRecord(output_ids=ids, **{name: getattr(request, name) for name in _REQUEST_FIELDS})
 
 
 def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:

@@ -6,7 +6,7 @@ The tokenizer is duck-typed: nothing is imported.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import InvalidRequest
 
@@ -14,25 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock_runner.backend import Prompt, Workload
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    chat_template: Any
-    bos_token_id: Any
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
-        """Return something with `input_ids`."""
-        ...
-
-    def apply_chat_template(self, conversation: Any, *, add_generation_prompt: bool, tokenize: bool) -> Any:
-        """Return the conversation as text when `tokenize` is False."""
-        ...
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> Any:
-        """Return the ids as text."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -44,9 +25,7 @@ class EncodedPrompt:
     max_output_tokens: int
 
 
-def encode_prompts(
-    tokenizer: Tokenizer | None, workload: Workload, prompts: Sequence[Prompt]
-) -> tuple[EncodedPrompt, ...]:
+def encode_prompts(tokenizer: Any, workload: Workload, prompts: Sequence[Prompt]) -> tuple[EncodedPrompt, ...]:
     """Return the token ids of each prompt, in order; text is one user message where the workload wants a template.
 
     Raises:
@@ -84,12 +63,12 @@ def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_
             )
 
 
-def decode(tokenizer: Tokenizer | None, ids: Sequence[int]) -> str | None:
+def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
     """Return ids as text, special tokens left out; None without a tokenizer."""
     return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _encode(tokenizer: Tokenizer | None, content: str | tuple[int, ...], *, chat_template: bool) -> list[int]:
+def _encode(tokenizer: Any, content: str | tuple[int, ...], *, chat_template: bool) -> list[int]:
     if not isinstance(content, str):
         return list(content)
     if tokenizer is None:

@@ -60,14 +60,6 @@ class RequestRecord:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A pass as one process recorded it."""
-
-    span: Span
-    requests: tuple[RequestRecord, ...]
-
-
-@dataclass(frozen=True)
 class ReplicaPass:
     """What one of several equal engines did in a pass.
 
@@ -137,31 +129,27 @@ class PassRecorder:
         instants = sorted(tokens_at)
         return instants, list(accumulate(tokens_at[at_ns] for at_ns in instants))
 
-    def recorded(self) -> Recorded:
-        """Return the closed record, to be adopted in another process."""
-        return Recorded(self.span, tuple(self.requests))
+    def adopt(self, span: Span, requests: Sequence[RequestRecord]) -> None:
+        """Take the record of another process for this one."""
+        self._span, self.requests = span, requests
 
-    def adopt(self, record: Recorded) -> None:
-        """Take another process's record for this one."""
-        self._span, self.requests = record.span, record.requests
-
-    def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Recorded]]) -> None:
+    def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Span, Sequence[RequestRecord]]]) -> None:
         """Make one record of those of several equal engines, each with its GPUs' UUIDs.
 
         The pass ends when the last engine has drained.
         """
-        for number, (_, part) in enumerate(parts):
-            for request in part.requests:
+        for number, (_, _, requests) in enumerate(parts):
+            for request in requests:
                 request.replica = number
-        self.requests = sorted((request for _, part in parts for request in part.requests), key=lambda r: r.index)
-        self._span = Span.around("pass", [part.span for _, part in parts])
+        everything = [request for _, _, requests in parts for request in requests]
+        self.adopt(Span.around("pass", [span for _, span, _ in parts]), sorted(everything, key=lambda r: r.index))
         self.replicas = tuple(
             ReplicaPass(
                 gpu_uuids=uuids,
-                span=part.span,
-                requests=len(part.requests),
-                output_tokens=sum(request.output_tokens for request in part.requests),
-                last_token_ns=max((request.finished_ns or 0 for request in part.requests), default=0) or None,
+                span=span,
+                requests=len(requests),
+                output_tokens=sum(request.output_tokens for request in requests),
+                last_token_ns=max((request.finished_ns or 0 for request in requests), default=0) or None,
             )
-            for uuids, part in parts
+            for uuids, span, requests in parts
         )

@@ -9,16 +9,17 @@ import logging
 import os
 import queue
 import threading
-from concurrent.futures import wait
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 from wattdock_runner import PROTOCOL_VERSION, clock, messages
 from wattdock_runner.arguments import check_engine_args
 from wattdock_runner.backend import Finding
-from wattdock_runner.engine_thread import EngineThread
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.exchange import exchange_findings
 from wattdock_runner.process import package_version
@@ -26,15 +27,20 @@ from wattdock_runner.recorder import PassRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
     from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Workload
 
     Report = Callable[[str, float | None], None]
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 HEARTBEAT_S = 1.0
+INSTALL = "install the backend's requirements file, or run it in its image"
+CANCELLED_JOB_GRACE_S = 60.0
+# A client that cancels a call and makes the next one at once may be heard in the other order.
+CANCEL_ARRIVAL_S = 2.0
+POLL_S = 0.02
 
 
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
@@ -125,11 +131,13 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         Device contexts are opened by child processes only, which end before this returns.
         """
         findings = [_package_finding(name) for name in self._backend.packages]
-        findings += self._backend.diagnose()
+        if (arguments := self._backend.engine_arguments) is None:
+            findings.append(Finding("engine arguments", "fail", "the engine's source cannot be found", INSTALL))
+        else:
+            findings.append(Finding("engine arguments", "ok", str(len(arguments))))
+        findings += self._backend.caveats
         findings += exchange_findings(os.environ)
-        return pb.DiagnoseResponse(
-            findings=[pb.Finding(name=f.name, status=f.status, value=f.value, advice=f.advice) for f in findings]
-        )
+        return pb.DiagnoseResponse(findings=[pb.Finding(**vars(finding)) for finding in findings])
 
     def Unload(self, request: pb.UnloadRequest, context: Any) -> pb.UnloadResponse:  # noqa: N802, ARG002
         """Free the model; harmless when nothing is loaded.
@@ -184,5 +192,70 @@ def _heartbeat(recorder: PassRecorder, *, pass_over: bool = False) -> pb.Generat
 def _package_finding(name: str) -> Finding:
     version = package_version(name)
     if version is None:
-        return Finding(name, "fail", "not installed", "install the backend's requirements file")
+        return Finding(name, "fail", "not installed", INSTALL)
     return Finding(name, "ok", version)
+
+
+@dataclass(frozen=True)
+class _Job:
+    name: str
+    future: Future[Any]
+    cancelled: threading.Event
+
+
+class EngineThread:
+    """One thread, so that engines with thread-local state always see the same one."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+        self._is_ending = False
+
+    def require_idle(self) -> None:
+        """Return when nothing runs; a job that was cancelled, or is within two seconds, is waited for.
+
+        Raises:
+            WrongState: A job runs that nobody cancelled, or a cancelled one does not end.
+        """
+        if (job := self._job) is None:
+            return
+        deadline_s = time.monotonic() + CANCEL_ARRIVAL_S
+        while not (job.cancelled.is_set() or job.future.done()) and time.monotonic() < deadline_s:
+            wait([job.future], timeout=POLL_S)
+        if job.cancelled.is_set():
+            wait([job.future], timeout=CANCELLED_JOB_GRACE_S)
+        _require_done(job)
+
+    def submit(self, name: str, work: Callable[[], T], cancelled: threading.Event) -> Future[T]:
+        """Start `work`; `cancelled` is the event that asks it to end early.
+
+        Raises:
+            WrongState: Another job is running, or the runner ends.
+        """
+        self.require_idle()
+        with self._lock:
+            if self._is_ending:
+                raise WrongState("this runner was asked to stop")
+            # Two may have waited for the same job.
+            if self._job is not None:
+                _require_done(self._job)
+            future = self._executor.submit(work)
+            self._job = _Job(name, future, cancelled)
+        return future
+
+    def end(self, last: Callable[[], None], timeout_s: float) -> bool:
+        """Take no job any more, ask a running one to end, do `last`; return whether each ended within `timeout_s`."""
+        with self._lock:
+            self._is_ending = True
+        if self._job is not None:
+            self._job.cancelled.set()
+            if wait([self._job.future], timeout=timeout_s).not_done:
+                return False
+        return not wait([self._executor.submit(last)], timeout=timeout_s).not_done
+
+
+def _require_done(job: _Job) -> None:
+    if not job.future.done():
+        state = "being cancelled" if job.cancelled.is_set() else "running"
+        raise WrongState(f"this runner does one thing at a time, and {job.name} is still {state}")

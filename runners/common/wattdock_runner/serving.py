@@ -6,7 +6,7 @@ own as a subclass of `Engine`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock_runner.backend import Prompt, Workload
-    from wattdock_runner.prompts import EncodedPrompt, Tokenizer
+    from wattdock_runner.prompts import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder
 
     # A request, the instant of its new tokens (ns), their ids, and why it ended (None while it runs).
@@ -35,12 +35,13 @@ class Engine:
     request is left, and `drain`; then, with the span closed, `complete`.
 
     Attributes:
+        tokenizer: Of transformers, or None.
         context_tokens: Positions that prompt and answer share; None is unlimited.
         max_in_flight: Most requests served at a time; None is unlimited.
         in_flight_argument: The engine argument that raises `max_in_flight`.
     """
 
-    tokenizer: Tokenizer | None = None
+    tokenizer: Any = None
     vocab_size: int = 1 << 62
     context_tokens: int | None = None
     max_in_flight: int | None = None

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
 from wattdock_runner.arrivals import SharedTickets, open_counter
-from wattdock_runner.backend import Arrival, Rank, SplitsOverRanks
+from wattdock_runner.backend import Arrival, Backend, Rank
 from wattdock_runner.clock import Span
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.worker import GENERATE, GO, LOAD, PROGRESS, READY, STAGE
 from wattdock_runner.workers import Place, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from wattdock_runner.backend import Backend, Finding, LoadedModel, LoadOrder, Prompt, Workload
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
 
 REPLICAS = "data_parallel_size"
@@ -30,7 +30,7 @@ REPLICAS_GRACE_S, RANKS_GRACE_S = 60.0, 2.0
 ON_THIS_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
-class SpreadBackend:
+class SpreadBackend(Backend):
     """A backend, and the processes it is spread over while a load asked for some."""
 
     def __init__(self, backend: Backend) -> None:
@@ -39,15 +39,15 @@ class SpreadBackend:
         self.name, self.framework = backend.name, backend.framework
         self.framework_package, self.packages = backend.framework_package, backend.packages
         self.supported_versions, self.arrivals = backend.supported_versions, backend.arrivals
-        self.can_replicate = backend.can_replicate
+        self.can_replicate, self.caveats = backend.can_replicate, backend.caveats
         own = backend.engine_arguments
         replicable = {REPLICAS: Argument((int,))} if self.can_replicate else {}
-        self.engine_arguments: Mapping[str, Argument] | None = None if own is None else {**own, **replicable}
+        self.engine_arguments = None if own is None else {**own, **replicable}
 
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
         """Load here, or start as many processes as the order asks for and load in all of them at once."""
         own, count = _without_replicas(order) if self.can_replicate else (order, 1)
-        ranks = self._backend.ranks(own) if isinstance(self._backend, SplitsOverRanks) else 1
+        ranks = self._backend.ranks(own)
         if count > 1 and ranks > 1:
             raise InvalidRequest(f"{REPLICAS} is {count}, and each would be split over {ranks}; choose one of the two")
         if count > 1:
@@ -62,10 +62,6 @@ class SpreadBackend:
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run one pass here, or in all processes from one common start."""
         (self._group or self._backend).generate(workload, prompts, recorder)
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Say what the backend says."""
-        return self._backend.diagnose()
 
     def unload(self) -> None:
         """Free the model, and end the processes that hold it."""
@@ -109,9 +105,9 @@ class _Replicas:
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Share out the requests in flight, and let whoever has room take the next."""
         share = self._share(workload)
-        self._tickets.reset()
+        self._tickets.taken = 0
         recorded = _generate(self.workers, share, prompts, recorder, counted=range(self._count))
-        recorder.adopt_replicas(list(zip(self._uuids, recorded, strict=True)))
+        recorder.adopt_replicas([(uuids, *part) for uuids, part in zip(self._uuids, recorded, strict=True)])
 
     def end(self) -> None:
         """End them, and give the queue's memory back."""
@@ -154,7 +150,7 @@ class _Ranks:
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run the same pass in each; they agree among themselves on every batch."""
-        recorder.adopt(_generate(self.workers, workload, prompts, recorder, counted=range(1))[0])
+        recorder.adopt(*_generate(self.workers, workload, prompts, recorder, counted=range(1))[0])
 
     def end(self) -> None:
         """End them, and give the place where they met back."""

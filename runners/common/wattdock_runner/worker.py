@@ -5,7 +5,6 @@ It obeys the runner over a socket pair and ends when that closes. Knows no gRPC.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import queue
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
     from wattdock_runner.arrivals import Tickets
     from wattdock_runner.backend import Backend, LoadOrder, Prompt, Workload
-    from wattdock_runner.recorder import Recorded
+    from wattdock_runner.clock import Span
+    from wattdock_runner.recorder import RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Worker:
     def _load(self, order: LoadOrder) -> Any:
         return self._backend.load(order, lambda stage, fraction: self._say(STAGE, stage, fraction))
 
-    def _generate(self, workload: Workload, prompts: Sequence[Prompt]) -> Recorded:
+    def _generate(self, workload: Workload, prompts: Sequence[Prompt]) -> tuple[Span, Sequence[RequestRecord]]:
         recorder = self._recorder
         if recorder is None or recorder.cancelled.is_set():
             raise PassCancelled("the client cancelled the pass")
@@ -128,7 +128,7 @@ class Worker:
         finally:
             over.set()
             telling.join()
-        return recorder.recorded()
+        return recorder.span, recorder.requests
 
     def _tell(self, recorder: WorkerRecorder, over: threading.Event) -> None:
         while not over.wait(PROGRESS_S):
@@ -139,22 +139,22 @@ class Worker:
             self._connection.send(words)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Serve the runner on the other side of the pair; return the exit status."""
-    parser = argparse.ArgumentParser(prog="wattdock_runner.worker")
-    parser.add_argument("--backend", required=True)
-    parser.add_argument("--connection", required=True, type=int, help="descriptor of a socket pair's end")
-    parser.add_argument("--tickets", type=int, help="descriptor of the queue's counter")
-    parser.add_argument("--cores", default="", help="CPU cores to stay on, by number")
-    options = parser.parse_args(arguments)
+def main(backend: str, connection: str, tickets: str, cores: str) -> int:
+    """Serve the runner on the other side of the pair; return the exit status.
+
+    Args:
+        connection: Descriptor of a socket pair's end.
+        tickets: Descriptor of the counter that replicas share; empty where there is none.
+        cores: CPU cores to stay on, by number; empty is all.
+    """
     log_to_stderr()
     die_with_parent()
-    if options.cores:
-        os.sched_setaffinity(0, map(int, options.cores.split(",")))
-    tickets = None if options.tickets is None else SharedTickets(options.tickets)
-    Worker(find_backend(options.backend), Connection(options.connection), tickets).run()
+    if cores:
+        os.sched_setaffinity(0, map(int, cores.split(",")))
+    shared = SharedTickets(int(tickets)) if tickets else None
+    Worker(find_backend(backend), Connection(int(connection)), shared).run()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

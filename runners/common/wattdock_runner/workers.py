@@ -62,15 +62,13 @@ class Workers:
 
     def _start(self, backend: str, place: Place, tickets: int | None) -> None:
         ours, theirs = Pipe()
-        words = ["--backend", backend, "--connection", str(theirs.fileno())]
-        words += [] if tickets is None else ["--tickets", str(tickets)]
-        words += ["--cores", ",".join(map(str, place.cores))] if place.cores else []
-        descriptors = (theirs.fileno(), *(() if tickets is None else (tickets,)))
+        counter = () if tickets is None else (tickets,)
+        words = (backend, str(theirs.fileno()), "".join(map(str, counter)), ",".join(map(str, place.cores)))
         process = subprocess.Popen(
             [sys.executable, "-m", "wattdock_runner.worker", *words],
             stdin=subprocess.DEVNULL,
             env={**os.environ, **place.variables},
-            pass_fds=descriptors,
+            pass_fds=(theirs.fileno(), *counter),
         )
         theirs.close()
         self._processes.append(process)

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from wattdock_runner import engine_thread
-from wattdock_runner.engine_thread import EngineThread
+from wattdock_runner import servicer
 from wattdock_runner.errors import WrongState
+from wattdock_runner.servicer import EngineThread
 
 
 def test_a_job_waits_for_one_whose_cancelling_is_heard_after_it() -> None:
@@ -31,7 +31,7 @@ def test_a_job_that_ends_by_itself_is_waited_for_too() -> None:
 
 def test_a_job_beside_one_that_nobody_cancels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names what runs."""
-    monkeypatch.setattr(engine_thread, "CANCEL_ARRIVAL_S", 0.1)
+    monkeypatch.setattr(servicer, "CANCEL_ARRIVAL_S", 0.1)
     engine, over = EngineThread(), threading.Event()
     engine.submit("Generate", lambda: over.wait(60), threading.Event())
     try:
@@ -43,7 +43,7 @@ def test_a_job_beside_one_that_nobody_cancels_is_refused(monkeypatch: pytest.Mon
 
 def test_a_cancelled_job_that_does_not_end_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine in the middle of a step may take its time, but not for ever."""
-    monkeypatch.setattr(engine_thread, "CANCELLED_JOB_GRACE_S", 0.1)
+    monkeypatch.setattr(servicer, "CANCELLED_JOB_GRACE_S", 0.1)
     engine, over, cancelled = EngineThread(), threading.Event(), threading.Event()
     engine.submit("Load", lambda: over.wait(60), cancelled)
     cancelled.set()

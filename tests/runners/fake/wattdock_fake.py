@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Finding, Gpu, LoadedModel
+from wattdock_runner.backend import Arrival, Backend, Gpu, LoadedModel
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import OutOfMemory
-from wattdock_runner.serving import Engine, serve
+from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import LoadOrder, Prompt, Workload
+    from wattdock_runner.backend import LoadOrder, Workload
     from wattdock_runner.prompts import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
@@ -131,15 +131,12 @@ class FakeEngine(Engine):
         return answers
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """Token ids depend on a prompt's length and their position only."""
 
     name = "fake"
     framework = "fake"
     framework_package = "grpcio"
-    packages: tuple[str, ...] = ()
-    supported_versions: str | None = None
-    arrivals: tuple[Arrival, ...] = tuple(Arrival)
     engine_arguments: Mapping[str, Argument] | None = {
         "step_s": Argument((float,)),
         "tokens_per_step": Argument((int,)),
@@ -152,9 +149,6 @@ class FakeBackend:
     }
     can_replicate = True
 
-    def __init__(self) -> None:
-        self._engine: FakeEngine | None = None
-
     def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
         """Pretend to load for `load_s` seconds, on exactly the GPUs asked for."""
         start_ns = now_ns()
@@ -162,7 +156,7 @@ class FakeBackend:
         report("pretending to load", 0.0)
         strike(args["load_fault"])
         time.sleep(args["load_s"])
-        self._engine = FakeEngine(args)
+        self.engine = FakeEngine(args)
         used = order.gpu_uuids[: args["used_gpus"]]
         report("loaded", 1.0)
         return LoadedModel(
@@ -174,15 +168,3 @@ class FakeBackend:
             weight_bytes=4_000,
             spans=(Span("load", start_ns, now_ns(), drained=True),),
         )
-
-    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Serve the pass; a prompt "fault:NAME" strikes when it is admitted."""
-        serve(self._engine, workload, prompts, recorder)
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Find nothing wrong."""
-        return [Finding("fake", "ok", "always")]
-
-    def unload(self) -> None:
-        """Forget what was loaded."""
-        self._engine = None

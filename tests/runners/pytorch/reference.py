@@ -47,7 +47,7 @@ def greedy(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 def weights(folder: Path) -> dict[str, Any]:
     """Return facts about models drawn with seeds 1, 1 and 2, beside one that transformers made itself."""
-    from wattdock_pytorch_weights import draw_model, empty_model
+    from wattdock_pytorch_load import draw_model, empty_model
 
     from wattdock_runner.backend import RandomWeights
 
@@ -104,7 +104,7 @@ def order(folder: Path) -> dict[str, Any]:
 
     backend = PyTorchBackend()
     backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.02, 0.02, 0)), lambda *_: None)
-    loaded = backend._engine
+    loaded = backend.engine
     assert loaded
     recorder = PassRecorder()
     listen(engines, "generation_config", "settings")
@@ -126,8 +126,8 @@ def spread(folder: Path) -> dict[str, Any]:
 
     backend = PyTorchBackend()
     backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.5, 0.5, 0)), lambda *_: None)
-    assert backend._engine
-    model = backend._engine.model
+    assert backend.engine
+    model = backend.engine.model
     passes, left = [], []
     for is_wrapped in (False, True):
         if is_wrapped:

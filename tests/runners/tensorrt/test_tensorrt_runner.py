@@ -206,7 +206,6 @@ def test_random_weights_follow_their_seed_and_leave_nothing_on_disk(bare: Runner
         ({"engine_args": {"kv_cache_config": {"max_token": 1}}}, "INVALID_ARGUMENT", "kv_cache_config.max_token"),
         ({"engine_args": {"kv_cache_config": {"max_tokens": "x"}}}, "INVALID_ARGUMENT", "kv_cache_config.max_tokens"),
         ({"engine_args": {"backend": "tensorrt"}}, "INVALID_ARGUMENT", "unknown engine argument 'backend'"),
-        ({"engine_args": {"tp_size": 2, "pp_size": 2}}, "INVALID_ARGUMENT", "tp_size × pp_size is 4"),
         ({"random_weights": None}, "INVALID_ARGUMENT", "no weights"),
         ({"gpu_uuids": ()}, "FAILED_PRECONDITION", "torch sees [GPU-5a0d1000"),
     ],
@@ -321,7 +320,7 @@ def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None
     proven = findings["tensorrt runner"]
     assert (proven.status, "never yet with the real TensorRT-LLM" in proven.value) == ("warn", True)
     assert "docs/tensorrt.md" in proven.advice
-    assert findings["tensorrt-llm arguments"].status == "ok"
+    assert findings["engine arguments"].status == "ok"
 
 
 def test_without_tensorrt_llm_the_runner_says_what_is_missing(folder: Path) -> None:
@@ -330,7 +329,7 @@ def test_without_tensorrt_llm_the_runner_says_what_is_missing(folder: Path) -> N
         described = runner.stub.Describe(pb.DescribeRequest())
         assert (described.framework, described.framework_version) == ("tensorrt-llm", "")
         findings = {finding.name: finding for finding in runner.stub.Diagnose(pb.DiagnoseRequest()).findings}
-        assert (findings["tensorrt runner"].status, findings["tensorrt-llm source"].status) == ("warn", "fail")
+        assert (findings["tensorrt runner"].status, findings["engine arguments"].status) == ("warn", "fail")
         status, detail = refusal(runner.stub.Load(load_request(folder)))
         assert (status, "TensorRT-LLM is not installed here" in detail) == ("FAILED_PRECONDITION", True), detail
 

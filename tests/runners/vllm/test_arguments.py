@@ -39,7 +39,7 @@ class EngineArgs:
 def arguments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the module, which imports no vLLM."""
     monkeypatch.syspath_prepend(VLLM_FOLDER)
-    return importlib.import_module("wattdock_vllm_arguments")
+    return importlib.import_module("wattdock_vllm")
 
 
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
