@@ -26,4 +26,4 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
 
     from wattdock.store import Filters, select
 
-    return select(Path(path), Filters(), tell=lambda one: warnings.warn(str(one), stacklevel=5))
+    return select(Path(path), Filters(), tell=lambda file: warnings.warn(str(file), stacklevel=5))

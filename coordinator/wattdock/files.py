@@ -1,6 +1,6 @@
-"""Write files that a crash or a power cut leaves whole, as they were or as they were to be; read a log's end.
+"""Write files so that a crash or a power cut leaves the old content or the new; read the end of a log.
 
-Knows nothing of what stands in them.
+Must not know: what the files hold.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, replacing what stands there; durable when this returns.
+    """Replace the file at `path` by `content`; durable when this returns.
 
     Raises:
         OSError: There is no room, or no permission.
     """
-    # Several processes may write the same file, each its own scratch.
+    # Several processes may write the same file: each has a scratch file of its own.
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("wb") as file:
@@ -46,7 +46,7 @@ def last_lines(path: Path, lines: int = TAIL_LINES) -> str:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, durable."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
