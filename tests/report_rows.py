@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.records import BRACKETS, TIMELINE, timeline_schema
+from wattdock.records.folder import BRACKETS, TIMELINE, timeline_schema
 from wattdock.store import StoredResult
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.result import bare_result
 from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
-from wattdock.records import TIMELINE, timeline_schema
+from wattdock.records.folder import TIMELINE, timeline_schema
 from wattdock.records.restart import RestartRecord
 from wattdock.store.folders import load_result, load_table, store_result
 

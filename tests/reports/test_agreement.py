@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wattdock.errors import ConfigError
-from wattdock.records import requests_schema
+from wattdock.records.folder import requests_schema
 from wattdock.reports.agreement import Agreement, Answer, agreement, agreement_of, answers
 
 SCHEMA = requests_schema()

@@ -1,12 +1,16 @@
-"""analysis."""
+"""What was measured, worked out: records of restarts become one `ExperimentResult`, and results are compared.
 
-from wattdock.analysis.energy import NET_MEANING, EnergyResult, MeterFact, PassEnergy
+In: an experiment's settings and the `RestartRecord` of each restart, which say all else. Out: an `ExperimentResult`
+without its audit (`analyse`); intervals, differences and names for results that stand side by side.
+Must not know: files, processes, GPUs of this machine, how anything is drawn. Each file holds one subject, its schema
+beside the computation.
+"""
+
+from wattdock.analysis.energy import NET_MEANING, EnergyResult
 from wattdock.analysis.environment import (
     ABSENT,
     ENGINE,
     PACKAGE,
-    SPELLED,
-    conditions,
     differing,
     everything,
     labels,
@@ -18,12 +22,11 @@ from wattdock.analysis.gpus import (
     ENERGY_BOUNDARY,
     DataParallel,
     GpuConditions,
-    GpuEvidence,
     GpuProcessSeen,
     MultiGPUMetrics,
 )
 from wattdock.analysis.joules import CrossCheck
-from wattdock.analysis.performance import Compute, Performance, Quantiles
+from wattdock.analysis.performance import Quantiles
 from wattdock.analysis.procedure import Procedure
 from wattdock.analysis.result import (
     SCHEMA_VERSION,
@@ -44,7 +47,6 @@ from wattdock.analysis.statistics import (
     SPEED,
     TEST,
     Difference,
-    Statistics,
     by_restart,
     difference,
     geometric_interval,
@@ -76,13 +78,11 @@ __all__ = [
     "POWER",
     "SCHEMA_VERSION",
     "SPEED",
-    "SPELLED",
     "TEST",
     "WINDOWS",
     "AtRest",
     "Audit",
     "Check",
-    "Compute",
     "CrossCheck",
     "DataParallel",
     "Difference",
@@ -90,16 +90,10 @@ __all__ = [
     "ExperimentResult",
     "Fallback",
     "GpuConditions",
-    "GpuEvidence",
     "GpuProcessSeen",
-    "MeterFact",
     "MultiGPUMetrics",
-    "PassEnergy",
-    "Performance",
     "Procedure",
     "Quantiles",
-    "RestartExtremes",
-    "Statistics",
     "StoredSpan",
     "StudyFacts",
     "WindowFigure",
@@ -109,7 +103,6 @@ __all__ = [
     "at_rest",
     "bare_result",
     "by_restart",
-    "conditions",
     "difference",
     "differing",
     "everything",

@@ -196,7 +196,7 @@ def measured_energy(
     passes = list(_passes(restarts))
 
     def per_pass(uuids: Sequence[str]) -> list[Joules]:
-        return [joules_in.of(timeline, one.span, uuids) for _, timeline, one in passes]
+        return [joules_in.of(timeline, measured.span, uuids) for _, timeline, measured in passes]
 
     used = per_pass(gpus.used)
     reason = next((joules.reason for joules in used if joules.reason), None)
@@ -225,12 +225,12 @@ def measured_energy(
         host=host,
         meter=_meter_facts(restarts),
         gpu_processes=processes_seen(restarts),
-        cpu_estimate=_cpu_estimate([one for _, _, one in passes], cpu_tdp_w),
+        cpu_estimate=_cpu_estimate([measured for _, _, measured in passes], cpu_tdp_w),
     )
 
 
 def _passes(restarts: Sequence[RestartRecord]) -> Iterator[tuple[int, Timeline | None, PassRecord]]:
-    return ((one.restart, one.timeline, measured) for one in restarts for measured in one.passes)
+    return ((restart.restart, restart.timeline, measured) for restart in restarts for measured in restart.passes)
 
 
 def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]:
@@ -246,7 +246,10 @@ def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]
 def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: SpanJoules) -> float | None:
     """Return the mean over restarts of the energy of loading."""
     loads = all_known(
-        joules_in.of(one.timeline, span, uuids).total_j for one in restarts for span in one.spans if span.name == "load"
+        joules_in.of(restart.timeline, span, uuids).total_j
+        for restart in restarts
+        for span in restart.spans
+        if span.name == "load"
     )
     return float(np.mean(loads)) if loads else None
 
@@ -268,30 +271,30 @@ def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: int, timeline: Timeline | None, one: PassRecord, joules: Joules) -> PassEnergy:
-    host = host_joules(timeline, one.span)
+def _pass_energy(restart: int, timeline: Timeline | None, measured: PassRecord, joules: Joules) -> PassEnergy:
+    host = host_joules(timeline, measured.span)
     return PassEnergy(
         restart=restart,
-        pass_index=one.index,
-        duration_s=one.span.duration_s,
-        output_tokens=one.output_tokens,
+        pass_index=measured.index,
+        duration_s=measured.span.duration_s,
+        output_tokens=measured.output_tokens,
         total_j=joules.total_j,
         timing_j=joules.timing_j,
         per_gpu_j=joules.per_gpu_j,
-        energy_per_output_token_j=_ratio(joules.total_j, one.output_tokens),
+        energy_per_output_token_j=_ratio(joules.total_j, measured.output_tokens),
         reason=joules.reason,
-        prompt_repeats=one.prompt_repeats,
-        prompts_reused=one.prompts_reused,
+        prompt_repeats=measured.prompt_repeats,
+        prompts_reused=measured.prompts_reused,
         host_j={name: found[0] if found else None for name, found in host.items()},
-        cpu_others_share=one.cpu_others_share,
+        cpu_others_share=measured.cpu_others_share,
     )
 
 
 def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
     """Return, per GPU of the host, how well it was read over all restarts."""
     seen: dict[str, list[GpuTimeline]] = {}
-    for one in restarts:
-        for uuid, gpu in one.gpus.items():
+    for restart in restarts:
+        for uuid, gpu in restart.gpus.items():
             seen.setdefault(uuid, []).append(gpu)
     return {uuid: _meter_fact(timelines) for uuid, timelines in seen.items()}
 
@@ -315,8 +318,8 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
 
 
 def _cpu_estimate(passes: list[PassRecord], tdp_w: float) -> CpuEstimate | None:
-    durations_s = [one.span.duration_s for one in passes]
-    if not (shares := all_known(one.cpu_busy for one in passes)):
+    durations_s = [measured.span.duration_s for measured in passes]
+    if not (shares := all_known(measured.cpu_busy for measured in passes)):
         return None
     busy_s = sum(share * duration_s for share, duration_s in zip(shares, durations_s, strict=True))
     return CpuEstimate(

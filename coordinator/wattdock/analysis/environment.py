@@ -78,14 +78,14 @@ def held_conditions(seen: EnvironmentSnapshot) -> dict[str, str]:
 
 def differing(every: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names whose texts are not all equal, in the order of their first appearance."""
-    names = dict.fromkeys(name for one in every for name in one)
-    return [name for name in names if len({one.get(name) for one in every}) > 1]
+    names = dict.fromkeys(name for mapping in every for name in mapping)
+    return [name for name in names if len({mapping.get(name) for mapping in every}) > 1]
 
 
 def shared(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Return what all of them agree in."""
     apart = set(differing(every))
-    return {name: text for one in every[:1] for name, text in one.items() if name not in apart}
+    return {name: text for mapping in every[:1] for name, text in mapping.items() if name not in apart}
 
 
 def labels(results: Sequence[ExperimentResult]) -> list[str]:
@@ -93,7 +93,7 @@ def labels(results: Sequence[ExperimentResult]) -> list[str]:
 
     Those that differ in no setting are told apart by when they began.
     """
-    made = [str(one.config.get("name") or "") for one in results]
+    made = [str(result.config.get("name") or "") for result in results]
     for name, group in _alike(made).items():
         written = {at: settings(results[at]) for at in group}
         varying = differing(list(written.values()))
@@ -139,7 +139,7 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     plain["parallelism"] = {name: value for name, value in seen.parallelism.items() if name != "devices"}
     for name, value in plain.items():
         if isinstance(value, dict):
-            yield from ((f"{name}.{key}", one) for key, one in dotted(value))
+            yield from ((f"{name}.{key}", leaf) for key, leaf in dotted(value))
         else:
             yield SPELLED.get(name, name), _every(value) if isinstance(value, list) else value
     # An argument that is None was read back as that.

@@ -221,7 +221,9 @@ def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used:
         gpu_uuid=uuid,
         used=is_used,
         throttled_share={reason: _share(found) for reason, found in throttled.items()} or None,
-        worst_pass_throttled_share={reason: max(_share([one]) for one in found) for reason, found in throttled.items()}
+        worst_pass_throttled_share={
+            reason: max(_share([in_pass]) for in_pass in found) for reason, found in throttled.items()
+        }
         or None,
         mean_sm_clock_mhz=over(parts, "sm_clock_mhz", np.mean),
         mean_memory_clock_mhz=over(parts, "memory_clock_mhz", np.mean),
@@ -229,7 +231,7 @@ def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used:
         max_memory_temperature_c=over(parts, "memory_temperature_c", np.max),
         mean_power_w=None if total_j is None or not seconds else total_j / seconds,
         power_over_counter=_power_over_counter(parts, joules_in),
-        clocks_limited_share=max(float(np.mean(one)) for one in limited) if limited else None,
+        clocks_limited_share=max(float(np.mean(flags)) for flags in limited) if limited else None,
         power_limits_w=(min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
     )
 
@@ -263,7 +265,7 @@ def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | 
         inside = slice(around[0], around[1] + 1)
         if int(np.diff(series.at_ns[inside]).max()) > STATE_GAP_NS:
             return None
-        every.append([float(one) for one in series.value[inside]])
+        every.append(series.value[inside].tolist())
     return every
 
 
@@ -343,7 +345,7 @@ def _over_passes(
     restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
 ) -> dict[str, float | None]:
     """Summarise the samples of one series inside the measured passes; None for a GPU that does not tell."""
-    parts = [(one.gpus, measured.span) for one in restarts for measured in one.passes]
+    parts = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
     return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}
 
 
@@ -354,11 +356,11 @@ def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
     """
     seen: dict[tuple[str, int, str, int], GpuProcessSeen] = {}
     clocks = clocks_of(restarts)
-    for one in restarts:
-        for uuid, gpu in one.gpus.items():
+    for restart in restarts:
+        for uuid, gpu in restart.gpus.items():
             for sample in gpu.processes:
                 for process in sample.processes:
-                    clock, own = clocks[one.clock], process.pid in one.own_pids
+                    clock, own = clocks[restart.clock], process.pid in restart.own_pids
                     key = (uuid, process.pid, process.kind, clock)
                     seen[key] = _seen_again(seen.get(key), uuid, process, sample.at_ns, clock=clock, own=own)
     return list(seen.values())
@@ -419,28 +421,28 @@ def _counter_changes(restart: RestartRecord, uuid: str) -> int:
 def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
     """How often a GPU's processes were listed; how often with one of the runner's, where that is asked for."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
-    return sum(not own or any(one.pid in restart.own_pids for one in sample.processes) for sample in samples)
+    return sum(not own or any(process.pid in restart.own_pids for process in sample.processes) for sample in samples)
 
 
 def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
     """Memory of the runner in each list near an instant that shows it; None where the driver does not tell it."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
     shown = [
-        [process.memory_bytes for process in one.processes if process.pid in restart.own_pids]
-        for one in samples
-        if abs(one.at_ns - at_ns) <= LIST_REACH_NS
+        [process.memory_bytes for process in sample.processes if process.pid in restart.own_pids]
+        for sample in samples
+        if abs(sample.at_ns - at_ns) <= LIST_REACH_NS
     ]
     return [known_sum(sizes) for sizes in shown if sizes]
 
 
 def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
-    spans = [one.span for one in restart.passes]
+    spans = [measured.span for measured in restart.passes]
     return sum(not _near_lists(restart, uuid, at_ns) for span in spans for at_ns in (span.start_ns, span.end_ns))
 
 
 def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
     """Most memory in a pass beyond what the runner held at its begin or end, whichever is more."""
-    return _largest([_foreign_in(restart, uuid, one.span) for one in restart.passes])
+    return _largest([_foreign_in(restart, uuid, measured.span) for measured in restart.passes])
 
 
 def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
@@ -453,7 +455,7 @@ def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
 def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
     """Mean power in the pass where it is largest, less that before the runner started; None where one is unknown."""
     empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w = _largest([_mean_power_w(restart, uuid, [one.span], joules_in) for one in restart.passes])
+    busy_w = _largest([_mean_power_w(restart, uuid, [measured.span], joules_in) for measured in restart.passes])
     idle_w = _mean_power_w(restart, uuid, empty, joules_in)
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 
@@ -474,7 +476,7 @@ def data_parallel(
     config: ExperimentConfig, restarts: Sequence[RestartRecord], energy: EnergyResult, joules_in: SpanJoules
 ) -> DataParallel | None:
     """Return the replicas' shares of all measured passes; None where one engine served them."""
-    passes = [(one, measured) for one in restarts for measured in one.passes if measured.replicas]
+    passes = [(restart, measured) for restart in restarts for measured in restart.passes if measured.replicas]
     if not passes:
         return None
     count = len(passes[0][1].replicas)
@@ -495,8 +497,8 @@ def data_parallel(
 def _replica_share(
     number: int, passes: Sequence[tuple[RestartRecord, PassRecord]], joules_in: SpanJoules
 ) -> ReplicaShare:
-    own = [(restart, one, one.replicas[number]) for restart, one in passes]
-    tails = [(restart, tail_of(one, replica), replica) for restart, one, replica in own]
+    own = [(restart, measured, measured.replicas[number]) for restart, measured in passes]
+    tails = [(restart, tail_of(measured, replica), replica) for restart, measured, replica in own]
     joules = [joules_in.of(restart.timeline, tail, replica.gpu_uuids) for restart, tail, replica in tails]
     return ReplicaShare(
         replica=number,
@@ -504,13 +506,13 @@ def _replica_share(
         requests=sum(replica.requests for _, _, replica in own),
         output_tokens=sum(replica.output_tokens for _, _, replica in own),
         tail_s=sum(tail.duration_s for _, tail, _ in tails),
-        tail_idle_j=known_sum(one.total_j for one in joules),
+        tail_idle_j=known_sum(energy.total_j for energy in joules),
         tail_timing_j=combined_timing_j(joules),
-        reason=next((one.reason for one in joules if one.reason), None),
+        reason=next((energy.reason for energy in joules if energy.reason), None),
     )
 
 
-def tail_of(one: PassRecord, replica: ReplicaPass) -> Span:
+def tail_of(measured: PassRecord, replica: ReplicaPass) -> Span:
     """Return the time in which a replica had no work left and the pass was not over; all of it without any token."""
-    span = one.span
+    span = measured.span
     return Span("tail", replica.last_token_ns or span.start_ns, span.end_ns)

@@ -102,7 +102,7 @@ def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     Linear, as over the GPUs of one span: what begins and ends alike, as passes, rounds and the GPUs of one engine do,
     is off by the same lag and by the same course of power inside a tick. An upper bound where errors differ.
     """
-    return known_sum(one.timing_j for one in spans)
+    return known_sum(span.timing_j for span in spans)
 
 
 class SpanJoules:
@@ -125,14 +125,14 @@ class SpanJoules:
         if timeline is None or not uuids:
             return Joules(None, {}, reason=(timeline and timeline.reason) or "no GPU was used")
         found = {uuid: self.of_gpu(timeline.gpus[uuid], span) for uuid in uuids if uuid in timeline.gpus}
-        reasons = [f"{uuid}: {one.reason}" for uuid, one in found.items() if one.energy_j is None]
+        reasons = [f"{uuid}: {energy.reason}" for uuid, energy in found.items() if energy.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in found]
         per_gpu_j = {uuid: found[uuid].energy_j if uuid in found else None for uuid in uuids}
-        sources = frozenset(one.source for one in found.values() if one.source)
+        sources = frozenset(energy.source for energy in found.values() if energy.source)
         if reasons:
             return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
         total_j = sum(value or 0.0 for value in per_gpu_j.values())
-        return Joules(total_j, per_gpu_j, known_sum(one.timing_j for one in found.values()), sources)
+        return Joules(total_j, per_gpu_j, known_sum(energy.timing_j for energy in found.values()), sources)
 
     def of_gpu(self, gpu: GpuTimeline, span: Span) -> SpanEnergy:
         """Return the energy of `span` on one GPU."""
@@ -153,18 +153,18 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
         used: UUIDs of the GPUs that the differences are over.
     """
     windows = [
-        (_window_check(one.restart, measured, one.timeline, window, used, joules_in), window.source)
-        for one in restarts
-        if one.timeline
-        for measured in one.passes
-        for window in one.timeline.windows
+        (_window_check(restart.restart, measured, restart.timeline, window, used, joules_in), window.source)
+        for restart in restarts
+        if restart.timeline
+        for measured in restart.passes
+        for window in restart.timeline.windows
         if window.holds(measured.span.start_ns, measured.span.end_ns)
     ]
     if not windows:
         return None
     checks = [check for check, _ in windows]
-    known = [one for one in checks if one.difference_share is not None]
-    worst = max(known, key=lambda one: abs(one.difference_share or 0.0), default=None)
+    known = [check for check in checks if check.difference_share is not None]
+    worst = max(known, key=lambda check: abs(check.difference_share or 0.0), default=None)
     return CrossCheck(
         source=windows[0][1],
         windows=checks,
@@ -183,8 +183,10 @@ def _window_check(
 ) -> WindowCheck:
     span = Span(window.key, window.start_ns, window.end_ns)
     found = {uuid: joules_in.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
-    own_j = {uuid: one.energy_j for uuid, one in found.items()}
-    reason = window.reason or next((one.reason for uuid, one in found.items() if uuid in used and one.reason), None)
+    own_j = {uuid: energy.energy_j for uuid, energy in found.items()}
+    reason = window.reason or next(
+        (energy.reason for uuid, energy in found.items() if uuid in used and energy.reason), None
+    )
     if reason is None and not (used and set(used) <= own_j.keys() & window.energy_j.keys()):
         reason = "a GPU that was used is unknown to one of the meters"
     difference_j = share = bound_j = None
@@ -228,14 +230,14 @@ def host_joules(timeline: Timeline | None, span: Span) -> dict[str, tuple[float,
 
 def host_energy(restarts: Sequence[RestartRecord]) -> tuple[dict[str, float | None], HostEnergy | None]:
     """Return joules of CPU packages and memory over all measured passes by domain, and what goes with them."""
-    hosts = [one.timeline.host for one in restarts if one.timeline and one.timeline.host]
+    hosts = [restart.timeline.host for restart in restarts if restart.timeline and restart.timeline.host]
     if not hosts:
         return {}, None
-    passes = [host_joules(one.timeline, measured.span) for one in restarts for measured in one.passes]
+    passes = [host_joules(restart.timeline, measured.span) for restart in restarts for measured in restart.passes]
     host_j: dict[str, float | None] = {}
     timing_j: dict[str, float | None] = {}
     for name in dict.fromkeys(name for host in hosts for name in host.energy_j):
-        parts = all_known(one.get(name) for one in passes)
+        parts = all_known(measured.get(name) for measured in passes)
         host_j[name] = sum(energy for energy, _ in parts) if parts else None
         # Each pass is off alike: a straight line cuts the same corners.
         timing_j[name] = sum(timing for _, timing in parts) if parts else None

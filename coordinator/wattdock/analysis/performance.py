@@ -115,21 +115,21 @@ def performance(passes: Sequence[PassRecord], *, offered_rate_per_s: float | Non
     """Return speed over all `passes` together; None without any."""
     if not passes:
         return None
-    duration_s = sum(one.span.duration_s for one in passes)
-    requests = [request for one in passes for request in one.requests]
-    output_tokens = sum(one.output_tokens for one in passes)
+    duration_s = sum(measured.span.duration_s for measured in passes)
+    requests = [request for measured in passes for request in measured.requests]
+    output_tokens = sum(measured.output_tokens for measured in passes)
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
-        prompt_tokens=known_sum(one.prompt_tokens for one in passes),
-        cached_prompt_tokens=known_sum(one.cached_prompt_tokens for one in passes),
+        prompt_tokens=known_sum(measured.prompt_tokens for measured in passes),
+        cached_prompt_tokens=known_sum(measured.cached_prompt_tokens for measured in passes),
         output_tokens=output_tokens,
         output_tokens_per_s=output_tokens / duration_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
         schedule_lag_share=_worst(map(schedule_lag_share, passes)),
-        arrivals_min=min((len(one.requests) for one in passes if is_scheduled(one)), default=None),
-        arrivals_expected=known_sum(arrivals_expected(one, offered_rate_per_s) for one in passes),
+        arrivals_min=min((len(measured.requests) for measured in passes if is_scheduled(measured)), default=None),
+        arrivals_expected=known_sum(arrivals_expected(measured, offered_rate_per_s) for measured in passes),
         backlog_slope=_worst(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
@@ -194,8 +194,8 @@ def schedule_lag_share(measured: PassRecord) -> float | None:
         return None
     delay_s = (requests[-1].submitted_ns - requests[-1].intended_ns) / NS_PER_S
     quarter = -(-len(requests) // 4)
-    early_s = [took_s for one in requests[:quarter] if (took_s := e2e_s(one)) is not None]
-    late_s = [duration_s if (took_s := e2e_s(one)) is None else took_s for one in requests[-quarter:]]
+    early_s = [took_s for request in requests[:quarter] if (took_s := e2e_s(request)) is not None]
+    late_s = [duration_s if (took_s := e2e_s(request)) is None else took_s for request in requests[-quarter:]]
     growth_s = median(late_s) - (median(early_s) if early_s else 0.0)
     return max(delay_s, growth_s) / duration_s
 
@@ -204,7 +204,7 @@ def arrivals_expected(measured: PassRecord, offered_rate_per_s: float | None) ->
     """Return how many requests arrive on average until the last one that a pass took; None without a schedule."""
     if not is_scheduled(measured) or offered_rate_per_s is None:
         return None
-    taken_s = (max(one.submitted_ns for one in measured.requests) - measured.span.start_ns) / NS_PER_S
+    taken_s = (max(request.submitted_ns for request in measured.requests) - measured.span.start_ns) / NS_PER_S
     return offered_rate_per_s * taken_s
 
 
@@ -218,8 +218,10 @@ def backlog_slope(measured: PassRecord) -> float | None:
     if not is_scheduled(measured):
         return None
     requests = measured.requests
-    entered = [((one.intended_ns or 0), one.submitted_ns) for one in requests]
-    left = [((one.intended_ns or 0), one.finished_ns) for one in requests if one.finished_ns is not None]
+    entered = [((request.intended_ns or 0), request.submitted_ns) for request in requests]
+    left = [
+        ((request.intended_ns or 0), request.finished_ns) for request in requests if request.finished_ns is not None
+    ]
     slopes = [slope for instants in (entered, left) if (slope := _delay_slope(instants)) is not None]
     return max(slopes, default=None)
 
@@ -236,7 +238,7 @@ def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
 def is_scheduled(measured: PassRecord) -> bool:
     """Whether it is known of every request when it was meant to arrive, as in an open loop."""
     requests = measured.requests
-    return bool(requests) and all(one.intended_ns is not None for one in requests)
+    return bool(requests) and all(request.intended_ns is not None for request in requests)
 
 
 def ttft_s(request: RequestRecord) -> float | None:
@@ -298,11 +300,11 @@ def compute(
         return Compute(reason="the model is not known" if config is None else "no pass was measured")
     try:
         model = Architecture.from_config(config)
-        requests = [request for one in passes for request in one.requests]
+        requests = [request for measured in passes for request in measured.requests]
         flops = sum(_flops(model, request) for request in requests)
     except UnknownArchitectureError as error:
         return Compute(reason=str(error))
-    duration_s = sum(one.span.duration_s for one in passes)
+    duration_s = sum(measured.span.duration_s for measured in passes)
     names = environment.gpu_names
     peak = gpu_models.peak_of(names)
     share = flops / duration_s / peak.flops_per_s if peak else None
@@ -348,8 +350,8 @@ def _least_bytes(
     bytes_per_weight = environment.model.weight_bytes / model.total_weights
     narrow_cache = "fp8" in str(environment.engine_args.get("kv_cache_dtype", ""))
     weights, caches = 0.0, 0.0
-    for one in requests:
-        prompt, output = one.prompt_tokens or 0, one.output_tokens or 0
+    for request in requests:
+        prompt, output = request.prompt_tokens or 0, request.output_tokens or 0
         weights += output / in_flight * model.active_weights * bytes_per_weight
         caches += model.kv_bytes_read(
             prompt_tokens=prompt, output_tokens=output, bytes_per_value=1.0 if narrow_cache else bytes_per_weight

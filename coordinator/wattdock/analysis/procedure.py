@@ -115,7 +115,7 @@ def procedure(
 def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
     samples, looked = restart.warm_up, limits.profile == "steady"
     seen = warm_up_steadiness(samples, limits, used)
-    spans_s = sum(one.duration_s for one in restart.spans if one.name == "warm-up")
+    spans_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
     return WarmUpSeen(
         restart=restart.restart,
         profile=limits.profile,
@@ -125,10 +125,10 @@ def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) ->
         tokens_slope_per_min=seen.tokens_slope_per_min,
         energy_slope_per_min=seen.energy_slope_per_min,
         temperature_range_c=seen.temperature_range_c,
-        output_tokens_per_s=[one.output_tokens / one.span.duration_s for one in samples],
+        output_tokens_per_s=[sample.output_tokens / sample.span.duration_s for sample in samples],
         energy_per_output_token_j=[
-            None if one.energy_j is None or not one.output_tokens else one.energy_j / one.output_tokens
-            for one in samples
+            None if sample.energy_j is None or not sample.output_tokens else sample.energy_j / sample.output_tokens
+            for sample in samples
         ],
     )
 
@@ -158,7 +158,9 @@ def _open_loop_drift(restart: RestartRecord, measured: PassRecord, used: Sequenc
     Power of equal blocks as a straight line in their tokens/s and in time, by least squares.
     """
     quantity = "mean_power_w at equal tokens/s"
-    lifetimes_ns = [one.finished_ns - one.submitted_ns for one in measured.requests if one.finished_ns is not None]
+    lifetimes_ns = [
+        request.finished_ns - request.submitted_ns for request in measured.requests if request.finished_ns is not None
+    ]
     margin_ns = int(np.mean(lifetimes_ns)) if lifetimes_ns else 0
     start_ns, end_ns = measured.span.start_ns + margin_ns, measured.span.end_ns - margin_ns
     count = (end_ns - start_ns) // OPEN_LOOP_BLOCK_NS
@@ -170,7 +172,9 @@ def _open_loop_drift(restart: RestartRecord, measured: PassRecord, used: Sequenc
     joules = [joules_in.of(restart.timeline, block, used) for block in blocks]
     watts = [found.total_j / block.duration_s for found, block in zip(joules, blocks, strict=True) if found.total_j]
     if len(watts) < len(blocks):
-        return _no_drift(restart, measured, quantity, next((one.reason for one in joules if one.reason), "no power"))
+        return _no_drift(
+            restart, measured, quantity, next((energy.reason for energy in joules if energy.reason), "no power")
+        )
     work = [tokens_between(measured, block.start_ns, block.end_ns) for block in blocks]
     changed, error = _change_at_equal_work(np.array(watts), np.array(work, dtype=np.float64))
     return Drift(
@@ -206,15 +210,15 @@ def halves_ns(measured: PassRecord) -> tuple[tuple[int, int], tuple[int, int]] |
     in the middle, provided that many take their turns within a half, and the first and the last mean lifetime of a
     request, in which the engine fills and empties, belong to neither. One round of requests cannot be cut.
     """
-    requests = sorted(measured.requests, key=lambda one: one.submitted_ns)
-    finished_ns = [one.finished_ns for one in requests]
+    requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
+    finished_ns = [request.finished_ns for request in requests]
     if len(requests) < 2 or None in finished_ns:
         return None
     latest_ns = np.maximum.accumulate([at_ns or 0 for at_ns in finished_ns])
     cuts = [
-        one.submitted_ns
-        for one, before_ns in zip(requests[1:], latest_ns, strict=False)
-        if one.submitted_ns >= before_ns
+        request.submitted_ns
+        for request, before_ns in zip(requests[1:], latest_ns, strict=False)
+        if request.submitted_ns >= before_ns
     ]
     middle_ns = (measured.span.start_ns + measured.span.end_ns) // 2
     length_ns = measured.span.end_ns - measured.span.start_ns
@@ -222,7 +226,7 @@ def halves_ns(measured: PassRecord) -> tuple[tuple[int, int], tuple[int, int]] |
         cut_ns = min(cuts, key=lambda at_ns: abs(at_ns - middle_ns))
         if abs(cut_ns - middle_ns) <= MAX_OFF_MIDDLE * length_ns:
             return (measured.span.start_ns, cut_ns), (cut_ns, measured.span.end_ns)
-    lifetime_ns = int(np.mean([(one.finished_ns or 0) - one.submitted_ns for one in requests]))
+    lifetime_ns = int(np.mean([(request.finished_ns or 0) - request.submitted_ns for request in requests]))
     if length_ns < LIFETIMES_TO_HALVE * lifetime_ns:
         return None
     return (measured.span.start_ns + lifetime_ns, middle_ns), (middle_ns, measured.span.end_ns - lifetime_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,13 @@ COVERS = (
 )
 
 
+class Interval(NamedTuple):
+    """Both ends of an interval of confidence."""
+
+    low: float
+    high: float
+
+
 class Statistics(Stored):
     """Spread of joules per output token, or of tokens per second where there is no energy.
 
@@ -58,9 +65,9 @@ class Statistics(Stored):
     standard_deviation_between_restarts: float | None
     standard_deviation_between_passes: float | None
     standard_deviation_within_restarts: float | None = None
-    interval_between_restarts: tuple[float, float] | None = None
-    interval_within_restarts: tuple[float, float] | None = None
-    ci95: tuple[float, float] | None = None
+    interval_between_restarts: Interval | None = None
+    interval_within_restarts: Interval | None = None
+    ci95: Interval | None = None
     ci95_relative: float | None = None
     outliers: list[str] = Field(default_factory=list)
     covers: str | None = None
@@ -74,17 +81,17 @@ def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
     """
     passes = result.energy.passes if result.energy else []
     every = by_restart(passes)
-    if not every or not all(sum(one.output_tokens for one in group) for group in every):
+    if not every or not all(sum(measured.output_tokens for measured in group) for group in every):
         return {}
-    known = RATIOS if all(one.total_j is not None for one in passes) else [SPEED]
+    known = RATIOS if all(measured.total_j is not None for measured in passes) else [SPEED]
     return {quantity: [ratio(group, quantity) for group in every] for quantity in known}
 
 
 def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
     """Return each restart's passes, restarts in order."""
     groups: dict[int, list[PassEnergy]] = {}
-    for one in passes:
-        groups.setdefault(one.restart, []).append(one)
+    for measured in passes:
+        groups.setdefault(measured.restart, []).append(measured)
     return [groups[number] for number in sorted(groups)]
 
 
@@ -94,11 +101,11 @@ def ratio(passes: Sequence[PassEnergy], quantity: str) -> float:
     Args:
         quantity: One of `RATIOS`; the passes know both of its parts.
     """
-    over, under = (sum(getattr(one, part) for one in passes) for part in RATIOS[quantity])
+    over, under = (sum(getattr(measured, part) for measured in passes) for part in RATIOS[quantity])
     return float(over / under)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def mean_interval(values: Sequence[float]) -> Interval | None:
     """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two.
 
     Of values that cannot be negative, as all here: what would lie below 0 is cut off. The true mean is never there,
@@ -111,10 +118,10 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean = float(np.mean(values))
     factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
-    return max(mean - half, 0.0), mean + half
+    return Interval(max(mean - half, 0.0), mean + half)
 
 
-def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, float] | None:
+def deviation_interval(deviation: float | None, freedom: int) -> Interval | None:
     """Return the 95 % interval of a standard deviation of normal values (chi-square); None without freedom."""
     if deviation is None or freedom < 1:
         return None
@@ -123,7 +130,7 @@ def deviation_interval(deviation: float | None, freedom: int) -> tuple[float, fl
     # chdtri takes the upper tail.
     tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
     low, high = (deviation * sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
-    return low, high
+    return Interval(low, high)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -137,7 +144,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return exp(fmean(map(log, values)))
 
 
-def geometric_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def geometric_interval(values: Sequence[float]) -> Interval | None:
     """Return the 95 % interval of the geometric mean of independent values; None with fewer than two.
 
     Student's t on logarithms, as `difference` is: it never reaches 0.
@@ -152,7 +159,7 @@ def geometric_interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean = geometric_mean(values)
     factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     reach = exp(factor * stdev(map(log, values)) / sqrt(len(values)))
-    return mean / reach, mean * reach
+    return Interval(mean / reach, mean * reach)
 
 
 @dataclass(frozen=True)
@@ -174,12 +181,12 @@ class LogRatio:
         """The ratio − 1."""
         return exp(self.estimate) - 1
 
-    def interval(self, confidence: float) -> tuple[float, float]:
+    def interval(self, confidence: float) -> Interval:
         """Return the two-sided interval of the estimate; 0.95 for 95 %."""
         from scipy.special import stdtrit
 
         half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error if self.error else 0.0
-        return self.estimate - half, self.estimate + half
+        return Interval(self.estimate - half, self.estimate + half)
 
     def p_below(self, log_ratio: float) -> float:
         """Return the chance of an estimate this low or lower if the true logarithm were `log_ratio`."""
@@ -276,12 +283,12 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     """
     if not passes:
         return None
-    quantity = ENERGY if all(one.total_j is not None and one.output_tokens for one in passes) else SPEED
+    quantity = ENERGY if all(measured.total_j is not None and measured.output_tokens for measured in passes) else SPEED
     restarts = by_restart(passes)
-    per_pass = [ratio([one], quantity) for one in passes]
+    per_pass = [ratio([measured], quantity) for measured in passes]
     per_restart = [ratio(group, quantity) for group in restarts]
     between = _spread(per_restart)
-    within, within_freedom = _within([[ratio([one], quantity) for one in group] for group in restarts])
+    within, within_freedom = _within([[ratio([measured], quantity) for measured in group] for group in restarts])
     mean = float(np.mean(per_restart))
     interval = mean_interval(per_restart)
     return Statistics(

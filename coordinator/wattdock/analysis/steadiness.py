@@ -97,10 +97,14 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
     duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
     # The window holds whole passes, as many as reach back over its length, and enough to show a slope.
     reach_ns = end_ns - round(limits.window_s * NS_PER_S)
-    first = max((i for i, one in enumerate(samples) if one.span.start_ns <= reach_ns), default=0)
+    first = max((i for i, sample in enumerate(samples) if sample.span.start_ns <= reach_ns), default=0)
     window = samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
-    tokens = _slope_per_min(window, [one.output_tokens / one.span.duration_s for one in window])
-    joules = [one.energy_j / one.output_tokens for one in window if one.energy_j is not None and one.output_tokens]
+    tokens = _slope_per_min(window, [sample.output_tokens / sample.span.duration_s for sample in window])
+    joules = [
+        sample.energy_j / sample.output_tokens
+        for sample in window
+        if sample.energy_j is not None and sample.output_tokens
+    ]
     energy = _slope_per_min(window, joules) if len(joules) == len(window) else None
     temperature_c = _temperature_range_c(window, gpu_uuids)
     drifting = []
@@ -122,15 +126,17 @@ def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> 
     if not mean:
         return None
     origin_ns = samples[0].span.start_ns
-    middles_s = [((one.span.start_ns + one.span.end_ns) / 2 - origin_ns) / NS_PER_S for one in samples]
+    middles_s = [((sample.span.start_ns + sample.span.end_ns) / 2 - origin_ns) / NS_PER_S for sample in samples]
     return float(np.polyfit(middles_s, values, 1)[0]) * S_PER_MIN / mean
 
 
 def _temperature_range_c(samples: Sequence[WarmUpSample], gpu_uuids: Sequence[str]) -> float | None:
     """The largest change of a sensor; None where a GPU lacks one that another has, or its own temperature."""
-    seen_names = {sensor.split()[1] for one in samples for sensor in one.temperature_c}
+    seen_names = {sensor.split()[1] for sample in samples for sensor in sample.temperature_c}
     sensors = [f"{uuid} {name}" for uuid in gpu_uuids for name in {TEMPERATURES[0], *seen_names}]
-    seen = [[one.temperature_c[sensor] for one in samples if sensor in one.temperature_c] for sensor in sensors]
+    seen = [
+        [sample.temperature_c[sensor] for sample in samples if sensor in sample.temperature_c] for sensor in sensors
+    ]
     # One reading shows no change.
     if any(len(of_sensor) < MIN_READINGS for of_sensor in seen):
         return None
@@ -277,13 +283,15 @@ def idle_energy_j(
     off lacks the one after, which no other runner's stands for.
     """
     seen: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
-    for one in baselines:
-        if one.mean_power_w is not None and one.timing_w is not None:
-            seen.setdefault((one.restart, one.gpu_uuid, one.state), []).append((one.mean_power_w, one.timing_w))
-    runners = Counter(one.restart for one in restarts if one.passes)
+    for baseline in baselines:
+        if baseline.mean_power_w is not None and baseline.timing_w is not None:
+            seen.setdefault((baseline.restart, baseline.gpu_uuid, baseline.state), []).append(
+                (baseline.mean_power_w, baseline.timing_w)
+            )
+    runners = Counter(restart.restart for restart in restarts if restart.passes)
     idle_j, half_difference_j, timing_j = 0.0, 0.0, 0.0
     for restart in restarts:
-        duration_s = sum(one.span.duration_s for one in restart.passes)
+        duration_s = sum(measured.span.duration_s for measured in restart.passes)
         for uuid in used:
             sides = [seen.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
             if min(map(len, sides)) < max(1, runners[restart.restart]):

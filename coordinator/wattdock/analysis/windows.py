@@ -184,7 +184,7 @@ def _require_staggered(submitted: NDArray[np.int64], in_flight: int, start_ns: i
 
 def _instants(measured: PassRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Submitted, first token, finished, per request, ns; refuses a pass that does not know them all."""
-    known = [(one.submitted_ns, one.first_token_ns, one.finished_ns) for one in measured.requests]
+    known = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
     if not known or any(None in row for row in known):
         raise _NoWindowError("the engine does not tell when every request began and ended")
     submitted, first, finished = np.array(known, dtype=np.int64).T
@@ -215,7 +215,7 @@ def windows(
         for restart in restarts
         for measured in restart.passes
     ]
-    per_token = {name: _per_token([one for one in figures if one.window == name]) for name in WINDOWS}
+    per_token = {name: _per_token([figure for figure in figures if figure.window == name]) for name in WINDOWS}
     known = [value for value in per_token.values() if value is not None]
     whole = per_token["drained"]
     spread = (max(known) - min(known)) / whole if whole and len(known) > 1 else None
@@ -224,8 +224,8 @@ def windows(
 
 def _per_token(figures: Sequence[WindowFigure]) -> float | None:
     """Sum of joules over sum of tokens; None where a pass has no such window, or no energy."""
-    total_j = known_sum(one.total_j for one in figures)
-    tokens = sum(one.output_tokens for one in figures if one.output_tokens is not None)
+    total_j = known_sum(figure.total_j for figure in figures)
+    tokens = sum(figure.output_tokens for figure in figures if figure.output_tokens is not None)
     return None if total_j is None or not tokens else total_j / tokens
 
 
@@ -304,11 +304,11 @@ class _Phase:
 
     @property
     def total_j(self) -> float:
-        return sum(one.total_j or 0.0 for one in self.joules)
+        return sum(energy.total_j or 0.0 for energy in self.joules)
 
     def indefensible(self, period_s: float) -> str | None:
         """Why its energy cannot be told from its neighbours', or None."""
-        if reason := next((one.reason for one in self.joules if one.reason), None):
+        if reason := next((energy.reason for energy in self.joules if energy.reason), None):
             return reason
         if self.duration_s < MIN_TICKS * period_s:
             needed_s = MIN_TICKS * period_s
@@ -325,15 +325,15 @@ class _Phase:
 
 def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> Phases:
     """Return prefill and decode energy over all passes, or why there is none."""
-    passes = [(restart, one) for restart in restarts for one in restart.passes]
+    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
     if not used or not passes:
         return Phases(reason="no GPU was used" if not used else "no pass was measured")
     of_pass = [(restart, rounds_of(done)) for restart, done in passes]
     if not all(rounds for _, rounds in of_pass):
         return Phases(reason="requests overlap: prefill and decode share the engine's steps")
-    rounds = [(restart, one) for restart, found in of_pass for one in found]
-    decode_tokens = sum(one.decode_tokens for _, one in rounds)
-    mixed = sum(one.mixed_tokens for _, one in rounds) / max(1, decode_tokens)
+    rounds = [(restart, part) for restart, found in of_pass for part in found]
+    decode_tokens = sum(part.decode_tokens for _, part in rounds)
+    mixed = sum(part.mixed_tokens for _, part in rounds) / max(1, decode_tokens)
     prefill, decode = (
         _Phase(
             name,
@@ -341,8 +341,8 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
             [joules_in.of(restart.timeline, span, used) for (restart, _), span in zip(rounds, spans, strict=True)],
         )
         for name, spans in (
-            ("prefill", [one.prefill for _, one in rounds]),
-            ("decode", [one.decode for _, one in rounds]),
+            ("prefill", [part.prefill for _, part in rounds]),
+            ("decode", [part.decode for _, part in rounds]),
         )
     )
     alone = _one_token_j(restarts, used, joules_in)
@@ -359,7 +359,7 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
     if why_not := prefill.indefensible(period_s) or decode.indefensible(period_s):
         return seen.model_copy(update={"reason": why_not})
     whole_j = sum(joules_in.of(restart.timeline, done.span, used).total_j or 0.0 for restart, done in passes)
-    prompt_tokens = sum(one.prompt_tokens or 0 for _, done in passes for one in done.requests)
+    prompt_tokens = sum(request.prompt_tokens or 0 for _, done in passes for request in done.requests)
     by_split = prefill.total_j / prompt_tokens if prompt_tokens else None
     figures = {
         "prefill_j": prefill.total_j,
@@ -376,15 +376,15 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
 
 def rounds_of(done: PassRecord) -> list[_Round]:
     """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
-    requests = sorted(done.requests, key=lambda one: one.submitted_ns)
+    requests = sorted(done.requests, key=lambda request: request.submitted_ns)
     rounds: list[list[tuple[int, int, int]]] = []
-    for one in requests:
-        if one.first_token_ns is None or one.finished_ns is None:
+    for request in requests:
+        if request.first_token_ns is None or request.finished_ns is None:
             return []
-        instants = (one.submitted_ns, one.first_token_ns, one.finished_ns)
-        if not rounds or one.submitted_ns >= max(finished for _, _, finished in rounds[-1]):
+        instants = (request.submitted_ns, request.first_token_ns, request.finished_ns)
+        if not rounds or request.submitted_ns >= max(finished for _, _, finished in rounds[-1]):
             rounds.append([])
-        elif one.submitted_ns > min(first for _, first, _ in rounds[-1]):
+        elif request.submitted_ns > min(first for _, first, _ in rounds[-1]):
             return []
         rounds[-1].append(instants)
     return [_round(done, instants) for instants in rounds]
@@ -407,10 +407,10 @@ def _one_token_j(restarts: Sequence[RestartRecord], used: Sequence[str], joules_
     """Joules per prompt token of the passes that are all prefill; None without them, or without their energy."""
     passes = [(restart, done) for restart in restarts for done in restart.one_token]
     total_j = known_sum(joules_in.of(restart.timeline, done.span, used).total_j for restart, done in passes)
-    tokens = sum(one.prompt_tokens or 0 for _, done in passes for one in done.requests)
+    tokens = sum(request.prompt_tokens or 0 for _, done in passes for request in done.requests)
     return None if total_j is None or not tokens else total_j / tokens
 
 
 def _period_s(restarts: Sequence[RestartRecord], used: Sequence[str]) -> float:
-    periods_s = (one.gpus[uuid].period_s or 0.0 for one in restarts for uuid in used if uuid in one.gpus)
+    periods_s = (restart.gpus[uuid].period_s or 0.0 for restart in restarts for uuid in used if uuid in restart.gpus)
     return max(periods_s, default=0.0)

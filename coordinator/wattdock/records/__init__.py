@@ -1,7 +1,10 @@
-"""records."""
+"""What a measurement saw: requests, passes, restarts, the environment, a failure; and how a restart lies on disk.
+
+In: values from the runner, the meter and the host. Out: a `RestartRecord`, written and read back bit-exact as a folder.
+Must not know: protobuf, studies, results, what any of it means.
+"""
 
 from wattdock.records.environment import (
-    ClockFacts,
     ConditionChange,
     ContainerFacts,
     EnvironmentSnapshot,
@@ -12,16 +15,12 @@ from wattdock.records.environment import (
 )
 from wattdock.records.failure import Failure
 from wattdock.records.folder import (
-    BRACKETS,
     COUNTER,
-    RECORD,
     REQUESTS,
     TIMELINE,
     TOKENS,
     find_restarts,
     read_restart,
-    requests_schema,
-    timeline_schema,
     write_restart,
 )
 from wattdock.records.restart import (
@@ -37,14 +36,11 @@ from wattdock.records.restart import (
 )
 
 __all__ = [
-    "BRACKETS",
     "COUNTER",
     "INTERRUPTED",
-    "RECORD",
     "REQUESTS",
     "TIMELINE",
     "TOKENS",
-    "ClockFacts",
     "ConditionChange",
     "ContainerFacts",
     "EnvironmentSnapshot",
@@ -63,7 +59,5 @@ __all__ = [
     "clocks_of",
     "find_restarts",
     "read_restart",
-    "requests_schema",
-    "timeline_schema",
     "write_restart",
 ]
