@@ -30,7 +30,7 @@ def study(tmp_path: Path, text: str, **flags: Any) -> Study:
 
 
 def swept(found: Study) -> list[tuple[str, int, int]]:
-    return [(one.backend, one.workload.batch_size, one.workload.max_output_tokens) for one in found.experiments]
+    return [(each.backend, each.workload.batch_size, each.workload.max_output_tokens) for each in found.experiments]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_every_combination_is_an_experiment_and_zipped_settings_go_together(tmp_
     )
     found = study(tmp_path, text)
     assert swept(found) == [("pytorch", 1, 16), ("pytorch", 1, 64), ("pytorch", 8, 16), ("pytorch", 8, 64)]
-    assert [one.workload.prompts.input_tokens for one in found.experiments] == [512, 32, 512, 32]
+    assert [each.workload.prompts.input_tokens for each in found.experiments] == [512, 32, 512, 32]
     assert found.experiments[0].name == "batch_size=1 input_tokens=512 max_output_tokens=16"
 
 
@@ -133,7 +133,7 @@ def test_what_is_swept_in_a_backends_section_multiplies_that_backend_only(tmp_pa
         "sweep: {backend: [pytorch, vllm], vllm.max_num_seqs: [4, 8, 16]}\n"
     )
     found = study(tmp_path, text)
-    assert [one.backend for one in found.experiments] == ["pytorch", "vllm", "vllm", "vllm"]
+    assert [each.backend for each in found.experiments] == ["pytorch", "vllm", "vllm", "vllm"]
     assert found.experiments[0].section.engine_args() == {}
     assert found.experiments[1].section.engine_args() == {"max_model_len": 512, "max_num_seqs": 4}
     assert found.notes == ()
@@ -155,7 +155,7 @@ def test_exclusions_leave_out_points_that_have_all_their_settings(tmp_path: Path
         "experiments: [{backend: pytorch, workload: {batch_size: 4}}]\n"
     )
     found = study(tmp_path, text)
-    assert [(one.backend, one.workload.batch_size) for one in found.experiments] == [
+    assert [(each.backend, each.workload.batch_size) for each in found.experiments] == [
         ("pytorch", 1),
         ("vllm", 2),
         ("vllm", 4),
@@ -168,8 +168,8 @@ def test_points_that_cannot_be_are_told_with_their_reason_and_the_others_stand(t
     """A person sees all of them at once, before anything runs."""
     found = study(tmp_path, "sweep: {workload.arrival: [batch, single], workload.batch_size: [1, 2, 3]}\n")
     assert len(found.experiments) == 4
-    assert [one.name for one in found.invalid] == ["arrival=single batch_size=2", "arrival=single batch_size=3"]
-    assert all("one request in flight" in one.reason for one in found.invalid)
+    assert [each.name for each in found.invalid] == ["arrival=single batch_size=2", "arrival=single batch_size=3"]
+    assert all("one request in flight" in each.reason for each in found.invalid)
 
 
 def test_equal_experiments_are_measured_once_and_that_is_said(tmp_path: Path) -> None:
@@ -178,15 +178,15 @@ def test_equal_experiments_are_measured_once_and_that_is_said(tmp_path: Path) ->
         tmp_path,
         "sweep: {workload.batch_size: [1, 2, 2]}\nexperiments: [{name: again, workload: {batch_size: 1}}]\n",
     )
-    assert [one.workload.batch_size for one in found.experiments] == [1, 2]
+    assert [each.workload.batch_size for each in found.experiments] == [1, 2]
     assert len(found.notes) == 2
     assert "'again' is the same experiment as 'batch_size=1'" in found.notes[1]
 
 
 def test_a_flag_wins_over_what_is_swept_and_merges_what_it_makes_equal(tmp_path: Path) -> None:
-    """`--batch-size 3` on a sweep of batch sizes leaves one."""
+    """`--batch-size 3` on a sweep of batch sizes leaves each."""
     found = study(tmp_path, "sweep: {workload.batch_size: [1, 2]}\n", **{"workload.batch_size": 3})
-    assert [one.workload.batch_size for one in found.experiments] == [3]
+    assert [each.workload.batch_size for each in found.experiments] == [3]
 
 
 AXES = {
@@ -217,11 +217,11 @@ def test_expansion_has_no_duplicates_and_does_not_depend_on_the_order_of_writing
     first, second = found
     assert (first is None) == (second is None)
     if first and second:
-        ids = [one.experiment_id for one in first.experiments]
+        ids = [each.experiment_id for each in first.experiments]
         assert len(set(ids)) == len(ids)
-        assert set(ids) == {one.experiment_id for one in second.experiments}
+        assert set(ids) == {each.experiment_id for each in second.experiments}
         assert first.digest == second.digest
-        assert {one.name.count("=") for one in first.invalid} == {one.name.count("=") for one in second.invalid}
+        assert {each.name.count("=") for each in first.invalid} == {each.name.count("=") for each in second.invalid}
 
 
 def test_a_study_that_is_expanded_is_not_unfolded_twice() -> None:
@@ -231,11 +231,14 @@ def test_a_study_that_is_expanded_is_not_unfolded_twice() -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_examples_are_valid_studies_for_us_and_for_editors(file: Path) -> None:
-    """What is shown to people works as it is."""
+def test_every_example_can_be_run_as_it_stands_and_edited(file: Path) -> None:
+    """Each experiment has a name of its own and room for its requests; the published schema finds no mistake."""
     found = load_study(file, {})
-    assert found.experiments
     assert found.invalid == ()
+    assert len({experiment.name for experiment in found.experiments}) == len(found.experiments) > 0
+    for experiment in found.experiments:
+        most = experiment.section.engine_args().get("max_num_seqs")
+        assert most is None or experiment.workload.batch_size <= most
     jsonschema.Draft202012Validator(study_schema()).validate(yaml.safe_load(file.read_text()))
 
 
@@ -265,5 +268,5 @@ def test_the_published_schema_finds_mistakes(wrong: dict[str, Any]) -> None:
 def test_points_of_a_swept_section_are_named_by_its_settings(tmp_path: Path) -> None:
     """Two splits of equal size would have one name by their values."""
     text = "sweep:\n  backend: [vllm]\n  vllm: [{tensor_parallel_size: 2}, {pipeline_parallel_size: 2}]\n"
-    names = [one.name for one in study(tmp_path, text).experiments]
+    names = [each.name for each in study(tmp_path, text).experiments]
     assert names == ["backend=vllm tensor_parallel_size=2", "backend=vllm pipeline_parallel_size=2"]

@@ -122,13 +122,13 @@ def without_duplicates(
     experiments: Sequence[ExperimentConfig],
 ) -> tuple[tuple[ExperimentConfig, ...], tuple[str, ...]]:
     """Return each different experiment once, the first of equals, and a line per duplicate."""
-    kept: dict[str, ExperimentConfig] = {}
+    unique: dict[str, ExperimentConfig] = {}
     lines = []
     for experiment in experiments:
-        first, label = kept.setdefault(experiment.experiment_id, experiment), experiment.label
+        first, label = unique.setdefault(experiment.experiment_id, experiment), experiment.label
         if first is not experiment:
             lines.append(f"duplicate: {label!r} is the same experiment as {first.label!r} and is measured once")
-    return tuple(kept.values()), tuple(lines)
+    return tuple(unique.values()), tuple(lines)
 
 
 def laid_over(under: Settings, over: Settings) -> Settings:
@@ -167,7 +167,7 @@ def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], l
     """Return all points and explicit experiments, and a line about those that were left out."""
     sections = backends_of(written) | {str(flags.get("backend", DEFAULT_BACKEND))}
     swept = _swept(written, flags, sections) if written.sweep else []
-    kept = [point for point in swept if not any(_matches(entry, point.given) for entry in written.exclude)]
+    included = [point for point in swept if not any(_matches(entry, point.given) for entry in written.exclude)]
     for number, entry in enumerate(written.exclude):
         if not any(_matches(entry, point.given) for point in swept):
             raise SweepError(f"exclude: {entry} excludes no point; correct or remove it", "exclude", number)
@@ -175,8 +175,8 @@ def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], l
         Candidate(_own_section(laid_over(laid_over(written.defaults, given), flags), sections), {}, index)
         for index, given in enumerate(written.experiments)
     ]
-    left_out = len(swept) - len(kept)
-    return [*kept, *explicit], [f"excluded: {left_out} of {len(swept)} points"] if left_out else []
+    left_out = len(swept) - len(included)
+    return [*included, *explicit], [f"excluded: {left_out} of {len(swept)} points"] if left_out else []
 
 
 def _swept(written: StudyFile, flags: Settings, sections: set[str]) -> list[Candidate]:

@@ -252,13 +252,13 @@ def _mlp(config: Mapping[str, Any], layer: int) -> _Mlp:
         width = config["intermediate_size"]
         biases = 2 * width + hidden if config.get("mlp_bias") else 0
         return _Mlp(dense=GATED * hidden * width, values=GATED * width, biases=biases)
-    width, chosen = config.get("moe_intermediate_size") or config["intermediate_size"], config["num_experts_per_tok"]
+    width, routed = config.get("moe_intermediate_size") or config["intermediate_size"], config["num_experts_per_tok"]
     each = GATED * hidden * width
     return _Mlp(
         dense=hidden * experts,
-        values=GATED * width * chosen,
+        values=GATED * width * routed,
         experts=experts * each,
-        active_experts=chosen * each,
+        active_experts=routed * each,
         biases=experts * (2 * width + hidden + 1) if kind == "gpt_oss" else 0,
     )
 
