@@ -487,7 +487,7 @@ def data_parallel(
         data_parallel_size=count,
         scaling=scaling,
         scaling_meaning=SCALING[scaling],
-        in_flight_per_replica=config.served.batch_size // count,
+        in_flight_per_replica=config.total_workload.batch_size // count,
         replicas=shares,
         tail_idle_j=tail_j,
         tail_share=tail_j / energy.total_j if tail_j is not None and energy.total_j else None,

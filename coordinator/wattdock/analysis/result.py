@@ -158,7 +158,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         leased=tuple(environment.leased_gpus),
         bystanders=tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
     )
-    speed = performance(passes, offered_rate_per_s=config.served.rate_per_s)
+    speed = performance(passes, offered_rate_per_s=config.total_workload.rate_per_s)
     joules_in = SpanJoules(why_no_sum(restarts))
     energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
     energy = _completed(energy, restarts, used, config, joules_in)
@@ -172,7 +172,11 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         energy=energy,
         performance=speed,
         compute=compute(
-            architecture, passes, environment, energy, in_flight=config.served.batch_size // config.section.replicas
+            architecture,
+            passes,
+            environment,
+            energy,
+            in_flight=config.total_workload.batch_size // config.section.replicas,
         ),
         statistics=statistics(energy.passes),
         procedure=procedure(restarts, gpus, config.warmup, joules_in),
@@ -261,7 +265,9 @@ def _completed(
     baselines = idle_baselines(restarts, used, config.idle, joules_in)
     idle = idle_energy_j(restarts, baselines, used)
     split = phases(restarts, used, joules_in)
-    by_window = windows(restarts, used, in_flight=config.served.batch_size, joules_in=joules_in) if used else None
+    by_window = (
+        windows(restarts, used, in_flight=config.total_workload.batch_size, joules_in=joules_in) if used else None
+    )
     seen = {
         "prefill_j": split.prefill_j,
         "decode_j": split.decode_j,

@@ -278,7 +278,7 @@ class ExperimentConfig(Written):
         return fields | {self.backend: self._section.model_dump(mode="json")}
 
     @property
-    def served(self) -> WorkloadSpec:
+    def total_workload(self) -> WorkloadSpec:
         """The workload of all replicas together."""
         return self.workload.times(self.section.work_factor)
 

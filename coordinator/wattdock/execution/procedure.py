@@ -154,7 +154,7 @@ class Procedure:
             recording.spans.append(span)
 
     def _measure_pass(self, recording: Recording, number: int, *, warm_up_reused: bool) -> None:
-        served, stage = recording.config.served, f"pass {number + 1}/{recording.config.repeats.passes}"
+        served, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
         recording.stage = f"{stage}, not begun"
         self.check()
         recording.stage = stage
@@ -188,7 +188,7 @@ class Procedure:
 
         Their prompts follow those of all other passes, however many these are.
         """
-        repeats, served, warmup = recording.config.repeats, recording.config.served, recording.config.warmup
+        repeats, served, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
         first = repeats.passes + repeats.one_token_passes
         if warmup.profile == "steady":
             return self._warm_up_until_steady(recording, first)
@@ -207,7 +207,7 @@ class Procedure:
         while True:
             number = len(recording.warm_up)
             recording.stage = f"warm-up {number + 1}"
-            warm = self._run_pass(recording, first + number, recording.config.served.batch_size, pass_s)
+            warm = self._run_pass(recording, first + number, recording.config.total_workload.batch_size, pass_s)
             reused |= warm.prompts_reused
             span = dataclasses.replace(warm.span, name="warm-up")
             recording.spans.append(span)
@@ -235,7 +235,7 @@ class Procedure:
 
     def _one_token_passes(self, recording: Recording) -> None:
         """Run passes that are all prefill, with prompts that nothing before them had."""
-        served, repeats = recording.config.served, recording.config.repeats
+        served, repeats = recording.config.total_workload, recording.config.repeats
         for number in range(repeats.one_token_passes):
             recording.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
             minima = (served.requests_per_pass, served.min_duration_s)
@@ -290,7 +290,7 @@ def pass_request(
     config: ExperimentConfig, model: ModelFolder, prompt_index: int, *, one_token: bool = False
 ) -> PassRequest:
     """Return a measured pass of an experiment, with its own prompts; each request ends with `one_token` if set."""
-    served = config.served
+    served = config.total_workload
     source = load_prompts(
         config.prompts,
         seed=served.seed,

@@ -199,7 +199,7 @@ def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> D
 
     Certain are whole batches of synthetic prompts whose answers do not end early, on an engine that lets none wait.
     """
-    work = config.served
+    work = config.total_workload
     is_exact = config.prompts.source == "synthetic"
     prompt = config.prompts.input_tokens
     runs_to_the_end = work.ignore_eos if work.ignore_eos is not None else config.model.shape is not None
