@@ -41,4 +41,4 @@ def test_a_stored_run_is_analysed_anew_under_any_window(wattdock: Command) -> No
     table = wattdock("show", folder, "--window", "steady_state")
     assert "s of 20.0 s" in table.stdout or "never leave" in table.stdout
     refused = wattdock("show", folder, "--window", "best")
-    assert (refused.returncode, "known are drained, steady_state" in refused.stderr) == (2, True)
+    assert (refused.returncode, "'best' is not one of 'drained', 'steady_state'" in refused.stderr) == (2, True)

@@ -69,10 +69,7 @@ def run(
 
 @takes_settings
 def plan(
-    file: File = None,
-    settings: Settings = NOTHING,
-    output_dir: OutputDir = RESULTS,
-    as_json: Json = False,
+    file: File = None, settings: Settings = NOTHING, output_dir: OutputDir = RESULTS, as_json: Json = False
 ) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
     from wattdock.checks import ExecutionPlan, preflight

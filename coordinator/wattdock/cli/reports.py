@@ -1,7 +1,7 @@
 """`wattdock report`, `plot`, `compare` and `scaling`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -10,8 +10,8 @@ from wattdock.cli.options import NAMED, RESULTS, Json, Named, OutputDir, share, 
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.text import pluralize
 
-KINDS = ("intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table")
-WIDTHS = ("column", "page")
+Kind = Literal["intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table"]
+Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="Page to write; replaces what is there.")]
 Figure = Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")]
 Drawn = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too: a .pdf, .svg or .png.")]
@@ -41,17 +41,13 @@ def report(
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(get_args(Kind))}.")],
     named: Named,
     output: Figure,
-    width: Annotated[str, typer.Option(help="column (89 mm) or page (183 mm).")] = "column",
+    width: Annotated[Width, typer.Option(help="89 mm or 183 mm.")] = "column",
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Draw a figure, or write a table, for a paper."""
-    if kind not in KINDS:
-        raise ConfigError(f"{kind}: no such kind; there are {', '.join(KINDS)}")
-    if width not in WIDTHS:
-        raise ConfigError(f"--width {width}: write {' or '.join(WIDTHS)}")
     from wattdock.reports import draw
 
     with stored(named, output_dir) as rows:
@@ -87,12 +83,7 @@ def compare(
         fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
 
 
-def scaling(
-    named: Named,
-    plot: Drawn = None,
-    output_dir: OutputDir = RESULTS,
-    as_json: Json = False,
-) -> None:
+def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
     from wattdock.reports import scaling as scale
     from wattdock.reports import scaling_view, show, show_json

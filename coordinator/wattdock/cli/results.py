@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,14 +19,15 @@ app = typer.Typer(
     "that alone does not change the exit code."
 )
 
+Status = Literal["ok", "failed", "interrupted"]
 FILTERS = {
     "model": Flag(str, "Part of the model's name."),
     "backend": Flag(str, "Backend."),
     "gpu": Flag(str, "Part of a GPU's name."),
     "since": Flag(str, "Begun at this UTC date or later: 2026-01-31."),
     "until": Flag(str, "Begun before this UTC date."),
-    "verdict": Flag(str, "publishable or unpublishable."),
-    "status": Flag(str, "ok, failed or interrupted."),
+    "verdict": Flag(Literal["publishable", "unpublishable"], "Of the audit."),
+    "status": Flag(Status, "How it ended."),
     "study": Flag(str, "Part of the study's name."),
     "superseded": Flag(bool, "Also rows that a later one of the same study stands for.", "--all"),
 }
@@ -35,16 +36,13 @@ Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
 One = Annotated[str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")]
 Filtering = Mapping[str, Any]
-VERDICTS = {"publishable": True, "unpublishable": False}
+Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
 
 @app.command("list")
 @takes(FILTERS, into="filters")
 def list_(
-    filters: Filtering = NOTHING,
-    limit: Limit = 50,
-    output_dir: OutputDir = RESULTS,
-    as_json: Json = False,
+    filters: Filtering = NOTHING, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False
 ) -> None:
     """Show stored results, the latest first."""
     from wattdock.reports import SHOWN, print_results, print_rows_json
@@ -74,10 +72,7 @@ def query(
 @app.command()
 @takes(FILTERS, into="filters")
 def export(
-    csv: Csv = None,
-    parquet: Parquet = None,
-    filters: Filtering = NOTHING,
-    output_dir: OutputDir = RESULTS,
+    csv: Csv = None, parquet: Parquet = None, filters: Filtering = NOTHING, output_dir: OutputDir = RESULTS
 ) -> None:
     """Write one line per stored result to a file."""
     from wattdock.store import select, write_table
@@ -114,10 +109,7 @@ def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json
 
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=NAMED)],
-    window: Annotated[
-        str | None,
-        typer.Option(help="Analyse the stored run anew: drained, steady_state, ml-energy, begin-end, or all."),
-    ] = None,
+    window: Annotated[Window | None, typer.Option(help="Analyse the stored run anew.")] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -150,14 +142,12 @@ def _show(rows: "list[StoredResult]", *, as_json: bool, itself: bool) -> None:
 
 
 def _show_window(row: "StoredResult", window: str, *, as_json: bool) -> None:
-    from wattdock.analysis import WINDOWS, windows_of
+    from wattdock.analysis import windows_of
     from wattdock.reports import print_windows
     from wattdock.store import load_restarts
 
-    if window not in (*WINDOWS, "all"):
-        raise ConfigError(f"--window {window}: known are {', '.join(WINDOWS)} and all")
     summary = windows_of(load_restarts(row.folder), in_flight=row.result.in_flight)
-    shown = [one for one in summary.passes if window in (one.window, "all")]
+    shown = [figure for figure in summary.passes if window in (figure.window, "all")]
     if as_json:
         print_json(summary.model_copy(update={"passes": shown}))
     else:
@@ -180,28 +170,21 @@ def _say_left_out(one: "LeftOut") -> None:
 def _filters(given: Filtering, output_dir: Path) -> "Filters":
     from wattdock.store import Filters
 
-    verdict = given["verdict"]
-    if verdict not in (None, *VERDICTS):
-        raise ConfigError(f"--verdict {verdict}: write publishable or unpublishable")
     others = {name: value for name, value in given.items() if name not in ("verdict", "superseded")}
-    publishable = None if verdict is None else VERDICTS[verdict]
+    publishable = None if given["verdict"] is None else given["verdict"] == "publishable"
     wanted = Filters(**others, publishable=publishable, superseded=bool(given["superseded"]))
-    _require_known(wanted, output_dir)
+    _require_known_backend(wanted.backend, output_dir)
     return wanted
 
 
-def _require_known(wanted: "Filters", output_dir: Path) -> None:
-    """Refuse a status or a backend that no result can have: an empty list would pass for an answer."""
-    from wattdock.analysis import ExperimentResult
+def _require_known_backend(backend: str | None, output_dir: Path) -> None:
+    """Refuse a backend that no result can have: an empty list would pass for an answer."""
     from wattdock.launch import backends
     from wattdock.store import query as ask
 
-    statuses = get_args(ExperimentResult.model_fields["status"].annotation)
-    if wanted.status not in (None, *statuses):
-        raise ConfigError(f"--status {wanted.status}: write one of {', '.join(statuses)}")
     # A result may be of a backend that is not here any more.
-    if wanted.backend not in (None, *backends()):
+    if backend not in (None, *backends()):
         stored_too = ask(output_dir, "SELECT DISTINCT backend FROM all_results WHERE backend IS NOT NULL")
         known = sorted({*backends(), *stored_too["backend"].to_pylist()})
-        if wanted.backend not in known:
-            raise ConfigError(f"--backend {wanted.backend}: unknown; there are {', '.join(known)}")
+        if backend not in known:
+            raise ConfigError(f"--backend {backend}: unknown; there are {', '.join(known)}")

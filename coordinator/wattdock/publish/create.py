@@ -174,7 +174,7 @@ def _gather(rows: Sequence[StoredResult], options: BundleOptions, home: Path) ->
             gathered.files[f"{RESULTS}/{STUDIES}/{study}/{JOURNAL}"] = file
         _gather_cards(row.result, gathered, home)
         _gather_prompts(row.result, gathered, wanted=options.prompts)
-    _gather_lock(options.lock, rows, gathered)
+    _gather_lock(options.lock, gathered)
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     return gathered
 
@@ -210,16 +210,12 @@ def _why_not(path: Path, digest: str) -> str | None:
     return None if found == digest else "has changed"
 
 
-def _gather_lock(given: Path | None, rows: Sequence[StoredResult], gathered: _Gathered) -> None:
+def _gather_lock(given: Path | None, gathered: _Gathered) -> None:
     path = given or lock_path()
     if given and not path.is_file():
         raise ConfigError(f"--lock {given}: is not there")
     if path.is_file():
         gathered.files[LOCK] = path.read_bytes()
-    containers = [row.result.environment.container for row in rows if row.result.environment]
-    wanted = {container.lock_sha256 for container in containers if container and container.lock_sha256}
-    for digest in sorted(wanted - {_lock_digest(gathered)}):
-        gathered.missing.append(f"the lock of images with SHA-256 {digest}, under which results were measured: --lock")
 
 
 def _lock_digest(gathered: _Gathered) -> str | None:

@@ -10,12 +10,10 @@ import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import ENERGY, labels
-from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, read_yaml
+from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
 from wattdock.host import inventory
@@ -208,61 +206,46 @@ def _counts(names: Counter[str]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in sorted(names.items()))
 
 
-def _experiments(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return what study.yaml holds of each experiment, one for each position that the manifest names."""
-    study = read_yaml(bundle.folder / STUDY)[0]
-    experiments = study.get("experiments") if isinstance(study, dict) else None
-    count = 1 + max(bundle.manifest.results.values())
-    if not isinstance(experiments, list) or len(experiments) != count or not all(map(_is_whole, experiments)):
+def _experiments(bundle: Bundle) -> tuple[ExperimentConfig, ...]:
+    """Return what study.yaml holds, one experiment for each position that the manifest names."""
+    experiments = load_study(bundle.folder / STUDY, {}).experiments
+    if len(experiments) != (count := 1 + max(bundle.manifest.results.values())):
         raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments; wattdock did not write it so")
     return experiments
 
 
-def _is_whole(settings: object) -> bool:
-    parts = [settings.get("model"), settings.get("workload")] if isinstance(settings, dict) else [None]
-    return all(isinstance(part, dict) for part in parts)
-
-
 def _config_here(
-    written: dict[str, Any], before: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
+    written: ExperimentConfig, before: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml as it is measured here."""
-    prompts = dict(written["workload"].get("prompts") or {})
-    if prompts.get("source") not in (None, *PromptSpec.BUILT_IN):
-        prompts["source"] = str(_kept_prompts(str(prompts["source"]), before, bundle, home))
-    here = {
-        "runner_python": str(local.runner_python) if local.runner_python else None,
-        "model": _model(written["model"], before, local),
-        "workload": written["workload"] | {"prompts": prompts},
-    }
-    try:
-        return ExperimentConfig.model_validate(written | here)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        version = before.environment.wattdock_version if before.environment else "another version"
-        said = f"{_label(before)}: {where}: {problem['msg']}: this wattdock does not know that setting"
-        raise ConfigError(f"{said}; the bundle was measured with {version}") from error
+    prompts, model = written.workload.prompts, written.model
+    if prompts.source not in (None, *PromptSpec.BUILT_IN):
+        kept = str(_kept_prompts(prompts.source, before, bundle, home))
+        prompts = prompts.model_copy(update={"source": kept})
+    if model.trust_remote_code and not local.trust_remote_code:
+        raise ConfigError(
+            f"{_label(before)} runs the model's own code; read it, then allow it with --trust-remote-code"
+        )
+    if model.path:
+        model = model.model_copy(update={"path": _model_folder(before, local)})
+    workload = written.workload.model_copy(update={"prompts": prompts})
+    return written.model_copy(update={"runner_python": local.runner_python, "model": model, "workload": workload})
 
 
-def _model(model: dict[str, Any], before: ExperimentResult, local: LocalChoices) -> dict[str, Any]:
-    label = _label(before)
-    if model.get("trust_remote_code") and not local.trust_remote_code:
-        raise ConfigError(f"{label} runs the model's own code; read it, then allow it with --trust-remote-code")
-    if model.get("path") is None or before.environment is None:
-        return model
-    seen = before.environment.model
+def _model_folder(before: ExperimentResult, local: LocalChoices) -> Path:
+    """Return the folder of weights that the user named, which must be those that the bundle was measured with."""
+    wanted = before.environment.model if before.environment else None
+    named = wanted.name if wanted else "?"
     if local.model_folder is None:
         raise PreflightError(
-            f"{label} used a local folder of weights, {seen.name!r}: say where it is with --model-folder"
+            f"{_label(before)} used a local folder of weights, {named!r}: say where it is with --model-folder"
         )
     folder = local.model_folder.expanduser().absolute()
     found = resolve_model(ModelSpec(path=folder), home=folder, progress=lambda _: None).revision
-    if seen.revision and found != seen.revision:
-        raise PreflightError(
-            f"--model-folder {folder}: is {found}, the bundle's {seen.name!r} is {seen.revision}; find that one"
-        )
-    return model | {"path": str(folder)}
+    if wanted and wanted.revision not in (None, found):
+        said = f"is {found}, the bundle's {named!r} is {wanted.revision}; find that one"
+        raise PreflightError(f"--model-folder {folder}: {said}")
+    return folder
 
 
 def _kept_prompts(source: str, before: ExperimentResult, bundle: Bundle, home: Path) -> Path:
