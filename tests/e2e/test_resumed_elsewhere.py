@@ -32,7 +32,7 @@ def assert_idle_power(row: dict[str, Any]) -> None:
 def killed_in_its_second_pass(wattdock: Command, env: dict[str, str]) -> str:
     """Begin a study, kill its coordinator once a pass is kept, and return the name of its file."""
     file = write(wattdock, SLOW)
-    running = wattdock.start("run", file, env=env, stderr=subprocess.PIPE)
+    running = wattdock.start("run", file, "--progress-json", env=env, stderr=subprocess.PIPE)
     wait_in_pass(running, 2)
     wattdock.interrupt(signal.SIGKILL)
     running.communicate(timeout=60)
