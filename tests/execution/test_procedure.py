@@ -17,7 +17,7 @@ from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
 from wattdock.execution.events import Event, IdleStarted
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.procedure import Procedure, Recording, rest
+from wattdock.execution.procedure import Procedure, Recording, new_record, rest
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.meter import Meter
@@ -60,12 +60,12 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
         emit=lambda _: None,
         interrupts=Interrupts(),
         check=lambda: None,
-        save=lambda recording: saved.append([measured.clock_checked for measured in recording.passes]),
+        save=lambda recording: saved.append([measured.clock_checked for measured in recording.record.passes]),
         pids=frozenset,
     )
     config = ExperimentConfig.model_validate({"warmup": {"passes": 0}, "repeats": {"passes": 3}})
     with pytest.raises(RunnerError, match="the runner died"):
-        procedure.measure(Recording(config, 0))
+        procedure.measure(Recording(config, new_record(0)))
     assert saved == [[True], [True, False]]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.eta import Remaining
+from wattdock.execution.procedure import new_record
 from wattdock.execution.study_folder import PASS
 from wattdock.records import INTERRUPTED, Failure, RestartRecord
 
@@ -104,12 +104,13 @@ class ExperimentState:
 
     def save(self, recording: Recording, timeline: Timeline | None) -> None:
         """Make what a runner has measured so far durable."""
-        failure = recording.failure
+        failure = recording.record.failure
         if failure and failure.kind == INTERRUPTED:
             # No fault of the experiment: whoever resumes goes on where it stopped.
-            self.interruption, recording.failure = failure, None
+            self.interruption = failure
+            recording.fail(None)
         part = timeline and timeline.excerpt(_intervals(recording, timeline))
-        record = self._with_environment(recording.record(part), recording.runner)
+        record = self._with_environment(recording.whole(part), recording.runner)
         if not record.passes and not record.failure:
             self.unmeasured = record
             return
@@ -146,8 +147,7 @@ class ExperimentState:
         if self.unmeasured:
             found.append((self.unmeasured, None))
         if not found:
-            began = datetime.now(UTC).isoformat(timespec="milliseconds")
-            found.append((self._with_environment(RestartRecord(restart, began), None), None))
+            found.append((self._with_environment(new_record(restart), None), None))
         last, _ = found[-1]
         return [*found[:-1], (dataclasses.replace(last, failure=failure), None)]
 
@@ -162,9 +162,9 @@ class ExperimentState:
 
 def _intervals(recording: Recording, timeline: Timeline) -> tuple[tuple[int, int], ...]:
     """Return the parts of the timeline that the experiment keeps: around its spans, which may be far from the load."""
-    passes = [measured.span for measured in recording.passes]
+    passes = [measured.span for measured in recording.record.passes]
     windows = [
         window for window in timeline.windows if any(window.holds(span.start_ns, span.end_ns) for span in passes)
     ]
-    spans: tuple[Span | Window, ...] = (*recording.spans, *passes, *windows)
+    spans: tuple[Span | Window, ...] = (*recording.record.spans, *passes, *windows)
     return tuple((span.start_ns - MARGIN_NS, span.end_ns + MARGIN_NS) for span in spans)

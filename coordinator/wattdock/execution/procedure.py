@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
 from wattdock.clock import NS_PER_S, host_clock
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wattdock.analysis import AtRest
-    from wattdock.clock import Clock, ClockCheck
+    from wattdock.clock import Clock
     from wattdock.config import ExperimentConfig, IdleSpec
     from wattdock.execution.events import Emit
     from wattdock.execution.interrupts import Interrupts
@@ -43,59 +43,43 @@ REST_CHECK_S, WAKE_S = 3.0, 0.5
 
 @dataclass
 class Recording:
-    """What was measured of one restart of one experiment so far; survives whatever ends the restart.
+    """The record of one restart of one experiment while it grows; survives whatever ends the restart.
 
     Attributes:
-        name: Of its record in the study's folder.
+        record: What was measured so far, without the meter's timeline.
+        name: Of the record in the study's folder.
         stage: What is being done now, for people and for the failure that may come.
+        runner: What the runner says of its own environment; None before it has loaded the model.
         own_pids: Processes of the runner, shared by all experiments that it serves.
         already: Passes of this restart that an earlier runner measured before its coordinator ended.
-        started_utc: A label, never a duration's end.
     """
 
     config: ExperimentConfig
-    restart: int
+    record: RestartRecord
     name: str = ""
     stage: str = "launch"
-    spans: list[Span] = field(default_factory=list)
-    passes: list[PassRecord] = field(default_factory=list)
-    warm_up: list[WarmUpSample] = field(default_factory=list)
-    one_token: list[PassRecord] = field(default_factory=list)
-    clock_checks: list[ClockCheck] = field(default_factory=list)
     runner: RunnerEnvironment | None = None
-    failure: Failure | None = None
     own_pids: set[int] = field(default_factory=set)
     already: frozenset[int] = frozenset()
-    started_utc: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def for_experiment(self, config: ExperimentConfig, already: frozenset[int] = frozenset()) -> Recording:
-        """Return what an experiment served by this runner starts from: the runner's launch and load."""
-        return Recording(
-            config=config,
-            restart=self.restart,
-            stage=self.stage,
-            spans=list(self.spans),
-            clock_checks=list(self.clock_checks),
-            runner=self.runner,
-            own_pids=self.own_pids,
-            already=already,
-        )
+    def add(self, **seen: object) -> None:
+        """Append a value to each named sequence of the record."""
+        longer: dict[str, Any] = {name: (*getattr(self.record, name), value) for name, value in seen.items()}
+        self.record = dataclasses.replace(self.record, **longer)
 
-    def record(self, timeline: Timeline | None) -> RestartRecord:
-        """Return it as a value, with the timeline around it."""
-        return RestartRecord(
-            restart=self.restart,
-            started_utc=self.started_utc.isoformat(timespec="milliseconds"),
-            spans=tuple(self.spans),
-            passes=tuple(self.passes),
-            clock_checks=tuple(self.clock_checks),
-            timeline=timeline,
-            warm_up=tuple(self.warm_up),
-            one_token=tuple(self.one_token),
-            failure=self.failure,
-            own_pids=frozenset(self.own_pids),
-            clock=str(host_clock()),
-        )
+    def fail(self, failure: Failure | None) -> None:
+        """Set why the restart ended early."""
+        self.record = dataclasses.replace(self.record, failure=failure)
+
+    def whole(self, timeline: Timeline | None) -> RestartRecord:
+        """Return the record with the timeline around it and the runner's processes."""
+        return dataclasses.replace(self.record, timeline=timeline, own_pids=frozenset(self.own_pids))
+
+
+def new_record(restart: int) -> RestartRecord:
+    """Return the record of a restart that begins now."""
+    began = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return RestartRecord(restart, started_utc=began, clock=str(host_clock()))
 
 
 @dataclass(frozen=True)
@@ -151,7 +135,7 @@ class Procedure:
                 emit=self.emit,
                 check=self.check,
             )
-            recording.spans.append(span)
+            recording.add(spans=span)
 
     def _measure_pass(self, recording: Recording, number: int, *, warm_up_reused: bool) -> None:
         served, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
@@ -163,7 +147,7 @@ class Procedure:
         death = self._check_clock(recording)
         # A warm-up that used up the prompts has sent some that a measured pass sends again.
         reused = measured.prompts_reused or warm_up_reused
-        recording.passes.append(dataclasses.replace(measured, prompts_reused=reused, clock_checked=not death))
+        recording.add(passes=dataclasses.replace(measured, prompts_reused=reused, clock_checked=not death))
         self.emit(PassFinished(stage, measured.output_tokens, measured.span.duration_s))
         self.save(recording)
         if death:
@@ -178,7 +162,7 @@ class Procedure:
             ClockError: It is another clock: the pass does not count.
         """
         try:
-            recording.clock_checks.append(self.client.check_clock())
+            recording.add(clock_checks=self.client.check_clock())
         except RunnerError as error:
             return error
         return None
@@ -196,7 +180,7 @@ class Procedure:
         for index in range(warmup.passes):
             recording.stage = f"warm-up {index + 1}/{warmup.passes}"
             warm = self._run_pass(recording, first + index, served.requests_per_warm_up, None, settles=False)
-            recording.spans.append(dataclasses.replace(warm.span, name="warm-up"))
+            recording.add(spans=dataclasses.replace(warm.span, name="warm-up"))
             reused |= warm.prompts_reused
         return reused
 
@@ -205,14 +189,14 @@ class Procedure:
         limits, reused = recording.config.warmup, False
         pass_s = limits.window_s / PASSES_PER_WINDOW
         while True:
-            number = len(recording.warm_up)
+            number = len(recording.record.warm_up)
             recording.stage = f"warm-up {number + 1}"
             warm = self._run_pass(recording, first + number, recording.config.total_workload.batch_size, pass_s)
             reused |= warm.prompts_reused
             span = dataclasses.replace(warm.span, name="warm-up")
-            recording.spans.append(span)
-            recording.warm_up.append(self._warm_up_sample(span, warm.output_tokens))
-            seen = warm_up_steadiness(recording.warm_up, limits, self.gpu_uuids)
+            recording.add(spans=span)
+            recording.add(warm_up=self._warm_up_sample(span, warm.output_tokens))
+            seen = warm_up_steadiness(recording.record.warm_up, limits, self.gpu_uuids)
             if not seen.drifting or seen.duration_s >= limits.cap_s:
                 self.emit(WarmUpFinished(number + 1, seen.duration_s, seen.drifting))
                 return reused
@@ -240,8 +224,8 @@ class Procedure:
             recording.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
             minima = (served.requests_per_pass, served.min_duration_s)
             generated = self._run_pass(recording, repeats.passes + number, *minima, one_token=True)
-            recording.one_token.append(generated)
-            recording.spans.append(dataclasses.replace(generated.span, name="one-token"))
+            recording.add(one_token=generated)
+            recording.add(spans=dataclasses.replace(generated.span, name="one-token"))
 
     def _run_pass(
         self,

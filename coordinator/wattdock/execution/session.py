@@ -6,6 +6,7 @@ experiment; what was measured before stays.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import traceback
@@ -18,7 +19,7 @@ from wattdock.clock import NS_PER_S, Clock, HostClock
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.execution.events import Loading, Note, RestartStarted, RunnerReady, notes
 from wattdock.execution.failures import cause_of, oom_kills
-from wattdock.execution.procedure import Procedure, Recording, rest
+from wattdock.execution.procedure import Procedure, Recording, new_record, rest
 from wattdock.files import last_lines
 from wattdock.host import folders, inventory
 from wattdock.inputs import check_prompts, resolve_model
@@ -110,7 +111,7 @@ class Session:
         self._emit, self._clock = workplace.emit, workplace.seams.clock
         self._log = workplace.scratch / f"{number}.log"
         self._plan = pending[0].plan
-        self._opening = Recording(pending[0].config, restart, stage="model")
+        self._opening = Recording(pending[0].config, new_record(restart), stage="model")
         self._served: list[tuple[ExperimentState, Recording]] = []
         self._current: Recording | None = None
         self._deadline_ns = math.inf
@@ -209,7 +210,7 @@ class Session:
                 check=self._at.interrupts.check,
                 first=self._at.first_rest,
             )
-            self._opening.spans.append(span)
+            self._opening.add(spans=span)
 
     @contextmanager
     def _launched(self, launcher: Launcher, model: ModelFolder) -> Iterator[LaunchedRunner]:
@@ -244,9 +245,9 @@ class Session:
         """Wait for the runner, hold its clock against ours, load the model, and compare the GPUs it sees."""
         config, opening = self._plan.config, self._opening
         described = client.wait_ready(config.timeouts.launch_s)
-        opening.spans.append(Span("launch", began_ns, self._clock.now_ns()))
+        opening.add(spans=Span("launch", began_ns, self._clock.now_ns()))
         self._emit(RunnerReady(described.framework, described.framework_version, described.python_version))
-        opening.clock_checks.append(client.check_clock())
+        opening.add(clock_checks=client.check_clock())
         self._reject_each(lambda config: described.require_arrival(config.workload.arrival))
         opening.stage = "load"
         self._emit(Loading(model.name))
@@ -264,14 +265,15 @@ class Session:
             timeout_s=config.timeouts.load_s,
             progress=lambda stage: self._emit(Loading(model.name, stage)),
         )
-        opening.spans.extend(spans)
+        for span in spans:
+            opening.add(spans=span)
         opening.own_pids |= runner.pids()
         seen = [gpu.uuid for gpu in opening.runner.visible_gpus]
         if sorted(seen) != sorted(asked):
             raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
 
     def _measure_next(self, procedure: Procedure) -> None:
-        state, restart = self._pending[0], self._opening.restart
+        state, restart = self._pending[0], self._opening.record.restart
         self._current = self._begin(state)
         self._pending.popleft()
         self._emit(RestartStarted(state.config.label, restart + 1, *self._left()))
@@ -282,8 +284,14 @@ class Session:
 
     def _begin(self, state: ExperimentState) -> Recording:
         """Return the recording of an experiment that this runner serves from now on."""
-        recording = self._opening.for_experiment(state.config, state.measured(self._opening.restart))
-        recording.name = self._at.folder.new_record_name(state.config.experiment_id, recording.restart)
+        opening, restart = self._opening, self._opening.record.restart
+        recording = dataclasses.replace(
+            opening,
+            config=state.config,
+            record=dataclasses.replace(opening.record, started_utc=new_record(restart).started_utc),
+            name=self._at.folder.new_record_name(state.config.experiment_id, restart),
+            already=state.measured(restart),
+        )
         self._served.append((state, recording))
         return recording
 
@@ -319,7 +327,7 @@ class Session:
     def _fail(self, kind: str, message: str, exit_code: ExitCode) -> None:
         """Put a failure where it belongs: on the experiment being served, or on all that the runner was to serve."""
         if self._current:
-            self._current.failure = self._failure(kind, message, exit_code, self._current.stage)
+            self._current.fail(self._failure(kind, message, exit_code, self._current.stage))
         elif kind == INTERRUPTED and self._served:
             # Between two experiments: neither is the interrupted one.
             return
@@ -333,7 +341,7 @@ class Session:
 
     def _fail_pending(self, state: ExperimentState, failure: Failure) -> None:
         self._pending.remove(state)
-        self._begin(state).failure = failure
+        self._begin(state).fail(failure)
 
     def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
         tail = last_lines(self._log)
@@ -351,10 +359,10 @@ class Session:
         timeline = self._stopped(meter)
         for state, recording in self._served:
             if broken := _broke_off(timeline, recording):
-                first = recording.failure
-                recording.failure = (
-                    first.model_copy(update={"message": f"{first.message}; then the meter: {broken}"})
-                    if first
+                failure = recording.record.failure
+                recording.fail(
+                    failure.model_copy(update={"message": f"{failure.message}; then the meter: {broken}"})
+                    if failure
                     else self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
                 )
             state.save(recording, timeline)
