@@ -12,7 +12,7 @@ from wattdock.analysis.energy import EnergyResult, PassEnergy, Uncertainty
 from wattdock.analysis.statistics import deviation_interval, difference, mean_interval, statistical_j, statistics
 from wattdock.reports.terminal import interval_text
 
-RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "data/h200-rounds.json").read_text())["rounds"]
+RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parents[1] / "data/h200-rounds.json").read_text())["rounds"]
 TRIALS = 4000
 
 
