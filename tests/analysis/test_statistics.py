@@ -12,7 +12,8 @@ from wattdock.analysis.energy import EnergyResult, PassEnergy, Uncertainty
 from wattdock.analysis.statistics import deviation_interval, difference, mean_interval, statistical_j, statistics
 from wattdock.reports.terminal import interval_text
 
-RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parents[1] / "data/h200-rounds.json").read_text())["rounds"]
+ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
+RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]
 TRIALS = 4000
 
 
