@@ -80,9 +80,9 @@ class Comparison:
         for number in range(self.claims[0].planned):
             done = self._quadruple(number, arms)
             self._keep_blocks(done)
-            self.durations_s.append([(arm, one.span.duration_s) for arm, one in done])
+            self.durations_s.append([(arm, measured.span.duration_s) for arm, measured in done])
             for quantity in self.quantities:
-                quantity.claim.log_ratios.append(log_ratio([(arm, quantity.of(one)) for arm, one in done]))
+                quantity.claim.log_ratios.append(log_ratio([(arm, quantity.of(measured)) for arm, measured in done]))
             after_each()
 
     def _quadruple(self, number: int, arms: Arms) -> Passes:
@@ -91,16 +91,16 @@ class Comparison:
 
     def _keep_blocks(self, done: Passes) -> None:
         for arm in sorted({arm for arm, _ in done}):
-            own = [one for which, one in done if which == arm]
+            own = [measured for which, measured in done if which == arm]
             for block in (own[::2], own[1::2]):
                 self.blocks.append((arm, seconds(block), tokens(block)))
 
 
 def seconds(block: Sequence[PassRecord]) -> float:
     """Return how long a block's passes took together; each begins and ends on a drained engine."""
-    return sum(one.span.duration_s for one in block)
+    return sum(measured.span.duration_s for measured in block)
 
 
 def tokens(block: Sequence[PassRecord]) -> int:
     """Return the output tokens of a block."""
-    return sum(one.output_tokens for one in block)
+    return sum(measured.output_tokens for measured in block)

@@ -163,18 +163,18 @@ class LiveEngine:
         return time.perf_counter() - began - span.duration_s
 
 
-def duration_s(one: PassRecord) -> float:
+def duration_s(measured: PassRecord) -> float:
     """Return the length of a pass's span, in seconds."""
-    return one.span.duration_s
+    return measured.span.duration_s
 
 
-def tpot_p99_s(one: PassRecord) -> float:
+def tpot_p99_s(measured: PassRecord) -> float:
     """Return the 99th percentile over a pass's requests of the time per output token after the first, in seconds.
 
     Raises:
         RunnerError: No request has one.
     """
-    found = quantiles(tpot_s(request) for request in one.requests)
+    found = quantiles(tpot_s(request) for request in measured.requests)
     if found is None:
         raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
     return found.p99_s

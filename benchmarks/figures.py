@@ -71,7 +71,7 @@ class Figures:
         if self.comparisons:
             done = list(self.comparisons.values())
             parts += ["## Ratios", HOW_TO_READ, ratios(done)]
-            parts.append("\n".join(f"- {line}" for one in done for line in details(one)))
+            parts.append("\n".join(f"- {line}" for comparison in done for line in details(comparison)))
         if self.meter and self.meter[1].metered_s:
             parts += ["## The meter's threads", meter_cost(*self.meter)]
         parts += [f"Not measured: {note}." for note in self.notes]
@@ -86,7 +86,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def ratios(comparisons: list[Comparison]) -> str:
     """Return one row per claim."""
-    return table(HEAD, [ratio_row(claim) for one in comparisons for claim in one.claims])
+    return table(HEAD, [ratio_row(claim) for comparison in comparisons for claim in comparison.claims])
 
 
 def ratio_row(claim: Claim) -> tuple[str, ...]:
@@ -101,23 +101,24 @@ def ratio_row(claim: Claim) -> tuple[str, ...]:
     return (claim.what, n, f"{seen.ratio:.4f}", lower, f"{claim.limit:g}", margin, verdict)
 
 
-def details(one: Comparison) -> Iterator[str]:
+def details(comparison: Comparison) -> Iterator[str]:
     """Yield what the ratios of one comparison were computed from."""
-    if one.blocks:
-        lengths_s = [seconds for _, seconds, _ in one.blocks]
+    what = comparison.claims[0].what
+    if comparison.blocks:
+        lengths_s = [seconds for _, seconds, _ in comparison.blocks]
         yield (
-            f"{one.claims[0].what}: {one.on}; {one.passes} × {one.requests} requests per block, blocks of "
-            f"{min(lengths_s):.1f} … {max(lengths_s):.1f} s; {one.rate_of('A'):,.1f} against {one.rate_of('B'):,.1f} "
-            "output tokens/s"
+            f"{what}: {comparison.on}; {comparison.passes} × {comparison.requests} requests per block, blocks of "
+            f"{min(lengths_s):.1f} … {max(lengths_s):.1f} s; "
+            f"{comparison.rate_of('A'):,.1f} against {comparison.rate_of('B'):,.1f} output tokens/s"
         )
-        took_s = sorted(took_s for quadruple in one.durations_s for _, took_s in quadruple)
-        yield f"{one.claims[0].what}: {len(took_s)} passes, median {median(took_s):.3f} s, longest {took_s[-1]:.3f} s"
-    for claim in one.claims:
+        took_s = sorted(took_s for quadruple in comparison.durations_s for _, took_s in quadruple)
+        yield f"{what}: {len(took_s)} passes, median {median(took_s):.3f} s, longest {took_s[-1]:.3f} s"
+    for claim in comparison.claims:
         values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
         yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"
-    if left := one.left_to_the_next:
+    if left := comparison.left_to_the_next:
         lower = "–" if left.lower is None else f"{left.lower:.4f}"
-        yield f"{one.claims[0].what}, left to the next: {left.ratio:.4f}, lower bound {lower}"
+        yield f"{what}, left to the next: {left.ratio:.4f}, lower bound {lower}"
 
 
 def meter_cost(what: str, cost: MeterCost) -> str:

@@ -33,7 +33,11 @@ BLOCK = re.compile(
 def settings_page() -> str:
     """Return the settings of experiments and studies, a table for each group."""
     definitions: dict[str, Schema] = study_schema()["$defs"]
-    sections = {one["title"]: one for one in definitions["Experiment"]["properties"].values() if "properties" in one}
+    sections = {
+        section["title"]: section
+        for section in definitions["Experiment"]["properties"].values()
+        if "properties" in section
+    }
     rest = sorted(name for name in definitions if name not in FIRST)
     parts = ["# Settings", LEAD]
     for name in (*FIRST, *sections, *rest):
@@ -74,7 +78,7 @@ def list_page(folder: Path, title: str, lead: str) -> str:
 def _object(schema: Schema) -> Schema:
     """Return the mapping among the forms that a setting can be written in."""
     forms = [schema, *schema.get("anyOf", ())]
-    return next((one for one in forms if "properties" in one), schema)
+    return next((form for form in forms if "properties" in form), schema)
 
 
 def _described(schema: Schema) -> Iterator[str]:
@@ -82,10 +86,10 @@ def _described(schema: Schema) -> Iterator[str]:
     if lead:
         yield html.escape(lead, quote=False)
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key, one in schema["properties"].items():
-        default = "" if "default" not in one else f"`{_short(one['default'])}`"
-        meaning = meanings.get(key, "" if "properties" in one else one.get("description", ""))
-        rows.append(f"| `{key}` | {_kind(one)} | {default} | {_cell(meaning)} |")
+    for key, setting in schema["properties"].items():
+        default = "" if "default" not in setting else f"`{_short(setting['default'])}`"
+        meaning = meanings.get(key, "" if "properties" in setting else setting.get("description", ""))
+        rows.append(f"| `{key}` | {_kind(setting)} | {default} | {_cell(meaning)} |")
     yield "\n".join(rows)
 
 
@@ -109,9 +113,9 @@ def _kind(schema: Schema) -> str:
     if "properties" in schema and "title" in schema:
         return f"[{schema['title']}](#{schema['title'].lower().replace(' ', '-')})"
     if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     if forms := schema.get("anyOf") or schema.get("allOf"):
-        return " or ".join(dict.fromkeys(_kind(one) for one in forms))
+        return " or ".join(dict.fromkeys(_kind(form) for form in forms))
     limits = [f"{sign} {schema[name]:g}" for name, sign in LIMITS.items() if name in schema]
     items = f" of {_kind(schema['items'])}" if isinstance(schema.get("items"), dict) else ""
     return " ".join([str(schema.get("type", "anything")) + items, *limits])
@@ -126,20 +130,22 @@ def _cell(text: str) -> str:
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    for child, one in sorted(getattr(command, "commands", {}).items()):
-        if getattr(one, "commands", None):
-            yield from _commands(one, f"{name} {child}")
+    for child, subcommand in sorted(getattr(command, "commands", {}).items()):
+        if getattr(subcommand, "commands", None):
+            yield from _commands(subcommand, f"{name} {child}")
         else:
-            yield f"{name} {child}", one
+            yield f"{name} {child}", subcommand
 
 
 def _parameters(command: Any) -> str:
     rows = []
-    for one in command.params:
-        if one.name == "help":
+    for parameter in command.params:
+        if parameter.name == "help":
             continue
-        names = ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
-        shown = names if one.param_type_name == "option" else f"`{one.metavar or one.name.upper()}`"
-        default = "" if one.default in (None, False, ()) or callable(one.default) else f"`{one.default}`"
-        rows.append(f"| {shown} | {default} | {_cell(getattr(one, 'help', None) or '')} |")
+        names = ", ".join(f"`{word}`" for word in (*parameter.opts, *parameter.secondary_opts))
+        shown = names if parameter.param_type_name == "option" else f"`{parameter.metavar or parameter.name.upper()}`"
+        default = (
+            "" if parameter.default in (None, False, ()) or callable(parameter.default) else f"`{parameter.default}`"
+        )
+        rows.append(f"| {shown} | {default} | {_cell(getattr(parameter, 'help', None) or '')} |")
     return "\n".join(["| argument or option | default | meaning |", "|---|---|---|", *rows]) if rows else ""

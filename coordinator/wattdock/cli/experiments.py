@@ -80,7 +80,7 @@ def plan(
     study = study_of(file, settings)
     checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
     if as_json:
-        print_json([one.model_dump(mode="json") for one in study.experiments])
+        print_json([config.model_dump(mode="json") for config in study.experiments])
     else:
         print_plan(study, checked, forecast(study.experiments, output_dir))
     if study.invalid:
@@ -88,17 +88,17 @@ def plan(
             f"{pluralize(len(study.invalid), 'point')} cannot be experiments; leave them out with `exclude:`",
             ExitCode.CONFIG,
         )
-    for one in checked:
-        if not isinstance(one, ExecutionPlan):
-            raise one
+    for outcome in checked:
+        if not isinstance(outcome, ExecutionPlan):
+            raise outcome
 
 
 def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
-    reasons = [[*one.audit.reasons] if one.audit else ["no audit"] for one in results]
-    if unfit := [one for one in reasons if one]:
+    reasons = [[*result.audit.reasons] if result.audit else ["no audit"] for result in results]
+    if unfit := [found for found in reasons if found]:
         which = f"{len(unfit)} of {len(results)} results: " if len(results) > 1 else ""
-        many = f"{len(unfit[0])} reason{'s' if len(unfit[0]) > 1 else ''}"
-        fail(f"not publishable: {which}{many}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
+        count = pluralize(len(unfit[0]), "reason")
+        fail(f"not publishable: {which}{count}, the first: {unfit[0][0]}", ExitCode.NOT_PUBLISHABLE)
 
 
 def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:

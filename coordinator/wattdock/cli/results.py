@@ -34,7 +34,9 @@ FILTERS = {
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
-One = Annotated[str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")]
+Single = Annotated[
+    str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")
+]
 Filtering = Mapping[str, Any]
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
@@ -89,14 +91,14 @@ def export(
 
 
 @app.command("agreement")
-def agreement_(first: One, second: One, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+def agreement_(first: Single, second: Single, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Say how far two results of one model and the same prompts generated the same tokens."""
     import dataclasses
 
     from wattdock.reports import agreement
 
-    with _only(first, output_dir) as one, _only(second, output_dir) as other:
-        found = agreement(one, other)
+    with _only(first, output_dir) as first_folder, _only(second, output_dir) as second_folder:
+        found = agreement(first_folder, second_folder)
     if as_json:
         print_json(dataclasses.asdict(found), indent=None)
         return
@@ -162,9 +164,9 @@ def _only(named: str, output_dir: Path) -> Iterator[Path]:
         yield rows[0].folder
 
 
-def _say_left_out(one: "LeftOut") -> None:
+def _say_left_out(left_out: "LeftOut") -> None:
     """Say what the answer lacks, so that it does not pass for all."""
-    typer.echo(f"wattdock: {one}", err=True)
+    typer.echo(f"wattdock: {left_out}", err=True)
 
 
 def _filters(given: Filtering, output_dir: Path) -> "Filters":
