@@ -106,7 +106,7 @@ def test_a_changed_bundle_is_not_run(reader: Command) -> None:
     (reader.folder / "b.tar").write_bytes(content)
     done, _ = reproduce(reader, on_gpus(reader, gpu(1)))
     assert done.returncode == 7
-    assert "not as it was bundled: changed: results/" in done.stderr
+    assert "not as it was bundled: changed: 'results/" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

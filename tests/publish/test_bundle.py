@@ -251,10 +251,10 @@ def _no_sums(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_missing, r"missing: results/.*/requests\.parquet"),
-        (_added, r"not in the list: results/more\.txt"),
-        (_changed, r"changed: results/.*/requests\.parquet"),
-        (_moved, r"missing: .*requests\.parquet; not in the list: .*other\.parquet"),
+        (_missing, r"missing: 'results/.*/requests\.parquet"),
+        (_added, r"not in the list: 'results/more\.txt"),
+        (_changed, r"changed: 'results/.*/requests\.parquet"),
+        (_moved, r"missing: .*requests\.parquet'; not in the list: .*other\.parquet"),
         (_linked, r"requests\.parquet', a link or device"),
         (_hidden, r"'\.hidden', which is no name"),
         (_no_sums, "has no SHA256SUMS"),

@@ -30,11 +30,10 @@ MANIFEST, SUMS, README, CITATION = "bundle.json", "SHA256SUMS", "README.md", "CI
 STUDY, LOCK, RESULTS, PROMPTS, CARDS = "study.yaml", "images.lock", "results", "prompts", "meter-cards"
 # Neither hidden nor a way out of the folder, on any system.
 SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.DIRTYPE: "a folder"}
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
 MTIME_S = 315_532_800
-NAMES_SHOWN = 3
+DIFFERENCES_SHOWN = 3
 AGAIN = "get it again from its source"
 REPACKED = "if you packed it anew, unpack it and name the folder instead"
 Content = Path | bytes
@@ -206,23 +205,12 @@ def _files_of(folder: Path) -> dict[str, Path]:
 
 def _difference(written: str, found: str) -> str:
     """Return what is not as the list of hashes says."""
-    lists = []
-    for text in (written, found):
-        matches = [SUM_LINE.fullmatch(line) for line in text.splitlines()]
-        lists.append({match[2]: match[1] for match in matches if match})
-    listed, there = lists
-    wrong = {
-        "missing": sorted(listed.keys() - there.keys()),
-        "not in the list": sorted(there.keys() - listed.keys()),
-        "changed": sorted(name for name in listed.keys() & there.keys() if listed[name] != there[name]),
-    }
-    said = [f"{what}: {_some(names)}" for what, names in wrong.items() if names] or [f"changed: {SUMS}"]
-    return f"not as it was bundled: {'; '.join(said)}; {AGAIN}"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(repr(name)[1:-1] for name in names[:NAMES_SHOWN]) + more
+    listed, there = ({line[66:]: line[:64] for line in text.splitlines()} for text in (written, found))
+    wrong = [f"missing: {name!r}" for name in listed if name not in there]
+    wrong += [f"not in the list: {name!r}" for name in there if name not in listed]
+    wrong += [f"changed: {name!r}" for name in there if listed.get(name, there[name]) != there[name]]
+    more = f" and {len(wrong) - DIFFERENCES_SHOWN} more" if len(wrong) > DIFFERENCES_SHOWN else ""
+    return f"not as it was bundled: {'; '.join(wrong[:DIFFERENCES_SHOWN]) or f'changed: {SUMS}'}{more}; {AGAIN}"
 
 
 def _manifest(path: Path, sums: str) -> Manifest:
