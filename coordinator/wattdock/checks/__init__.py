@@ -1,14 +1,14 @@
 """Whether a measurement can be made (preflight), would be sound (doctor), and was sound (audit).
 
 In: an experiment's configuration and this machine, or an `ExperimentResult`. Out: an `ExecutionPlan`, or `Check`s with
-status, figure, limit, source and remedy; the audit adds one verdict. A new audit check is a decorated function in one
-of the `audit_*` modules, a new check of this machine one in `doctor_machine` or `doctor_gpus`.
+status, figure, limit, source and remedy; the audit adds one verdict. A new audit check is a decorated function in
+`audit` (what was measured), `audit_procedure` or `audit_gpus`; one of this machine goes to `doctor_machine` or
+`doctor_gpus`.
 Must not know: how experiments are run, how anything is printed.
 """
 
-from wattdock.checks.audit import audit
+from wattdock.checks.audit import CPUS_ALONE, audit
 from wattdock.checks.audit_procedure import KEPT_UP
-from wattdock.checks.audit_record import CPUS_ALONE
 from wattdock.checks.calibrate import calibrate_meters
 from wattdock.checks.doctor import examine
 from wattdock.checks.preflight import ExecutionPlan, preflight, require_still_free

@@ -1,6 +1,7 @@
-"""Checks on a finished experiment, each with the figure behind it, and one verdict. Pure.
+"""The audit: checks on a finished experiment, each with the figure behind it, and one verdict. Pure.
 
-Unknown never passes. A new check is a function in one of the `audit_*` modules, decorated with `check`.
+Here: what was measured, and who else was there; `audit_procedure` and `audit_gpus` hold the rest. A new check is a
+function in one of the three, decorated with `check`. Unknown never passes.
 """
 
 from __future__ import annotations
@@ -8,14 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit
-from wattdock.checks import audit_gpus, audit_procedure, audit_record
-from wattdock.checks.check import CHECKS, Subject
+from wattdock.checks import audit_gpus, audit_procedure
+from wattdock.checks.check import CHECKS, Outcome, Subject, check, verdict
 from wattdock.config import ExperimentConfig
+from wattdock.text import pluralize
+from wattdock.values import all_known
 
 if TYPE_CHECKING:
-    from wattdock.analysis import ExperimentResult
+    from collections.abc import Sequence
 
-MODULES = (audit_record, audit_procedure, audit_gpus)
+    from wattdock.analysis import ExperimentResult, GpuProcessSeen
+    from wattdock.records import ConditionChange
+
+# Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
+MIN_WINDOW_S = 20.0
+# Changes that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
+HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
+FIGURE_PROCESSES = 3
+# Reports quote this check: it says that a figure is slower than the engine is.
+CPUS_ALONE = "CPUs to itself"
+# Our own judgement: with more, an engine may wait for its CPUs, and its GPUs draw power meanwhile.
+OTHERS_SHARE = 0.1
 
 
 def audit(result: ExperimentResult) -> Audit:
@@ -27,7 +41,201 @@ def audit(result: ExperimentResult) -> Audit:
     if result.environment is None or result.energy is None or result.procedure is None:
         raise ValueError("a result without environment, energy and procedure cannot be audited")
     config = ExperimentConfig.model_validate(result.config)
+    modules = (__name__, audit_procedure.__name__, audit_gpus.__name__)
     subject = Subject(result, config, result.environment, result.energy, result.procedure)
-    checks = [found for module in MODULES for make in CHECKS[module.__name__] if (found := make(subject))]
+    checks = [found for module in modules for make in CHECKS[module] if (found := make(subject))]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
     return Audit(publishable=not reasons, reasons=reasons, checks=checks)
+
+
+@check("finished")
+def finished(subject: Subject) -> Outcome:
+    """Whether the experiment ran to its end."""
+    error = subject.result.error
+    return Outcome(verdict(failed=error is not None), error.message if error else "no failure")
+
+
+@check("energy measured")
+def energy_measured(subject: Subject) -> Outcome:
+    """Whether there is a total over the GPUs used."""
+    energy = subject.energy
+    return Outcome(verdict(failed=energy.total_j is None), energy.reason or _source(subject))
+
+
+@check("counter, not integrated power")
+def from_counter(subject: Subject) -> Outcome:
+    """Whether energy is the counter's, not an integral over power samples."""
+    return Outcome(verdict(failed=subject.energy.source != "counter"), _source(subject))
+
+
+def _source(subject: Subject) -> str:
+    return f"source {subject.energy.source}" if subject.energy.source else "no source"
+
+
+@check("one runner for each restart", threshold="one: the study was not interrupted within a restart")
+def one_runner(subject: Subject) -> Outcome:
+    """Whether each restart is one runner's: otherwise its value averages over what restarts differ by."""
+    most = subject.procedure.runners_per_restart
+    if not most:
+        return Outcome("unknown", "no pass")
+    return Outcome("warn", f"a restart's passes came from {most} runners") if most > 1 else Outcome("pass", "one each")
+
+
+@check("clock trusted")
+def clock_trusted(subject: Subject) -> Outcome:
+    """Whether the runner's clock was the host's after every pass; unknown where a runner died before it was asked."""
+    clock = subject.environment.clock
+    slowest = "unknown" if clock.round_trip_max_s is None else f"{clock.round_trip_max_s * 1e3:.1f} ms"
+    unchecked = clock.unchecked_passes
+    missing = f"; not checked after {pluralize(unchecked, 'pass', 'passes')}" if unchecked else ""
+    status = verdict(failed=not clock.trusted, known=not unchecked)
+    return Outcome(status, f"{clock.checks} checks, offset at most {slowest}{missing}")
+
+
+@check("weights real")
+def weights_real(subject: Subject) -> Outcome:
+    """Whether the weights were a trained model's."""
+    weights = subject.environment.model.weights
+    return Outcome(verdict(failed=weights != "real"), weights)
+
+
+@check("model pinned")
+def model_pinned(subject: Subject) -> Outcome:
+    """Whether anybody can get the same model."""
+    revision = subject.environment.model.revision
+    return Outcome(verdict(failed=revision is None), str(revision))
+
+
+@check(
+    "image pinned",
+    threshold="a registry's digest in docker/images.lock, under --locked",
+    source="the engine's image, held against the lock before the start",
+)
+def image_pinned(subject: Subject) -> Outcome:
+    """Whether anybody can get the image that ran; an image's id means something on one machine only."""
+    inside = subject.environment.container
+    if inside is None:
+        return Outcome("fail", "no image: the runner was a plain process")
+    if inside.locked_digest:
+        return Outcome("pass", inside.locked_digest)
+    return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")
+
+
+@check(
+    "one environment in all restarts",
+    threshold="no difference in hardware, limits, versions, image, model or effective engine arguments",
+    source="recorded with each restart's passes",
+)
+def one_environment(subject: Subject) -> Outcome:
+    """Whether nothing differed between restarts: an interrupted study may go on under another driver."""
+    if not subject.energy.passes:
+        return Outcome("unknown", "no pass")
+    if (changes := subject.environment.changes) is None:
+        return Outcome("unknown", "not recorded for every restart")
+    matter = [change for change in changes if change.name not in HARMLESS_CHANGES]
+    figure = "; ".join(map(_changed, matter or changes)) or "nothing differs"
+    return Outcome("fail" if matter else "warn" if changes else "pass", figure)
+
+
+def _changed(change: ConditionChange) -> str:
+    values = [
+        f"{value} (restart {', '.join(str(restart + 1) for restart in restarts)})"
+        for value, restarts in change.restarts.items()
+    ]
+    return f"{change.name}: {', '.join(values)}"
+
+
+@check(
+    "window long enough",
+    threshold=f"{MIN_WINDOW_S:g} s",
+    source="arXiv 2312.02741 and peers: below 5 s figures vary, 20 s is common for publication",
+)
+def window_long_enough(subject: Subject) -> Outcome:
+    """Whether the shortest pass is long enough for a stable figure."""
+    shortest = min((measured.duration_s for measured in subject.energy.passes), default=0.0)
+    return Outcome(verdict(failed=shortest < MIN_WINDOW_S), f"shortest pass {shortest:.1f} s")
+
+
+@check("token counts consistent")
+def token_counts(subject: Subject) -> Outcome:
+    """Whether all counts of a pass's tokens agree."""
+    passes, wrong = subject.energy.passes, subject.procedure.token_disagreements
+    figure = "; ".join(wrong) or f"{sum(measured.output_tokens for measured in passes)} output tokens"
+    return Outcome(verdict(failed=bool(wrong) or not passes), figure)
+
+
+@check("passes drained")
+def drained(subject: Subject) -> Outcome:
+    """Whether all of a pass's work, and so all of its energy, lies inside its span."""
+    undrained = subject.procedure.undrained
+    status = verdict(failed=bool(undrained) or not subject.energy.passes)
+    return Outcome(status, "; ".join(undrained) or "all work inside")
+
+
+@check("machine to itself")
+def machine_alone(subject: Subject) -> Outcome:
+    """Whether other measurements were kept off the machine."""
+    exclusive = subject.environment.exclusive
+    if exclusive == "machine":
+        return Outcome("pass", "no other measurement of wattdock's")
+    return Outcome("fail", f"exclusive: {exclusive}")
+
+
+@check(
+    CPUS_ALONE,
+    threshold=f"{OTHERS_SHARE:.0%}",
+    source="wattdock's own judgement; of the CPUs that the runner may use, less what it and the coordinator used",
+    remedy="end other work on these CPUs; wattdock doctor names it",
+)
+def cpus_alone(subject: Subject) -> Outcome:
+    """Whether the CPUs worked for nobody else in any pass: other people's jobs hold no lease of ours."""
+    shares = all_known(measured.cpu_others_share for measured in subject.energy.passes)
+    if not shares:
+        return Outcome("unknown", "whose work they did is not known")
+    return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"others used {max(shares):.0%} in the worst pass")
+
+
+@check("exclusive GPUs")
+def gpus_alone(subject: Subject) -> Outcome | None:
+    """Whether only the runner was on the GPUs; a used GPU whose lists do not show even the runner proves nothing."""
+    if not (gpus := _own_gpus(subject)):
+        return None
+    used, evidence = set(subject.environment.gpu_uuids), subject.procedure.gpus
+    listed = [process for process in subject.energy.gpu_processes if process.gpu_uuid in gpus]
+    foreign = [process for process in listed if not process.own]
+    lists = min(evidence[uuid].process_lists if uuid in evidence else 0 for uuid in gpus)
+    shown = {uuid for uuid in gpus if uuid in evidence and evidence[uuid].runner_lists}
+    if foreign and len(foreign) < len(listed):
+        return Outcome("fail", _processes(foreign))
+    if not shown or used - shown or not lists:
+        seen = f"and {_processes(foreign)}, which may be it" if foreign else "and no other"
+        where = f" on {', '.join(sorted(used - shown))}" if shown and used - shown else ""
+        figure = f"{lists} process lists per GPU of a restart show no process of the runner{where} {seen}"
+        return Outcome("unknown", figure)
+    if unseen := max((evidence[uuid].unlisted_ends for uuid in used), default=0):
+        figure = f"no process list near {unseen} begins or ends of passes of a restart shows the runner"
+        return Outcome("unknown", figure)
+    return Outcome("pass", f"nobody but the runner in {lists} process lists per GPU of each restart")
+
+
+@check("no process on other GPUs")
+def other_gpus_idle(subject: Subject) -> Outcome | None:
+    """Who was on the host's other GPUs, which share power, cooling and host; how much that matters is open."""
+    gpus = _own_gpus(subject)
+    others = [process for process in subject.energy.gpu_processes if process.gpu_uuid not in gpus]
+    return Outcome("warn", _processes(others)) if others else None
+
+
+def _own_gpus(subject: Subject) -> set[str]:
+    environment = subject.environment
+    return set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
+
+
+def _processes(processes: Sequence[GpuProcessSeen]) -> str:
+    named = [
+        f"process {process.pid} ({process.user or 'unknown user'}, {process.command or 'unknown command'}) "
+        f"on {process.gpu_uuid}"
+        for process in processes[:FIGURE_PROCESSES]
+    ]
+    more = len(processes) - len(named)
+    return "; ".join(named) + (f" and {more} more" if more else "")

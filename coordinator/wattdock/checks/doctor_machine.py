@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.checks.audit_record import OTHERS_SHARE
+from wattdock.checks.audit import OTHERS_SHARE
 from wattdock.checks.check import failed, passed, refused, warned
 from wattdock.clock import host_clock
 from wattdock.errors import WattdockError

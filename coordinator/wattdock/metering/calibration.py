@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from wattdock.clock import NS_PER_S
 from wattdock.errors import StoreError
 from wattdock.files import write_whole
-from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, EnergyCurve
-from wattdock.metering.ticks import tick_instants
+from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, EnergyCurve, tick_instants
 from wattdock.metering.timeline import LagModel, MeterEvent
 from wattdock.text import json_text
 from wattdock.values import Stored
