@@ -28,7 +28,7 @@ def main() -> int:
         say(f"wattdock: {error}")
         return error.exit_code
     options = ("--extra-index-url", options[1]) if options else ()
-    only = ("--quiet", "--progress-bar", "off", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
+    only = ("-qq", "--progress-bar", "off", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
     return subprocess.call([sys.executable, "-I", "-m", "pip", "download", *only, "-r", str(pins), *options])
 
 

@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +22,14 @@ from unprivileged import give_to_user, popen_as_user, user_home
 
 from wattdock.config import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import Containers, connect, find_containers
+from wattdock.launch.engine import Containers, connect, find_containers, reap
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from containers.conftest import InContainers
+    from docker import DockerClient
 
 ENGINE = Path(__file__).with_name("engine.sh")
 PROXY = Path(__file__).with_name("proxy.py")
@@ -198,3 +201,23 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
     assert told["process"]["noNewPrivileges"] is True
     assert told["process"]["capabilities"] == {} or not any(told["process"]["capabilities"].values())
     assert told["root"]["readonly"] is True
+
+
+def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
+    standin_image: Containers, client: DockerClient, tmp_path: Path
+) -> None:
+    """A new start may meet a killed one's keeper, or another new start; the engine refuses whoever is second."""
+    lock = tmp_path / "absent" / "lock"
+    spec = LaunchSpec(backend="deaf", runner_dir=tmp_path, log_path=tmp_path / "deaf.log", alive_lock=lock)
+    cleaners = 4
+    together = threading.Barrier(cleaners)
+
+    def clean() -> bool:
+        together.wait()
+        reap()
+        return not client.containers.list(all=True, filters={"id": runner.id})
+
+    with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec()).launch(spec) as runner:
+        with ThreadPoolExecutor(cleaners) as pool:
+            assert all(cleaned.result() for cleaned in [pool.submit(clean) for _ in range(cleaners)])
+        assert runner.exit_reason() == "its container was removed by somebody else"

@@ -1,35 +1,33 @@
-"""What every launcher does, shown on each: how runners start, end, and are ended, and that nothing is left."""
+"""The contract of `Launcher`, shown on each: how runners start, end, and are ended, and that nothing is left.
+
+A new launcher is one more parameter of the fixture.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from containers.conftest import standin_image  # noqa: F401  (a fixture)
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import ALIVE_LABEL, OWNER_LABEL, reap
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from docker import DockerClient
-
-    from wattdock.launch.engine import Containers
     from wattdock.launch.protocol import LaunchedRunner, Launcher
 
     Spec = Callable[[str], LaunchSpec]
 
-STANDIN = Path(__file__).parents[1] / "launch/standin_runner.py"
+STANDIN = Path(__file__).with_name("standin_runner.py")
 PATIENCE_S = 120
 
 
@@ -157,23 +155,3 @@ def test_a_runners_processes_are_known_as_the_host_numbers_them(launcher: Launch
         assert os.getpid() not in known
         runner.kill()
         assert runner.pids() == frozenset()
-
-
-def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
-    standin_image: Containers, client: DockerClient, tmp_path: Path
-) -> None:
-    """A new start may meet a killed one's keeper, or another new start; the engine refuses whoever is second."""
-    labels = {ALIVE_LABEL: str(tmp_path / "absent"), OWNER_LABEL: str(os.getuid())}
-    spec = LaunchSpec(backend="deaf", runner_dir=tmp_path, log_path=tmp_path / "deaf.log", labels=labels)
-    cleaners = 4
-    together = threading.Barrier(cleaners)
-
-    def clean() -> bool:
-        together.wait()
-        reap()
-        return not client.containers.list(all=True, filters={"id": runner.id})
-
-    with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec()).launch(spec) as runner:
-        with ThreadPoolExecutor(cleaners) as pool:
-            assert all(one.result() for one in [pool.submit(clean) for _ in range(cleaners)])
-        assert runner.exit_reason() == "its container was removed by somebody else"
