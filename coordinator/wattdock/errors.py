@@ -71,7 +71,7 @@ class MeterError(WattdockError):
 
 
 class ClockError(MeterError):
-    """Runner and host do not share a clock, so that spans and energy cannot be merged."""
+    """Runner and host do not share a clock, so that energy cannot be told for spans."""
 
 
 class StoreError(WattdockError):

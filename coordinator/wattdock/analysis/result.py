@@ -88,7 +88,7 @@ class StudyFacts(Stored):
 
     Attributes:
         study_id: Name of its folder under `studies/`.
-        attempt: 1 for the first row that it stored of this experiment; a later one stands for the earlier.
+        attempt: 1 for the first result that the study stored of this experiment; a later one replaces the earlier.
     """
 
     study_id: str
@@ -110,7 +110,7 @@ class Fallback(Stored):
 
 
 class ExperimentResult(Stored):
-    """One experiment's row; a failed one has every key too.
+    """What one experiment says; a failed one's result has every key too.
 
     Attributes:
         fallback: Null for what was asked for itself.
@@ -150,7 +150,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     Raises:
         ValueError: No restart says what it ran on.
     """
-    environment = merged_environment(restarts)
+    environment = combined_environment(restarts)
     passes = [measured for restart in restarts for measured in restart.passes]
     used = tuple(environment.gpu_uuids)
     gpus = Gpus(
@@ -207,11 +207,11 @@ def windows_of(restarts: Sequence[RestartRecord], *, in_flight: int) -> WindowSu
         restarts: Where they come from; of a stored result, too, for a definition that is newer than the result.
         in_flight: Requests that the engines serve at once.
     """
-    used = merged_environment(restarts).gpu_uuids
+    used = combined_environment(restarts).gpu_uuids
     return windows(restarts, used, in_flight=in_flight, joules_in=SpanJoules(why_no_sum(restarts)))
 
 
-def merged_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapshot:
+def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapshot:
     """Return the last loaded restart's environment, with what all restarts together say of clocks, prompts and changes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What an experiment ran on and with: the runner's part, and the coordinator's merged snapshot."""
+"""What an experiment ran on and with: the runner's part, and the snapshot that holds it all."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class ClockFacts(Stored):
     """Evidence that runner and host share a clock; None where no runner answered.
 
     Attributes:
-        identities: The clocks that the result's instants are of, by their number; several where the host was booted
-            anew between a kill and its resumption. Empty in results of versions that did not record them.
-        unchecked_passes: Measured passes after which no runner was there to be asked; null where that was not recorded.
+        identities: The clocks that the instants are of, by number; several where the host was booted anew between a
+            kill and its resumption.
+        unchecked_passes: Measured passes after which the runner's clock could not be checked: the runner had died.
     """
 
     trusted: bool
@@ -83,7 +83,7 @@ class ClockFacts(Stored):
 
 
 class ConditionChange(Stored):
-    """A condition that was not the same for all measured passes; `restarts` has those from 0, by what was seen."""
+    """A condition that differed between measured passes; `restarts` has their numbers, from 0, by the value seen."""
 
     name: str
     restarts: dict[str, list[int]]
@@ -127,10 +127,10 @@ class EnvironmentSnapshot(Stored):
         image_digest: "repository@sha256:…", for anybody to get the same image; None for one that no registry has.
         container: None for a runner that is a plain process.
         variables: Engine settings that reached the runner from the coordinator's environment, by name; "set" in place
-            of a value that may be a secret. Null in results from before they were recorded.
+            of a value that may be a secret.
         dataset, dataset_sha256: The source of the prompts, and its hash.
-        changes: In what the runners that measured the passes differed; everything else here is of the last of them.
-            Null where that was not recorded.
+        changes: In which conditions the runners that measured passes differed; all else is of the last of them. Null
+            in a restart's own snapshot, and where one of several restarts has no snapshot.
     """
 
     gpu_count: int

@@ -69,6 +69,8 @@ def write_restart(folder: Path, record: RestartRecord) -> None:
     import pyarrow.parquet as pq
 
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
+    # A coordinator that was killed may have had the same process id.
+    shutil.rmtree(scratch, ignore_errors=True)
     try:
         scratch.mkdir()
         (scratch / RECORD).write_text(json_text(_encode(record), ascii_only=False) + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.records.environment import EnvironmentSnapshot
     from wattdock.records.failure import Failure
 
-# Kind of the failure that Ctrl-C leaves on a row.
+# Kind of the failure that Ctrl-C leaves on an experiment.
 INTERRUPTED = "Interrupted"
 
 

@@ -105,7 +105,7 @@ class RunnerClient:
         """Return the tightest of a few readings that show runner and host on one clock.
 
         Raises:
-            ClockError: They are not, so that spans and energy cannot be merged.
+            ClockError: They are not, so that energy cannot be told for spans.
         """
         host = host_clock()
         checks = []

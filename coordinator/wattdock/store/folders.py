@@ -239,7 +239,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _rename(partial: Path, final: Path) -> Path:
-    """Give the folder its name; another row of the same second and settings gets a suffix of its own."""
+    """Give the folder its name; another result of the same second and settings gets a suffix of its own."""
     # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
     try:
         return partial.rename(final)

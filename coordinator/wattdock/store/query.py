@@ -233,7 +233,7 @@ def select(
     """Return the rows of `all_results` that `filters` let through, the latest first.
 
     Args:
-        tell: Is told which files are no row.
+        tell: Is told which files are no readable result.
 
     Raises:
         ConfigError: A date makes no sense.

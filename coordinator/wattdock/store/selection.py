@@ -33,7 +33,7 @@ class _Names:
     """Folder names in one place and the results that each means.
 
     Attributes:
-        unread: Files that are no row, and so may be one of any study's.
+        unread: Files that are no readable result, and so may belong to any study.
     """
 
     results: dict[str, list[Path]]
@@ -50,7 +50,7 @@ class _Names:
             more = f" and {len(self.unread) - SHOWN} more" if len(self.unread) > SHOWN else ""
             files = ", ".join(f"{file.file} {file.reason}" for file in self.unread[:SHOWN])
             raise StoreError(
-                f"{name}: a row of this study may be in what cannot be read: {files}{more}; "
+                f"{name}: a result of this study may be in what cannot be read: {files}{more}; "
                 "restore it, move its folder away, or name each result's folder"
             )
         if not self.studies[name]:

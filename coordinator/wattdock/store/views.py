@@ -1,7 +1,7 @@
 """What result files look like as tables: the SQL of the views, made from one list of columns.
 
 Views: `results` (one row each), `passes` (one row per measured pass), `requests` and `timeline` (the restarts' Parquet
-files), each without what a later row of the same study stands for; `all_results`, `all_passes`, … hold that too.
+files), each without what a later attempt of the same study replaces; `all_results`, `all_passes`, … hold that too.
 """
 
 from __future__ import annotations
