@@ -63,18 +63,6 @@ def test_two_gpus_are_summed_in_the_order_of_the_host(wattdock: Command) -> None
     assert shared["energy_boundary"] == "gpu_boards"
 
 
-def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(wattdock: Command) -> None:
-    """Used and allocated energy differ by it."""
-    env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)), FakeGpu(uuid=IDLE))
-    done = wattdock("run", *SMALL, *TWO_SECONDS, "--gpus", "count:2", "--set", "fake.used_gpus=1", env=env)
-    assert done.returncode == 0, done.stderr
-    [row] = wattdock.results()
-    seconds = row["performance"]["duration_s"]
-    assert row["environment"]["gpu_uuids"] == [BUSY]
-    assert_total(row["energy"], 300 * seconds)
-    assert row["energy"]["allocation_j"] == pytest.approx(380 * seconds, rel=STALLED)
-
-
 def test_a_gpu_lost_mid_run_makes_energy_unknown_with_the_reason_and_keeps_the_rest(wattdock: Command) -> None:
     """Speed was measured; joules were not, and are not zero."""
     env = on_gpus(wattdock, FakeGpu(uuid=BUSY, lost_at_s=12))

@@ -8,7 +8,7 @@ import pytest
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
-from wattdock.execution.eta import Cost, Remaining, cost_of, duration, words
+from wattdock.execution.schedule import Cost, Remaining, cost_of, duration, words
 from wattdock.metering.timeline import Span
 
 

@@ -332,3 +332,21 @@ def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(
     assert statuses(resumed.results) == [("a", "failed")]
     assert len(passes(resumed.results)) == 2
     assert len(list(machine.results.glob("2*"))) == 2
+
+
+def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(tmp_path: Path) -> None:
+    """Energy of the GPUs used and of those allocated differ by it; both are summed in the host's order."""
+    machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
+    one, two = machine.run(
+        study(experiment("one", fake={"used_gpus": 1}), experiment("two"), order="written"), gpus=[GPU, OTHER]
+    ).results
+    for stored, used, watts, allocated in ((one, [GPU], 300, 400), (two, [GPU, OTHER], 400, 400)):
+        energy, environment = stored.result.energy, stored.result.environment
+        assert energy is not None
+        assert environment is not None
+        seconds = sum(measured.duration_s for measured in energy.passes)
+        assert environment.gpu_uuids == used
+        assert energy.total_j == pytest.approx(watts * seconds, rel=0.02)
+        assert energy.allocation_j == pytest.approx(allocated * seconds, rel=0.02)
+    assert two.result.multi_gpu is not None
+    assert two.result.multi_gpu.load_imbalance == pytest.approx(1.5, rel=0.02)

@@ -1,6 +1,6 @@
 """A whole study in virtual time: simulated GPUs, meter, launcher and engine behind the seams of `execution`.
 
-The engine takes the settings of a backend `fake` section: `step_s`, `most_in_flight`, `load_fault`, `pass_fault`.
+The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `used_gpus`, and the faults.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class VirtualRunner:
         self._strike("load_fault", "loading")
         environment = RunnerEnvironment(
             visible_gpus=[RunnerGpu(uuid=uuid, name="NVIDIA H200", vram_total_bytes=None) for uuid in self.gpus],
-            used_gpu_uuids=list(self.gpus),
+            used_gpu_uuids=list(self.gpus[: self.args.get("used_gpus")]),
             framework="fake",
             framework_version="1.0",
             python_version="3.12",

@@ -6,8 +6,8 @@ Must not know: terminals, reports, how energy is computed.
 """
 
 from wattdock.execution import events
-from wattdock.execution.eta import Forecast, forecast
 from wattdock.execution.loop import StudyRun, plan_study
+from wattdock.execution.schedule import Forecast, forecast
 from wattdock.execution.session import Seams
 from wattdock.execution.study_folder import JOURNAL, STUDIES, read_journal
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
-from wattdock.execution.eta import Remaining
 from wattdock.execution.procedure import new_record
+from wattdock.execution.schedule import Remaining
 from wattdock.execution.study_folder import PASS
 from wattdock.records import INTERRUPTED, Failure, RestartRecord
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from wattdock.analysis import Fallback
     from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
-    from wattdock.execution.eta import Cost
     from wattdock.execution.procedure import Recording
+    from wattdock.execution.schedule import Cost
     from wattdock.execution.study_folder import SavedRestart, StudyFolder
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Span, Timeline, Window

@@ -15,12 +15,11 @@ from wattdock import __version__
 from wattdock.analysis import Fallback, StudyFacts, analyse, bare_result
 from wattdock.checks import ExecutionPlan, audit, preflight, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
-from wattdock.execution.eta import Remaining, duration, earlier_costs
 from wattdock.execution.events import Note, ResultStored, StudyStarted, notes
-from wattdock.execution.fallback import describe_ladder, failure_context, ladder
+from wattdock.execution.failures import describe_ladder, failure_context, ladder
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.resume import open_study, require_same_prompts, restore, stored_result
-from wattdock.execution.schedule import Breaker, load_groups, schedule
+from wattdock.execution.schedule import Breaker, Remaining, duration, earlier_costs, load_groups, schedule
 from wattdock.execution.session import Seams, Session, Workplace
 from wattdock.execution.study_folder import FAILED, GIVEN_UP, OK, STORED, UNFINISHED, History, histories
 from wattdock.host import folders, leases
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
-    from wattdock.execution.fallback import Step
+    from wattdock.execution.failures import Step
     from wattdock.execution.study_folder import StudyFolder
     from wattdock.records import RestartRecord
 
@@ -103,14 +102,14 @@ class StudyRun:
 
         Raises:
             ConfigError: The study to be resumed has changed.
-            PreflightError: The machine has, or others use it or the chosen GPUs; nothing was started.
+            PreflightError: The machine has, or others use it or its GPUs; nothing was started.
             StoreError: A result could not be written; the message says where it is instead. The others are stored.
             KeyboardInterrupt: The run was interrupted; everything measured so far is stored.
         """
         decisions = dict.fromkeys(line for plan in self.plans for line in (plan.decisions, *plan.warnings))
         for line in (*self._study.notes, *decisions):
             emit(Note(line))
-        machine = _machine_facts(self.plans)
+        machine = _machine_identity(self.plans)
         with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
             with interrupts.allowed():
                 lease_fds = stack.enter_context(leases.held(wanted_leases(self.plans), notes(emit)))
@@ -331,7 +330,7 @@ def wanted_leases(plans: Sequence[ExecutionPlan]) -> leases.Wanted:
     )
 
 
-def _machine_facts(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
+def _machine_identity(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
     """Return what must not change within a study, or its figures would not be of one machine and version."""
     gpus = plans[0].inventory.gpus
     launches = [(plan.config.backend, plan.launch.containers) for plan in plans]

@@ -138,12 +138,12 @@ class Procedure:
             recording.add(spans=span)
 
     def _measure_pass(self, recording: Recording, number: int, *, warm_up_reused: bool) -> None:
-        served, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
+        workload, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
         recording.stage = f"{stage}, not begun"
         self.check()
         recording.stage = stage
         with self.interrupts.patient():
-            measured = self._run_pass(recording, number, served.requests_per_pass, served.min_duration_s)
+            measured = self._run_pass(recording, number, workload.requests_per_pass, workload.min_duration_s)
         death = self._check_clock(recording)
         # A warm-up that used up the prompts has sent some that a measured pass sends again.
         reused = measured.prompts_reused or warm_up_reused
@@ -172,14 +172,14 @@ class Procedure:
 
         Their prompts follow those of all other passes, however many these are.
         """
-        repeats, served, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
+        repeats, workload, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
         first = repeats.passes + repeats.one_token_passes
         if warmup.profile == "steady":
             return self._warm_up_until_steady(recording, first)
         reused = False
         for index in range(warmup.passes):
             recording.stage = f"warm-up {index + 1}/{warmup.passes}"
-            warm = self._run_pass(recording, first + index, served.requests_per_warm_up, None, settles=False)
+            warm = self._run_pass(recording, first + index, workload.requests_per_warm_up, None, settles=False)
             recording.add(spans=dataclasses.replace(warm.span, name="warm-up"))
             reused |= warm.prompts_reused
         return reused
@@ -219,10 +219,10 @@ class Procedure:
 
     def _one_token_passes(self, recording: Recording) -> None:
         """Run passes that are all prefill, with prompts that nothing before them had."""
-        served, repeats = recording.config.total_workload, recording.config.repeats
+        workload, repeats = recording.config.total_workload, recording.config.repeats
         for number in range(repeats.one_token_passes):
             recording.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
-            minima = (served.requests_per_pass, served.min_duration_s)
+            minima = (workload.requests_per_pass, workload.min_duration_s)
             generated = self._run_pass(recording, repeats.passes + number, *minima, one_token=True)
             recording.add(one_token=generated)
             recording.add(spans=dataclasses.replace(generated.span, name="one-token"))
@@ -274,25 +274,25 @@ def pass_request(
     config: ExperimentConfig, model: ModelFolder, prompt_index: int, *, one_token: bool = False
 ) -> PassRequest:
     """Return a measured pass of an experiment, with its own prompts; each request ends with `one_token` if set."""
-    served = config.total_workload
+    workload = config.total_workload
     source = load_prompts(
         config.prompts,
-        seed=served.seed,
+        seed=workload.seed,
         pass_index=prompt_index,
-        count=served.prompts_per_pass,
+        count=workload.prompts_per_pass,
         vocab_size=model.vocab_size,
     )
-    prompts = source.with_limits(served, pass_index=prompt_index)
+    prompts = source.with_limits(workload, pass_index=prompt_index)
     if one_token:
         prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
     # Requests run to their full length by default only where weights are random: an end means nothing there.
     asked = config.workload.ignore_eos
     return PassRequest(
-        workload=served,
+        workload=workload,
         prompts=prompts,
-        min_requests=served.requests_per_pass,
-        min_duration_s=served.min_duration_s,
-        seed=served.seed + prompt_index,
+        min_requests=workload.requests_per_pass,
+        min_duration_s=workload.min_duration_s,
+        seed=workload.seed + prompt_index,
         ignore_eos=model.random_weights if asked is None else asked,
     )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wattdock.checks import ExecutionPlan
     from wattdock.config import Study
-    from wattdock.execution.eta import Cost
+    from wattdock.execution.schedule import Cost
     from wattdock.execution.study_folder import History, Line
 
 SHOWN = 3
@@ -96,13 +96,13 @@ def restore(plan: ExecutionPlan, folder: StudyFolder, history: History, *, expec
 
 def _require_same_gpus(plan: ExecutionPlan, state: ExperimentState) -> None:
     """Refuse other GPUs than those of the passes before: an experiment's joules are those of one set of GPUs."""
-    chosen = frozenset(gpu.uuid for gpu in plan.gpus)
+    planned = frozenset(gpu.uuid for gpu in plan.gpus)
     measured_on = [restart.gpu_uuids for restart in state.saved.values() if restart.passes]
-    before = next((uuids for uuids in measured_on if uuids != chosen), None)
+    before = next((uuids for uuids in measured_on if uuids != planned), None)
     if before is not None:
         raise PreflightError(
             f"{plan.config.label} was measured on {', '.join(sorted(before)) or 'the CPU'}, and this run would take "
-            f"{', '.join(sorted(chosen)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
+            f"{', '.join(sorted(planned)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
             "or run it as a new study without --resume"
         )
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
-from wattdock.execution.eta import cost_of
+from wattdock.execution.schedule import cost_of
 from wattdock.files import sync
 from wattdock.records import RestartRecord, find_restarts, read_restart, write_restart
 from wattdock.text import json_text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.eta import Cost
+    from wattdock.execution.schedule import Cost
     from wattdock.records import Failure
 
 STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"

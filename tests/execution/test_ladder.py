@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from wattdock.config import ExperimentConfig
-from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER
-from wattdock.execution.fallback import FailureContext, ladder
+from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER, FailureContext, ladder
 
 TENSOR = {"backend": "vllm", "vllm": {"tensor_parallel_size": 4}}
 FOUR_BY_FOUR = ["vllm.tensor_parallel_size: 2, vllm.pipeline_parallel_size: 2"]
