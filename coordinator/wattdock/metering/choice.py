@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.host import GpuInventory
     from wattdock.metering.source import Clock, Source
 
-# Where the calls are that `zeus` uses; zeus-ml, of the same import name, ended before.
+# The first version with the calls that `zeus` uses; zeus-ml, of the same import name, ended before it.
 ZEUS_MIN = "0.16"
 NO_DOMAINS = Domains()
 WITHOUT = "use --meter none to run without energy"
@@ -35,9 +35,9 @@ class MeterChoice:
 
     Attributes:
         name: "nvml", "zeus", "rapl" or "none".
-        reason: Why this one; with what RAPL adds, or why it does not.
-        no_gpu_reason: Why there is no GPU's energy, where that is so.
-        domains: RAPL's counters that are read beside it.
+        reason: Why this meter, and what RAPL adds to it or why it cannot.
+        no_gpu_reason: Why no GPU is metered; empty where GPUs are.
+        domains: RAPL's counters that are recorded too.
     """
 
     name: str

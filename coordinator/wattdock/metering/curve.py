@@ -82,7 +82,6 @@ class EnergyCurve:
         self.source = gpu.energy_source
         self._gpu = gpu
         self._curve: _CounterCurve | _PowerCurve | None = None
-        self._reason: str | None = None
         if gpu.energy_source == "counter":
             self._curve = _CounterCurve(gpu.ticks, gpu.series.get("power_w"), lag or gpu.lag or COUNTER_LAG)
         elif gpu.energy_source == "integrated_power":
@@ -100,8 +99,8 @@ class EnergyCurve:
             raise ValueError(f"the span ends {start_ns - end_ns} ns before it begins")
         duration_s = (end_ns - start_ns) / NS_PER_S
         if self._curve is None:
-            told = "; ".join(event.message for event in self._gpu.events if event.kind in ("not_supported", "gpu_lost"))
-            reason = f"no energy source on {self._gpu.uuid}" + (f": {told}" if told else "")
+            why = "; ".join(event.message for event in self._gpu.events if event.kind in ("not_supported", "gpu_lost"))
+            reason = f"no energy source on {self._gpu.uuid}" + (f": {why}" if why else "")
             return SpanEnergy(None, None, None, reason, duration_s)
         if why_not := self._curve.why_not(start_ns, end_ns):
             return SpanEnergy(None, None, self.source, why_not, duration_s)
@@ -110,7 +109,7 @@ class EnergyCurve:
 
 
 class _CounterCurve:
-    """Energy between counter changes: a line through them, bent as the neighbouring intervals' powers suggest."""
+    """Energy from counter changes: linear between them, corrected by the powers of the neighbouring intervals."""
 
     def __init__(self, ticks: Ticks, power: Series | None, lag: LagModel) -> None:
         self._lag = lag
@@ -126,7 +125,7 @@ class _CounterCurve:
             self._hidden_std_w = self._hidden(power)
 
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
-        """Why this span has no energy, or None."""
+        """Return why a span has no energy, or None."""
         margin_s = abs(self._lag.mean_s) + self._lag.std_s
         first = self._tick_before(self._seconds(start_ns) - margin_s) - REACH + 1
         last = self._tick_before(self._seconds(end_ns) + margin_s) + REACH
@@ -136,7 +135,7 @@ class _CounterCurve:
             return "the energy counter was reset within the span or next to it"
         gaps_s = np.diff(self._at_s)
         long = np.flatnonzero(gaps_s[first:last] > max(MAX_GAP_S, MAX_GAP_PERIODS * self._period_s)) + first
-        # What nobody read meanwhile it counted; what each end hangs on has to be near it.
+        # A counter goes on while nobody reads it; only the ticks near each end must be close together.
         unread_inside = (self._stood_s[long] < MAX_GAP_S) & (long >= first + 2 * REACH) & (long < last - 2 * REACH)
         if not unread_inside.all():
             longest_s = float(gaps_s[long[~unread_inside]].max())
@@ -144,7 +143,7 @@ class _CounterCurve:
         return None
 
     def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Joules and their standard uncertainty."""
+        """Return joules and their standard uncertainty."""
         start_s, end_s = (self._seconds(at_ns) + self._lag.mean_s for at_ns in (start_ns, end_ns))
         start, end = self._end(start_s), self._end(end_s)
         energy_j = end.energy_j - start.energy_j
@@ -154,7 +153,7 @@ class _CounterCurve:
                 for s in (self._lag.std_s, -self._lag.std_s)
             )
         )
-        # A tick that both ends lean on moves both: its effects are summed before they are squared.
+        # A tick that both ends depend on moves both: its effects are summed before they are squared.
         effects_j = np.zeros((3, max(end.ticks.stop, start.ticks.stop) - start.ticks.start))
         for sign, point in ((-1, start), (1, end)):
             effects_j[:, point.ticks.start - start.ticks.start : point.ticks.stop - start.ticks.start] += (
@@ -175,7 +174,7 @@ class _CounterCurve:
         return int(np.searchsorted(self._at_s, at_s, side="right")) - 1
 
     def _end(self, at_s: float) -> _End:
-        """The curve at one end of a span, and how far it moves when each tick around it does by its uncertainty."""
+        """Return energy at one end of a span, and how it changes when each tick around it moves by its uncertainty."""
         k = self._tick_before(at_s)
         ticks = slice(k - REACH + 1, k + REACH + 1)
         # Row 0 as recorded, then each tick's instant moved later, earlier, then each tick's value moved.
@@ -202,7 +201,7 @@ class _CounterCurve:
         account for. Says nothing about when, so it only widens.
         """
         middle_s = (self._at_s[:-1] + self._at_s[1:]) / 2
-        # A reset's huge drop says nothing about power, and would drown the sums.
+        # A reset's huge drop says nothing about power, and would dominate the sums.
         power_w = np.clip(np.diff(self._energy_j), 0, None) / np.diff(self._at_s)
         first, last = (np.searchsorted(middle_s, middle_s + side * HIDDEN_SPAN_S) for side in (-1, 1))
         sampled_s = (power.at_ns - self._base_ns) / NS_PER_S - POWER_LAG.mean_s
@@ -273,7 +272,7 @@ def bent_energy(at_s: float, instants_s: Floats, values_j: Floats, noise_w: Floa
     """
     length_s = instants_s[:, REACH] - instants_s[:, REACH - 1]
     beyond_s = at_s - instants_s[:, REACH - 1]
-    # A tick that is moved by its uncertainty may pass the instant: then the line goes on and nothing is left to bend.
+    # A tick moved by its uncertainty may pass the instant: then the line is extended without a correction.
     part = np.clip(beyond_s / length_s, 0, 1)
     powers_w = np.diff(values_j) / np.diff(instants_s)
     left_w, before_w, after_w, right_w = _without_noise(np.diff(powers_w), noise_w).T
@@ -296,7 +295,7 @@ def bent_energy(at_s: float, instants_s: Floats, values_j: Floats, noise_w: Floa
 
 
 def _rampness(left_w: Floats, before_w: Floats, after_w: Floats, right_w: Floats) -> Floats:
-    """1 where power goes on changing on both sides as at an interval's ends, 0 between two plateaus or turns."""
+    """Return 1 where power keeps changing on both sides as at the interval's ends, 0 between two plateaus or turns."""
     return (_goes_on(left_w, before_w) + _goes_on(right_w, after_w)) / 2
 
 
@@ -306,13 +305,13 @@ def _goes_on(beyond_w: Floats, at_end_w: Floats) -> Floats:
 
 
 def _without_noise(differences_w: Floats, noise_w: Floats) -> Floats:
-    """Differences shrunk by what tick timing alone makes of a constant power."""
-    kept = 1 - (NOISE_FACTOR * noise_w) ** 2 / np.maximum(differences_w**2, 1e-12)
-    return differences_w * np.sqrt(np.clip(kept, 0, None))
+    """Return differences less the noise that tick timing adds to a constant power."""
+    share = 1 - (NOISE_FACTOR * noise_w) ** 2 / np.maximum(differences_w**2, 1e-12)
+    return differences_w * np.sqrt(np.clip(share, 0, None))
 
 
 def _difference_noise_w(at_s: Floats, energy_j: Floats, std_s: Floats) -> Floats:
-    """Standard uncertainty of power of interval k less that of k - 1, W, from tick instants; inf at the first."""
+    """Return the standard uncertainty of interval k's power less that of k - 1, W, from tick instants; inf at first."""
     slopes = np.diff(energy_j) / np.diff(at_s) ** 2
     noise_w2 = (
         (slopes[1:] * std_s[2:]) ** 2
@@ -323,7 +322,7 @@ def _difference_noise_w(at_s: Floats, energy_j: Floats, std_s: Floats) -> Floats
 
 
 def _bend_variance_w2(power_w: Floats, noise_w: Floats) -> Floats:
-    """Variance of power inside each interval that its bend accounts for, W²."""
+    """Return the variance of power inside each interval that the correction explains, W²."""
     differences_w = np.zeros(len(power_w) + 3)
     differences_w[2:-2] = _without_noise(np.diff(power_w), noise_w[1:])
     left_w, before_w, after_w, right_w = (differences_w[n : n + len(power_w)] for n in range(4))
@@ -347,7 +346,7 @@ class _PowerCurve:
         self._var_j2 = np.concatenate(([0.0], np.cumsum((steps_w * lengths_s) ** 2 / 12)))
 
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
-        """Why this span has no energy, or None."""
+        """Return why a span has no energy, or None."""
         margin_s = abs(self._lag.mean_s) + self._lag.std_s
         first_s = (start_ns - self._base_ns) / NS_PER_S - margin_s
         last_s = (end_ns - self._base_ns) / NS_PER_S + margin_s
@@ -360,7 +359,7 @@ class _PowerCurve:
         return None
 
     def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Joules and their standard uncertainty."""
+        """Return joules and their standard uncertainty."""
         ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
         energy_j = self._energy(ends_s)
         lag_j = _lag_part(*(self._energy(ends_s + s) - energy_j for s in (self._lag.std_s, -self._lag.std_s)))
@@ -376,18 +375,18 @@ class _PowerCurve:
 
 
 def _lag_part(later_j: float, earlier_j: float) -> float:
-    """Root mean square of what shifting a span either way changes."""
+    """Return the root mean square of the changes from shifting a span either way."""
     return sqrt((later_j**2 + earlier_j**2) / 2)
 
 
 def _moving_mean(values: Floats, first: Indices, last: Indices) -> Floats:
-    """Mean of values[first:last] for each pair; 0 for none."""
+    """Return the mean of values[first:last] for each pair; 0 for an empty one."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     means: Floats = (sums[last] - sums[first]) / np.maximum(last - first, 1)
     return means
 
 
 def _moving_variance(values: Floats, first: Indices, last: Indices) -> Floats:
-    """Variance of values[first:last] for each pair; 0 for none."""
+    """Return the variance of values[first:last] for each pair; 0 for an empty one."""
     centred = values - values.mean()
     return np.clip(_moving_mean(centred**2, first, last) - _moving_mean(centred, first, last) ** 2, 0, None)

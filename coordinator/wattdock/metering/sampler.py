@@ -1,4 +1,4 @@
-"""One GPU's part of the host meter: what to read when, and what was seen.
+"""Sample one GPU: read what is due, and record what was read.
 
 Runs in one thread and touches one GPU. Knows nothing of threads, spans or joules.
 """
@@ -33,7 +33,7 @@ CALL_PATIENCE_S = 15.0
 POWER_PERIOD_NS = 50_000_000
 SLOW_PERIOD_NS = NS_PER_S
 PROCESS_PERIOD_NS = 30 * NS_PER_S
-# A dear call must not be under way when the counter is expected to change.
+# An expensive call must not be under way when the counter is expected to change.
 QUIET_NS = 15_000_000
 OVERDUE_NS = NS_PER_S
 TAIL_NS = NS_PER_S
@@ -41,10 +41,10 @@ TAIL_LIMIT_NS = 3 * NS_PER_S
 # A read that fails is tried again this much later for each error in a row, and no later than RETRY_LIMIT_NS.
 RETRY_NS = 100_000_000
 RETRY_LIMIT_NS = NS_PER_S
-# Of all reads: not one of them answers any more.
+# Counted over all reads: the GPU no longer answers.
 MAX_ERRORS_IN_A_ROW = 50
-# Longer than the longest period, so that the same error of any read is told once however long it goes on.
-SAME_STRETCH_NS = 2 * PROCESS_PERIOD_NS
+# Longer than the longest period, so that an error which a read repeats is one event, however long it lasts.
+SAME_ERROR_NS = 2 * PROCESS_PERIOD_NS
 # Between 1.26 periods, the longest interval seen on an H200 under load, and the 2 of a missed change.
 GAP_PERIODS = 1.7
 FROZEN_S = 5.0
@@ -55,7 +55,7 @@ PROCESS_KINDS: tuple[ProcessKind, ...] = ("compute", "graphics", "mps")
 
 
 class _TimelineEndsError(Exception):
-    """This GPU can tell no more."""
+    """Nothing more can be read of this GPU."""
 
     def __init__(self, kind: Meaning, message: str) -> None:
         super().__init__(message)
@@ -64,18 +64,18 @@ class _TimelineEndsError(Exception):
 
 @dataclass
 class _Task:
-    """Something read at intervals; `dear` calls keep away from the counter's expected changes."""
+    """A periodic read; an expensive one is not made when the counter is expected to change."""
 
     what: str
     period_ns: int
     due_ns: int
-    dear: bool
+    expensive: bool
     run: Callable[[], None]
 
 
 @dataclass
-class _Stretch:
-    """The same error of the same read, again and again; its event stands at `place` in the recording."""
+class _RepeatedError:
+    """One error that a read repeats; `place` is the index of its event in the recording."""
 
     place: int
     first_ns: int
@@ -85,7 +85,7 @@ class _Stretch:
 
 @dataclass
 class Recording:
-    """What one sampler has seen so far; rows of `ticks` are before start and end, after start and end, millijoules."""
+    """What one sampler has recorded so far; rows of `ticks` are in the order of `Ticks`."""
 
     ticks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     series: defaultdict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -120,7 +120,7 @@ class Recording:
 
 
 class GpuSampler:
-    """Reads one GPU until it is told to stop, and a little beyond."""
+    """Reads one GPU until it is stopped, and a second beyond."""
 
     def __init__(self, reader: GpuReader, clock: Clock) -> None:
         self.uuid = reader.uuid
@@ -135,22 +135,22 @@ class GpuSampler:
         self._counter_due_ns: int | None = None
         self._errors_in_a_row: Counter[str] = Counter()
         self._unanswered_in_a_row = 0
-        self._stretches: dict[str, _Stretch] = {}
+        self._repeated: dict[str, _RepeatedError] = {}
         self._tasks: list[_Task] = []
         self._process_task: _Task | None = None
 
     def note_edge(self) -> None:
-        """Ask for the process list soon; from any thread."""
+        """Ask for the process list soon. May be called from any thread."""
         self._edge_noted = True
         self._wake.set()
 
     def stop_after(self, after_ns: int) -> None:
-        """Ask to stop one second and one counter change after an instant; from any thread."""
+        """Ask to stop one second and one counter change after an instant. May be called from any thread."""
         self._stop_after_ns = after_ns
         self._wake.set()
 
     def run(self) -> None:
-        """Sample until stopped, or until the GPU is lost or answers nothing but errors any more."""
+        """Sample until stopped, or until the GPU is lost or answers with errors only."""
         seen = self.recording
         seen.start_ns = seen.end_ns = self._clock.now_ns()
         self._schedule = TickSchedule(seen.start_ns)
@@ -167,7 +167,7 @@ class GpuSampler:
         seen.end_ns = self._clock.now_ns()
 
     def _probe(self) -> None:
-        """Find out what this GPU can tell and set up the tasks for it."""
+        """Try every read once, and set up tasks for those that the GPU supports."""
         now_ns = self._clock.now_ns()
         seen = self.recording
         if self._ask(ENERGY_COUNTER, self._read_counter):
@@ -176,28 +176,30 @@ class GpuSampler:
         for way in self._reader.power:
             sample = self._sampler_of(way.series, way.read)
             if self._ask(f"{way.series} through {way.call}", sample):
-                self._tasks.append(_Task(way.series, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, dear=False, run=sample))
+                self._tasks.append(
+                    _Task(way.series, POWER_PERIOD_NS, now_ns + POWER_PERIOD_NS, expensive=False, run=sample)
+                )
                 break
         for number, (name, read) in enumerate(self._reader.slow.items()):
             sample = self._sampler_of(name, read)
             if self._ask(name, sample):
                 # Spread over the second: no two of them fall between the same two counter changes for long.
                 due_ns = now_ns + SLOW_PERIOD_NS + number * SLOW_PERIOD_NS // len(self._reader.slow)
-                self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, dear=True, run=sample))
+                self._tasks.append(_Task(name, SLOW_PERIOD_NS, due_ns, expensive=True, run=sample))
         if self._ask(PROCESS_LIST, self._read_processes):
             self._process_task = _Task(
-                PROCESS_LIST, PROCESS_PERIOD_NS, now_ns + PROCESS_PERIOD_NS, dear=True, run=self._read_processes
+                PROCESS_LIST, PROCESS_PERIOD_NS, now_ns + PROCESS_PERIOD_NS, expensive=True, run=self._read_processes
             )
             self._tasks.append(self._process_task)
 
     def _ask(self, what: str, read: Callable[[], None]) -> bool:
-        """Whether a first read succeeds; records why not."""
+        """Return whether a read is worth repeating after its first try; record why not."""
         try:
             read()
         except self._reader.errors as error:
             self._check_lost(error)
             if self._reader.meaning(error) != "not_supported":
-                # It may work the next time: keep it.
+                # It may work the next time.
                 self._note_error(what, error)
                 return True
             self._event("not_supported", f"{what}: {error}")
@@ -205,9 +207,9 @@ class GpuSampler:
         return True
 
     def _step(self) -> None:
-        """Do what is due; where nothing is, sleep until something is or someone calls."""
+        """Make the read that is due, or sleep until one is due or another thread calls."""
         now_ns = self._clock.now_ns()
-        task = min(self._tasks, key=lambda each: self._ready_ns(each, now_ns), default=None)
+        task = min(self._tasks, key=lambda task: self._ready_ns(task, now_ns), default=None)
         task_ns = now_ns + POWER_PERIOD_NS if task is None else self._ready_ns(task, now_ns)
         counter_ns = self._counter_due_ns
         if counter_ns is not None and counter_ns <= now_ns:
@@ -219,18 +221,18 @@ class GpuSampler:
         else:
             due_ns = task_ns if counter_ns is None else min(task_ns, counter_ns)
             self._clock.wait(self._wake, (due_ns - now_ns) / NS_PER_S)
-            self._heed_calls()
+            self._handle_calls()
 
-    def _heed_calls(self) -> None:
-        # Cleared before the flag is read: a call that comes in between is heard the next time.
+    def _handle_calls(self) -> None:
+        # Cleared before the flag is read, so that a call in between is handled the next time.
         self._wake.clear()
         if self._edge_noted and self._process_task is not None:
             self._edge_noted = False
             self._process_task.due_ns = min(self._process_task.due_ns, self._clock.now_ns())
 
     def _ready_ns(self, task: _Task, now_ns: int) -> int:
-        """When a task may run: a dear one, unless long overdue, waits for the time after the counter's next read."""
-        if not task.dear or self._counter_due_ns is None or now_ns - task.due_ns >= OVERDUE_NS:
+        """Return when a task may run: an expensive one, unless long overdue, after the counter's next read."""
+        if not task.expensive or self._counter_due_ns is None or now_ns - task.due_ns >= OVERDUE_NS:
             return task.due_ns
         if self._counter_due_ns - now_ns >= QUIET_NS:
             return task.due_ns
@@ -277,7 +279,7 @@ class GpuSampler:
             read()
         except self._reader.errors as error:
             self._check_lost(error)
-            # A read is never given up while others work: once it answers again, later spans can be measured.
+            # A failing read is never given up while others work: when it answers again, later spans have energy.
             self._errors_in_a_row[what] += 1
             self._unanswered_in_a_row += 1
             self._note_error(what, error)
@@ -291,18 +293,18 @@ class GpuSampler:
         return min(self._errors_in_a_row[what] * RETRY_NS, RETRY_LIMIT_NS)
 
     def _note_error(self, what: str, error: Exception) -> None:
-        """Record an error; one that goes on or comes again soon is counted in the event that tells of its first."""
+        """Record an error; one that repeats soon is counted in the event of its first occurrence."""
         now_ns, message = self._clock.now_ns(), f"{what}: {error}"
-        stretch = self._stretches.get(message)
-        if stretch is None or now_ns - stretch.last_ns > SAME_STRETCH_NS:
-            stretch = self._stretches[message] = _Stretch(len(self.recording.events), now_ns, now_ns)
+        repeated = self._repeated.get(message)
+        if repeated is None or now_ns - repeated.last_ns > SAME_ERROR_NS:
+            repeated = self._repeated[message] = _RepeatedError(len(self.recording.events), now_ns, now_ns)
             self._event("read_error", message)
-        stretch.last_ns = now_ns
-        stretch.count += 1
-        if stretch.count > 1:
-            over_s = (stretch.last_ns - stretch.first_ns) / NS_PER_S
-            message = f"{message} ({stretch.count} times, the last {over_s:.1f} s after the first)"
-            self.recording.events[stretch.place] = MeterEvent(stretch.first_ns, "read_error", message)
+        repeated.last_ns = now_ns
+        repeated.count += 1
+        if repeated.count > 1:
+            over_s = (repeated.last_ns - repeated.first_ns) / NS_PER_S
+            message = f"{message} ({repeated.count} times, the last {over_s:.1f} s after the first)"
+            self.recording.events[repeated.place] = MeterEvent(repeated.first_ns, "read_error", message)
 
     def _check_lost(self, error: Exception) -> None:
         if self._reader.meaning(error) == "gpu_lost":
@@ -312,7 +314,7 @@ class GpuSampler:
         self.recording.events.append(MeterEvent(at_ns=self._clock.now_ns(), kind=kind, message=message))
 
     def _is_done(self) -> bool:
-        """Whether a second and a counter change have passed since the instant to stop after."""
+        """Return whether a second and a counter change have passed since the instant to stop after."""
         after_ns, now_ns = self._stop_after_ns, self._clock.now_ns()
         if after_ns is None or now_ns < after_ns + TAIL_NS:
             return False

@@ -22,7 +22,7 @@ MAX_GUARD_PERIODS = 0.4
 EARLY_PERIODS = 0.28
 # Where changes follow each other faster than reads can: pauses of this many reads, whatever happens between them.
 FOLLOW_SPACING_COSTS = 4
-# Sparse reads keep this many reads apart at least: beside other readers of a GPU, one takes much longer than alone.
+# Sparse reads are at least this many read lengths apart: a read takes much longer while others read the GPU too.
 SPARSE_SPACING_COSTS = 3
 MEMORY_TICKS = 32
 MIN_INTERVALS = 4
@@ -58,11 +58,11 @@ class TickSchedule:
         return min(max(MIN_GUARD_NS, 1.2 * worst_ns), MAX_GUARD_PERIODS * self._period_ns)
 
     def note_cost(self, cost_ns: int) -> None:
-        """Take in how long a read took."""
+        """Record how long a read took."""
         self._costs_ns.append(cost_ns)
 
     def note_change(self, before_ns: int, after_ns: int) -> None:
-        """Take in a change seen between two instants."""
+        """Record a change seen between two instants."""
         expected_ns = self._expected_ns(after_ns)
         if expected_ns is None or self._changed_ns is None or self._period_ns is None:
             changed_ns = (before_ns + after_ns) // 2
@@ -93,7 +93,7 @@ class TickSchedule:
         return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else self._sparse_ns()))
 
     def _expected_ns(self, now_ns: int) -> float | None:
-        """The predicted change nearest to now, the first one after the last change at the earliest."""
+        """Return the predicted change nearest to now, not before the first one after the last change."""
         if self._changed_ns is None or self._period_ns is None:
             return None
         return self._changed_ns + self._period_ns * max(1, round((now_ns - self._changed_ns) / self._period_ns))
@@ -112,7 +112,9 @@ class TickSchedule:
         if len(self._intervals_ns) >= MIN_INTERVALS:
             # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not.
             middle_ns = median(self._intervals_ns)
-            self._period_ns = mean(each for each in self._intervals_ns if 0.5 <= each / middle_ns <= 1.5)
+            self._period_ns = mean(
+                interval_ns for interval_ns in self._intervals_ns if 0.5 <= interval_ns / middle_ns <= 1.5
+            )
 
     def _cost_ns(self) -> float:
         return float(median(self._costs_ns))

@@ -22,7 +22,7 @@ Meaning = Literal["gpu_lost", "not_supported", "read_error"]
 
 
 class Clock(Protocol):
-    """CLOCK_MONOTONIC, or a simulation of it."""
+    """CLOCK_MONOTONIC, or a simulation of it, whose sleeper another thread can wake."""
 
     def now_ns(self) -> int:
         """Return this instant in nanoseconds."""
