@@ -27,7 +27,7 @@ WIDER_DOORS = {
     "launch.images": 12,
     "metering": 17,
     "records": 24,
-    "reports": 28,
+    "reports": 11,
     "store": 16,
 }
 

@@ -12,7 +12,7 @@ import pytest
 
 from wattdock.errors import ConfigError
 from wattdock.records.folder import requests_schema
-from wattdock.reports.agreement import Agreement, Answer, agreement, agreement_of, answers
+from wattdock.reports.token_agreement import Agreement, Answer, agreement, agreement_of, answers
 
 SCHEMA = requests_schema()
 BARE = dict.fromkeys(SCHEMA.names) | {"one_token": False, "restart": 0, "pass": 1, "index": 0}

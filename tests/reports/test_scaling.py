@@ -14,8 +14,8 @@ from scipy import stats
 from wattdock.analysis.result import ExperimentResult
 from wattdock.analysis.statistics import SPEED, geometric_interval
 from wattdock.errors import ConfigError
-from wattdock.reports import scaling, show, show_json
-from wattdock.reports.scaling import Curve, Scaling, Setting, optimum, ratio, scaling_view
+from wattdock.reports import scale, show
+from wattdock.reports.scaling import Curve, Scaling, Setting, optimum, ratio
 from wattdock.store import StoredResult
 
 # 5 % of the work is serial, and restarts differ by 1 %.
@@ -35,7 +35,7 @@ def tensor(gpus: int, *, power_w: float = 650.0, **options: Any) -> ExperimentRe
 
 
 def scaled(results: dict[str, ExperimentResult]) -> Scaling:
-    return scaling([StoredResult(Path(name), made) for name, made in results.items()])
+    return scale([StoredResult(Path(name), made) for name, made in results.items()])
 
 
 def only(results: dict[str, ExperimentResult]) -> tuple[Setting, tuple[Curve, ...]]:
@@ -62,7 +62,7 @@ def test_one_size_alone_has_its_figures_and_no_ratios(
 ) -> None:
     """There is nothing to compare it with, and still something to see: 10,000 tokens/s at 650 W."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    show(scaling_view(scaled({"one": tensor(1)})))
+    show(scaled({"one": tensor(1)}))
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("one GPU"))
     assert all(figure in row for figure in ("10,000 [", "650", "0.065"))
     assert row.split().count("–") >= 3
@@ -179,7 +179,7 @@ def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.
         "one": result({}, [50.0, 200.0], [600.0, 600.0]),
         "two": result({"tensor_parallel_size": 2}, [200.0, 200.0], [1200.0, 1200.0]),
     }
-    show_json(scaled(made))
+    show(scaled(made), as_json=True)
     shown = json.loads(capsys.readouterr().out)
     first, second = (point["tokens_per_s"] for point in shown["settings"][0]["points"])
     assert (first["value"], second["value"]) == pytest.approx((100, 200))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from report_rows import row
 
-from wattdock.reports.table import print_result
+from wattdock.reports import show
+from wattdock.store import StoredResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ OFFERED = {
 def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str) -> str:
     checks = [{"name": "arrivals kept up with", "status": status, "figure": ""}]
     result = row("a", {**OFFERED, "audit.checks": checks, "audit.reasons": ["one", "two"]}).result
-    print_result(result, tmp_path)
+    show([StoredResult(tmp_path, result)])
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -43,7 +44,7 @@ def test_other_programs_that_kept_the_cpus_busy_are_named(tmp_path: Path, capsys
     """Nothing else on the page tells why it was slow."""
     for status, said in (("fail", True), ("pass", False)):
         checks = [{"name": "CPUs to itself", "status": status, "figure": "others used 61% in the worst pass"}]
-        print_result(row("a", {"audit.checks": checks, "audit.reasons": ["one"]}).result, tmp_path)
+        show([StoredResult(tmp_path, row("a", {"audit.checks": checks, "audit.reasons": ["one"]}).result)])
         line = "disturbed others used 61% in the worst pass: other programs kept the CPUs busy"
         assert (line in " ".join(capsys.readouterr().out.split())) is said
 

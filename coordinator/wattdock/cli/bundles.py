@@ -132,7 +132,7 @@ def reproduce(
 def _show(ready: "Reproduction", verdicts: "list[ReproducedExperiment]", *, margin: float, as_json: bool) -> None:
     import dataclasses
 
-    from wattdock.reports import compare, comparison_view, show
+    from wattdock.reports import compare, show
 
     compared = compare(ready.bundled, ready.measured)
     if as_json:
@@ -142,7 +142,7 @@ def _show(ready: "Reproduction", verdicts: "list[ReproducedExperiment]", *, marg
         return
     if compared.pairs:
         typer.echo("A: the bundle, B: here")
-        show(comparison_view(compared))
+        show(compared)
     for found in verdicts:
         reason = f": {found.reason}" if found.reason else ""
         typer.echo(_plain(f"{found.label}: {found.verdict} within ± {margin:.3g} (ratio of {found.quantity}){reason}"))

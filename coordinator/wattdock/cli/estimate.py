@@ -37,10 +37,10 @@ def estimate(
     from wattdock.config import Split
     from wattdock.host import folders
     from wattdock.inputs import Estimate
-    from wattdock.reports import print_estimate, print_known
+    from wattdock.reports import KnownHardware, show
 
     if model is None:
-        print_known(as_json=as_json)
+        show(KnownHardware(), as_json=as_json)
         return
     split = Split(tp or 1, pp or 1) if tp or pp else None
     home = folders.wattdock_home()
@@ -54,7 +54,7 @@ def estimate(
         dtype=dtype,
         split=split,
     )
-    print_estimate(found, as_json=as_json)
+    show(found, as_json=as_json)
     if split and all(each.verdict == "cannot fit" for each in found.gpus):
         raise typer.Exit(ExitCode.PREFLIGHT)
 

@@ -75,14 +75,11 @@ def plan(
     from wattdock.checks import ExecutionPlan, preflight
     from wattdock.execution import forecast
     from wattdock.host import folders
-    from wattdock.reports import print_plan
+    from wattdock.reports import Plan, show
 
     study = study_of(file, settings)
     checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
-    if as_json:
-        print_json([config.model_dump(mode="json") for config in study.experiments])
-    else:
-        print_plan(study, checked, forecast(study.experiments, output_dir))
+    show(Plan(study, checked, forecast(study.experiments, output_dir)), as_json=as_json)
     if study.invalid:
         fail(
             f"{pluralize(len(study.invalid), 'point')} cannot be experiments; leave them out with `exclude:`",
@@ -102,12 +99,12 @@ def _require_publishable(results: Sequence["ExperimentResult"]) -> None:
 
 
 def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
-    from wattdock.reports import print_stored
+    from wattdock.reports import show
 
     if as_json:
         print_json([stored.result.model_dump(mode="json", by_alias=True) for stored in study_run.results])
         return
-    print_stored([(stored.result, stored.folder) for stored in study_run.results])
+    show(study_run.results)
     if len(study_run.plans) > 1 and study_run.study_id:
         elsewhere = "" if output_dir == RESULTS else f" --output-dir {shlex.quote(str(output_dir))}"
         typer.echo(

@@ -29,9 +29,9 @@ Registry = Annotated[str | None, typer.Option(help="Beginning of the digest to l
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """Show which images are here, and which are locked."""
-    from wattdock.reports import print_images
+    from wattdock.reports import show
 
-    print_images(_statuses(None, ask_registry=None), as_json=as_json)
+    show(_statuses(None, ask_registry=None), as_json=as_json)
 
 
 @app.command()
@@ -40,10 +40,10 @@ def verify(names: Names = None, offline: Offline = False, as_json: Json = False)
 
     Exit code 3 where anything differs, is open, or could not be checked.
     """
-    from wattdock.reports import print_images
+    from wattdock.reports import show
 
     found = _statuses(names, ask_registry=not offline)
-    print_images(found, as_json=as_json)
+    show(found, as_json=as_json)
     if any(image.differences or image.unresolved or (image.unchecked and not offline) for image in found):
         raise typer.Exit(ExitCode.PREFLIGHT)
 

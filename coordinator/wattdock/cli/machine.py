@@ -7,6 +7,7 @@ import typer
 
 from wattdock.cli.options import NOTHING, RESULTS, File, Json, OutputDir, Quiet, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode, WattdockError
+from wattdock.text import print_json
 
 
 def gpus(
@@ -36,17 +37,18 @@ def doctor(
     from wattdock.checks import calibrate_meters, examine
     from wattdock.cli.progress import progress_for
     from wattdock.host import folders
-    from wattdock.reports import print_checks, show_card
+    from wattdock.reports import show, show_checks
 
     config = study_of(file, settings).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
     if meter:
         for card in calibrate_meters(config, home=home, pulses=pulses, say=progress.say):
-            show_card(card, as_json=as_json)
+            # One line each, as they come.
+            print_json(card, indent=None) if as_json else show(card)
         return
     with_engine = file is not None or settings["backend"] is not None
     checks = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say)
-    if not print_checks(checks, as_json=as_json):
+    if not show_checks(checks, as_json=as_json):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 

@@ -63,7 +63,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say whether two sets of results differ, by how much, and in what else they do."""
-    from wattdock.reports import Verdict, comparison_view, show, show_json
+    from wattdock.reports import Verdict, show
     from wattdock.reports import compare as compare_results
 
     allowed = None if max_regression is None else share(max_regression, "--max-regression")
@@ -72,10 +72,7 @@ def compare(
     if not compared.pairs:
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
         raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
-    if as_json:
-        show_json(compared)
-    else:
-        show(comparison_view(compared))
+    show(compared, as_json=as_json)
     judged = compared.regression
     if judged and judged.verdict is Verdict.REGRESSION:
         fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)
@@ -85,14 +82,10 @@ def compare(
 
 def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
-    from wattdock.reports import scaling as scale
-    from wattdock.reports import scaling_view, show, show_json
+    from wattdock.reports import scale, show
 
     with stored(named, output_dir) as rows:
         found = scale(rows)
-    if as_json:
-        show_json(found)
-    else:
-        show(scaling_view(found))
+    show(found, as_json=as_json)
     if plot:
         found.draw(plot)

@@ -9,7 +9,7 @@ import typer
 
 from wattdock.cli.options import NAMED, NOTHING, RESULTS, Flag, Json, OutputDir, stored, takes
 from wattdock.errors import ConfigError
-from wattdock.text import json_text, pluralize, print_json
+from wattdock.text import json_text, pluralize
 
 if TYPE_CHECKING:
     from wattdock.store import Filters, LeftOut, StoredResult
@@ -37,6 +37,16 @@ Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write."
 Single = Annotated[
     str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")
 ]
+# What a list shows of each result, as DuckDB writes it.
+LISTED = (
+    "strftime(started_utc, '%Y-%m-%d %H:%M') AS \"started (UTC)\"",
+    "name AS experiment",
+    *("status", "backend", "model", 'gpus AS "GPUs"', "batch_size AS batch"),
+    "format('{:,.1f}', output_tokens_per_s) AS \"tokens/s\"",
+    "format('{:.4g}', energy_per_output_token_j) AS \"J/token\"",
+    "publishable",
+    "parse_filename(folder) AS folder",
+)
 Filtering = Mapping[str, Any]
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
@@ -47,15 +57,15 @@ def list_(
     filters: Filtering = NOTHING, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False
 ) -> None:
     """Show stored results, the latest first."""
-    from wattdock.reports import SHOWN, print_results, print_rows_json
+    from wattdock.reports import show
     from wattdock.store import select
 
     wanted = _filters(filters, output_dir)
-    found = select(output_dir, wanted, columns=("*",) if as_json else tuple(SHOWN), tell=_say_left_out)
-    if as_json:
-        print_rows_json(found.slice(0, limit))
-    else:
-        print_results(found, limit=limit)
+    found = select(output_dir, wanted, columns=("*",) if as_json else LISTED, tell=_say_left_out)
+    show(found.slice(0, limit), as_json=as_json)
+    if not as_json:
+        more = f", the latest {limit} shown; --limit shows more" if found.num_rows > limit else ""
+        typer.echo(f"{pluralize(found.num_rows, 'result')}{more}")
 
 
 @app.command()
@@ -65,10 +75,10 @@ def query(
     as_json: Json = False,
 ) -> None:
     """Ask the stored files a question in SQL."""
-    from wattdock.reports import print_rows, print_rows_json
+    from wattdock.reports import show
     from wattdock.store import query as ask
 
-    (print_rows_json if as_json else print_rows)(ask(output_dir, sql, tell=_say_left_out))
+    show(ask(output_dir, sql, tell=_say_left_out), as_json=as_json)
 
 
 @app.command()
@@ -93,20 +103,10 @@ def export(
 @app.command("agreement")
 def agreement_(first: Single, second: Single, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Say how far two results of one model and the same prompts generated the same tokens."""
-    import dataclasses
+    from wattdock.reports import agreement, show
 
-    from wattdock.reports import agreement
-
-    with _only(first, output_dir) as first_folder, _only(second, output_dir) as second_folder:
-        found = agreement(first_folder, second_folder)
-    if as_json:
-        print_json(dataclasses.asdict(found), indent=None)
-        return
-    where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
-    typer.echo(
-        f"{found.identical} of {found.requests} requests identical, {found.prefix_share:.2%} of tokens before a first "
-        f"difference{where}"
-    )
+    with _only(first, output_dir) as before, _only(second, output_dir) as after:
+        show(agreement(before, after), as_json=as_json)
 
 
 def show(
@@ -128,32 +128,27 @@ def show(
 
 
 def _show(rows: "list[StoredResult]", *, as_json: bool, itself: bool) -> None:
-    from wattdock.reports import print_result, print_stored
+    from wattdock.reports import show as print_results
     from wattdock.store import replacement
 
     if as_json:
         # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
         documents = [json_text(row.result, indent=2, ascii_only=False) for row in rows]
         typer.echo(documents[0] if itself else f"[{', '.join(documents)}]")
-    elif len(rows) == 1:
-        print_result(rows[0].result, rows[0].folder, every_reason=True)
-        if later := replacement(rows[0]):
-            typer.echo(f"a later attempt of its study stands for it: {later}")
     else:
-        print_stored([(row.result, row.folder) for row in rows])
+        print_results(rows, every_reason=len(rows) == 1)
+        if len(rows) == 1 and (later := replacement(rows[0])):
+            typer.echo(f"a later attempt of its study stands for it: {later}")
 
 
 def _show_window(row: "StoredResult", window: str, *, as_json: bool) -> None:
     from wattdock.analysis import windows_of
-    from wattdock.reports import print_windows
+    from wattdock.reports import show as print_windows
     from wattdock.store import load_restarts
 
     summary = windows_of(load_restarts(row.folder), in_flight=row.result.in_flight)
     shown = [figure for figure in summary.passes if window in (figure.window, "all")]
-    if as_json:
-        print_json(summary.model_copy(update={"passes": shown}))
-    else:
-        print_windows(summary, shown)
+    print_windows(summary.model_copy(update={"passes": shown}), as_json=as_json)
 
 
 @contextmanager

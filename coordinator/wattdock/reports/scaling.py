@@ -244,7 +244,7 @@ class _Usable:
         return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
 
 
-def scaling(rows: Sequence[StoredResult]) -> Scaling:
+def scale(rows: Sequence[StoredResult]) -> Scaling:
     """Sort results into settings, pool those of one split, and fit the curves.
 
     Raises:

@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wattdock.text import print_json
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -62,7 +60,7 @@ def console(**options: Any) -> Console:
     return _Output(width=width, file=cast("IO[str]", _Trimmed()), **options)
 
 
-def show(view: View) -> None:
+def print_view(view: View) -> None:
     """Print tables and lines in turn."""
     out = console(highlight=False)
     for part in view:
@@ -72,20 +70,20 @@ def show(view: View) -> None:
             out.print(part, soft_wrap=isinstance(part, Text))
 
 
-def show_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print any of our objects as JSON, under the names of its fields."""
-    print_json(_plain(value), indent=indent, default=str)
-
-
-def _plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return any of our objects as JSON has it, under the names of its fields."""
+    if hasattr(value, "to_pylist"):
+        return value.to_pylist()
+    if hasattr(value, "as_json"):
+        return value.as_json()
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value) if field.repr}
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     if isinstance(value, dict):
-        return {key: _plain(child) for key, child in value.items()}
+        return {key: to_plain(child) for key, child in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(child) for child in value]
+        return [to_plain(child) for child in value]
     return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
 
 

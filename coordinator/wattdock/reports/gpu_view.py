@@ -1,16 +1,21 @@
-"""What a host's GPUs are and do, as tables for a terminal and as JSON."""
+"""What a host's GPUs are and do, once or again and again: tables for a terminal, or JSON."""
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
+from rich.live import Live
 from rich.text import Text
 
-from wattdock.host import leases
-from wattdock.reports.terminal import NOTHING, Sheet, number
+from wattdock.errors import PreflightError
+from wattdock.host import inventory, leases
+from wattdock.reports.terminal import NOTHING, Sheet, console, number
+from wattdock.text import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from wattdock.host import Gpu, GpuInventory
 
 SCHEMA_VERSION = 1
+WATCH_S = 2.0
 BYTES_PER_GB = 1e9
 FIGURES = ("VRAM GB", "busy", "W", "limit", "°C", "SM MHz")
 
@@ -38,7 +44,47 @@ class GpuView:
     leases_unknown: str | None = None
 
 
-def as_json(view: GpuView) -> dict[str, Any]:
+def _look() -> GpuView:
+    """Return what the host's GPUs are doing now.
+
+    Raises:
+        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    """
+    found = inventory()
+    try:
+        return GpuView(found, leases.holders())
+    except PreflightError as error:
+        return GpuView(found, {}, leases_unknown=str(error))
+
+
+def show_gpus(*, watch: bool, json_lines: bool) -> bool:
+    """Print the host's GPUs, with `watch` until Ctrl-C, which is no failure, or none is left; return whether one is.
+
+    Raises:
+        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    """
+    out = console(highlight=False)
+    found = False
+    with ExitStack() as stack:
+        if watch:
+            stack.enter_context(suppress(KeyboardInterrupt))
+        live = stack.enter_context(Live(console=out, auto_refresh=False)) if watch and out.is_terminal else None
+        while True:
+            view = _look()
+            found = bool(view.inventory.gpus)
+            if json_lines:
+                print_json(_as_json(view), indent=None if watch else 2)
+            elif live:
+                live.update(_as_tables(view), refresh=True)
+            else:
+                out.print(_as_tables(view))
+            if not (watch and found):
+                break
+            time.sleep(WATCH_S)
+    return found
+
+
+def _as_json(view: GpuView) -> dict[str, Any]:
     """Return everything known, as JSON-ready values; keys are only ever added."""
     found = view.inventory
     return {
@@ -55,7 +101,7 @@ def as_json(view: GpuView) -> dict[str, Any]:
     }
 
 
-def as_tables(view: GpuView) -> RenderableType:
+def _as_tables(view: GpuView) -> RenderableType:
     """Return it for people: a line for all, a table, a block per GPU, and how they are linked."""
     found = view.inventory
     parts: list[RenderableType] = [Text(_summary(found), style="bold")]
@@ -63,7 +109,7 @@ def as_tables(view: GpuView) -> RenderableType:
     parts += [_block(gpu, view) for gpu in found.gpus]
     if len(found.gpus) > 1:
         parts.append(_matrix(found))
-    parts += [Text(f"does not answer: {one}", style="red") for one in found.unreadable]
+    parts += [Text(f"does not answer: {gpu}", style="red") for gpu in found.unreadable]
     if holder := view.holders.get(leases.MACHINE):
         parts.append(Text(f"the machine is measured on by {holder}"))
     elif holder := view.holders.get(leases.CPU):
@@ -92,7 +138,7 @@ def _totals(found: GpuInventory) -> dict[str, Any]:
         "gpu_count": len(found.gpus),
         "vram_total_bytes": _sum(gpu.vram_total_bytes for gpu in found.gpus),
         "vram_used_bytes": _sum(gpu.vram_used_bytes for gpu in found.gpus),
-        "power_w": _sum(one.power_w for one in found.activity.values()),
+        "power_w": _sum(now.power_w for now in found.activity.values()),
         "power_limit_w": _sum(gpu.power_limit_w for gpu in found.gpus),
     }
 
@@ -149,7 +195,7 @@ def _block(gpu: Gpu, view: GpuView) -> Text:
     if gpu.mig_slices:
         lines.append(f"   MIG slices {', '.join(gpu.mig_slices)}: not metered, a slice has no energy counter")
     activity = view.inventory.activity.get(gpu.uuid)
-    lines += [f"   {one.kind}: {one}" for one in (activity.processes if activity else ())]
+    lines += [f"   {process.kind}: {process}" for process in (activity.processes if activity else ())]
     occupied = view.inventory.why_occupied(gpu)
     if occupied and not (activity and activity.processes):
         lines.append(f"   {occupied}")

@@ -1,4 +1,4 @@
-"""Results and plans as tables for a terminal."""
+"""Results for a terminal: a few whole, several as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from wattdock.checks import CPUS_ALONE, KEPT_UP
 from wattdock.reports.page import fallback_text
-from wattdock.reports.terminal import NOTHING, Sheet, console, number, pairs, seconds_text
+from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, seconds_text
 from wattdock.store import RESTARTS, load_requests
 from wattdock.text import pluralize
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         MultiGPUMetrics,
         Quantiles,
     )
+    from wattdock.reports.terminal import View
+    from wattdock.store import StoredResult
 
 SAMPLE_TEXTS = 2
 SAMPLE_CHARACTERS = 240
@@ -35,33 +37,27 @@ SHOWN_WHOLE = 3
 SUMMARY = ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W")
 
 
-def print_result(result: ExperimentResult, folder: Path, *, every_reason: bool = False) -> None:
-    """Print one result: what ran, how fast, at what cost, and whether it may be published.
+def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) -> View:
+    """Yield results with their folders: a few whole, and of several a line each.
 
     Args:
-        every_reason: Print all that keeps it from being published, not the first only.
+        every_reason: Show all that keeps a result from being published, not the first only.
     """
-    out = console()
-    out.print(_title(result))
-    out.print(pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)]))
-    for text in _sample_texts(folder):
-        out.print(f"  “{text}”", style="italic", markup=False)
-    out.print(f"stored in {folder}", markup=False, soft_wrap=True)
-    if not every_reason and result.audit and len(result.audit.reasons) > 1:
-        out.print(f"every reason: wattdock show {folder}", markup=False, soft_wrap=True)
-
-
-def print_stored(stored: Sequence[tuple[ExperimentResult, Path]]) -> None:
-    """Print results with their folders: a few whole, and of several a line each."""
-    for result, folder in stored if len(stored) <= SHOWN_WHOLE else ():
-        print_result(result, folder)
+    for found in stored if len(stored) <= SHOWN_WHOLE else ():
+        yield from _result_view(found, every_reason=every_reason)
     if len(stored) > 1:
-        print_summary([result for result, _ in stored])
+        yield Sheet(SUMMARY, [_summary_row(found.result) for found in stored])
 
 
-def print_summary(results: Sequence[ExperimentResult]) -> None:
-    """Print one line per result, for comparing them at a glance."""
-    console().print(Sheet(SUMMARY, [_summary_row(one) for one in results]))
+def _result_view(stored: StoredResult, *, every_reason: bool) -> View:
+    """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
+    result = stored.result
+    yield _title(result)
+    yield pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)])
+    yield from (f"  “{text}”" for text in _sample_texts(stored.folder))
+    yield f"stored in {stored.folder}"
+    if not every_reason and result.audit and len(result.audit.reasons) > 1:
+        yield f"every reason: wattdock show {stored.folder}"
 
 
 def _title(result: ExperimentResult) -> Text:
@@ -147,7 +143,9 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 
 def _failed(audit: Audit | None, name: str) -> Check | None:
-    return next((one for one in (audit.checks if audit else ()) if one.name == name and one.status == "fail"), None)
+    return next(
+        (check for check in (audit.checks if audit else ()) if check.name == name and check.status == "fail"), None
+    )
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -192,10 +190,10 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 def _replica_rows(split: DataParallel) -> Iterable[tuple[str, str]]:
     meaning, _, _ = split.scaling_meaning.partition(":")
     yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
-    for one in split.replicas:
-        joules = NOTHING if one.tail_idle_j is None else f"{one.tail_idle_j:,.1f} J"
-        served = f"{one.requests} requests, {one.output_tokens:,} tokens"
-        yield f"  replica {one.replica}", f"{served}; waited {one.tail_s or 0.0:.2f} s for the others: {joules}"
+    for replica in split.replicas:
+        joules = NOTHING if replica.tail_idle_j is None else f"{replica.tail_idle_j:,.1f} J"
+        done = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
+        yield f"  replica {replica.replica}", f"{done}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
 
 
 def _share(shared: MultiGPUMetrics | None, uuid: str) -> str:
@@ -217,7 +215,8 @@ def _host_rows(energy: EnergyResult) -> Iterable[tuple[str, str]]:
 
 def _cross_check(check: CrossCheck) -> str:
     if check.worst_difference_j is None or check.worst_difference_share is None:
-        return f"{check.source}: unknown: {next((one.reason for one in check.windows if one.reason), 'no figure')}"
+        reason = next((window.reason for window in check.windows if window.reason), "no figure")
+        return f"{check.source}: unknown: {reason}"
     worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
     return f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
 

@@ -1,0 +1,182 @@
+"""Everything that a command prints: one `show` for people and for programs, and the views of smaller things."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from wattdock.reports.terminal import NOTHING, Sheet, console, number, pairs, print_view, to_plain
+from wattdock.text import pluralize, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from wattdock.analysis import Check, WindowSummary
+    from wattdock.launch.images import ImageStatus
+    from wattdock.metering import MeterCard
+    from wattdock.reports.terminal import View
+    from wattdock.reports.token_agreement import Agreement
+
+# Class → the module here and the function that shows an object of it, or for a plural a list of them. By name, so that
+# a command imports what it shows and nothing else.
+VIEWS = {
+    "Agreement": ("views", "agreement_view"),
+    "Comparison": ("comparison", "comparison_view"),
+    "Estimate": ("plan_view", "estimate_view"),
+    "ImageStatus": ("views", "images_view"),
+    "KnownHardware": ("plan_view", "known_view"),
+    "MeterCard": ("views", "card_view"),
+    "Plan": ("plan_view", "plan_view"),
+    "Scaling": ("scaling", "scaling_view"),
+    "StoredResult": ("result_view", "results_view"),
+    "Table": ("views", "table_view"),
+    "WindowSummary": ("views", "windows_view"),
+}
+WINDOW_COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not")
+# A table of more takes minutes to lay out and nobody reads it.
+MOST_ROWS = 1_000
+# Of a digest, its algorithm and twelve digits.
+DIGEST = 19
+STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "bold red", "unknown": "bold magenta"}
+INDENT = " " * 8
+
+
+def show(found: Any, *, as_json: bool = False, **options: Any) -> None:
+    """Print an object of a class in `VIEWS`, or a list of such, as tables and lines, or as JSON of the same object.
+
+    Args:
+        options: What the object's view takes besides it.
+    """
+    if as_json:
+        print_json(to_plain(found), default=str)
+        return
+    kind = type(found[0]) if isinstance(found, list | tuple) and found else type(found)
+    module, name = VIEWS.get(kind.__name__, ("result_view", "results_view"))
+    print_view(getattr(import_module(f"wattdock.reports.{module}"), name)(found, **options))
+
+
+def show_checks(checks: Iterable[Check], *, as_json: bool) -> bool:
+    """Print each check as it comes, then the verdict; return whether a measurement would be sound."""
+    out = console(highlight=False, soft_wrap=True)
+    seen = []
+    for check in checks:
+        seen.append(check)
+        if not as_json:
+            out.print(check_line(check))
+    sound = all(check.status not in ("fail", "unknown") for check in seen)
+    if as_json:
+        plain = [check.model_dump(mode="json") for check in seen]
+        print_json({"schema_version": 1, "sound": sound, "checks": plain})
+    else:
+        out.print(_verdict(seen))
+    return sound
+
+
+def check_line(check: Check) -> Text:
+    """Return one check: status, name, figure and limit, and below them what to do."""
+    limit = f" (limit: {check.threshold})" if check.threshold else ""
+    line = Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
+    if check.remedy:
+        line.append(f"\n{INDENT}→ {check.remedy}", style="dim")
+    return line
+
+
+def _verdict(checks: Sequence[Check]) -> str:
+    failed = [check.name for check in checks if check.status in ("fail", "unknown")]
+    warned = sum(check.status == "warn" for check in checks)
+    if failed:
+        return f"a measurement here would not be sound: {', '.join(failed)}"
+    return "a measurement here would be sound" + (f"; {pluralize(warned, 'warning')} to know about" if warned else "")
+
+
+def images_view(found: Sequence[ImageStatus]) -> View:
+    """Yield a row per image, then what is open or differs."""
+    rows = [(image.name, (image.here or NOTHING)[:DIGEST], _short(image.locked), _state(image)) for image in found]
+    yield Sheet(("image", "on this engine", "locked", "state"), rows)
+    for image in found:
+        is_open = (f"{key} is open: {why}" for key, why in image.unresolved.items())
+        lines = (*image.differences, *is_open, *(f"not checked: {what}" for what in image.unchecked))
+        yield from (f"{image.name}: {line}" for line in lines)
+
+
+def _state(image: ImageStatus) -> str:
+    return "differs" if image.differences else "not checked" if image.unchecked else "as locked"
+
+
+def _short(reference: str | None) -> str:
+    name, at, digest = (reference or NOTHING).rpartition("@")
+    return f"{name}{at}{digest[:DIGEST]}"
+
+
+def windows_view(summary: WindowSummary) -> View:
+    """Yield each pass under each definition of a window, then every definition's total and how far they differ.
+
+    Restarts and passes count from 1, as everywhere that people read.
+    """
+    rows = [
+        (
+            *(found.window, str(found.restart + 1), str(found.pass_index + 1), number(found.duration_s, ".2f")),
+            *(number(found.output_tokens, ","), number(found.energy_per_output_token_j, ".5g")),
+            *(number(found.block_spread, ".2%"), found.reason or ""),
+        )
+        for found in summary.passes
+    ]
+    yield Sheet(WINDOW_COLUMNS, rows)
+    totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
+    yield f"J/output token: {', '.join(totals)}"
+    yield f"the definitions differ by {number(summary.relative_spread, '.2%')}"
+
+
+def table_view(found: pa.Table) -> View:
+    """Yield the first rows of a table, every column, and how many there are where that is not all."""
+    # Of columns that are called the same, a list of objects would hold the last only.
+    columns = [column.to_pylist() for column in found.slice(0, MOST_ROWS).columns]
+    yield Sheet(found.column_names, [[_cell(value) for value in row] for row in zip(*columns, strict=True)])
+    if found.num_rows > MOST_ROWS:
+        yield f"{found.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
+
+
+def agreement_view(found: Agreement) -> View:
+    """Yield how far two results generated the same tokens."""
+    where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
+    share = f"{found.prefix_share:.2%} of tokens before a first difference"
+    yield f"{found.identical} of {found.requests} requests identical, {share}{where}"
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return NOTHING
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def card_view(card: MeterCard) -> View:
+    """Yield what was found out about the energy counter of one GPU."""
+    yield Text(f"{card.gpu_name} {card.gpu_uuid}", style="bold")
+    yield pairs(_card_rows(card))
+
+
+def _card_rows(card: MeterCard) -> list[tuple[str, str]]:
+    lag = "unknown" if card.lag_s is None else f"{_ms(card.lag_s)} ± {_ms(card.lag_std_s or 0.0)}"
+    rows = [
+        ("period", f"{_ms(card.period_s)}, standard deviation {_ms(card.period_std_s)}"),
+        ("one read", f"{_ms(card.read_median_s)} median, {_ms(card.read_p99_s)} at the 99th percentile"),
+        ("lag", f"{lag} from {card.pulses} pulses"),
+    ]
+    for step in card.steps:
+        left_out = " (power overshoot: left out)" if step.overshoot else ""
+        spread = f"standard deviation {_ms(step.standard_deviation_s)}, {step.steps} steps{left_out}"
+        rows.append((f"  {step.kind}", f"{_ms(step.mean_s)}, {spread}"))
+    if card.smoothing_periods is not None:
+        rows.append(("smoothing", f"{card.smoothing_periods:.2f} periods after a step's own"))
+    if card.additivity is not None:
+        rows.append(("additivity", f"{card.additivity:+.3%}"))
+    rows.append(("in results", f"not used: {card.doubt}" if card.doubt else "used on this GPU under this driver"))
+    return rows
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1e3:.1f} ms"
