@@ -49,8 +49,8 @@ def test_a_sound_experiment_has_nothing_wrong_and_may_be_published(sound: Experi
 def test_merged_energy_is_within_two_thousandths_of_the_truth_over_twenty_seconds(sound: ExperimentResult) -> None:
     """500 W for 25 s, six times; of it 382 W above idle with the model loaded."""
     assert sound.energy is not None
-    for one in sound.energy.passes:
-        assert one.total_j == pytest.approx(12_500, rel=0.002)
+    for measured in sound.energy.passes:
+        assert measured.total_j == pytest.approx(12_500, rel=0.002)
     assert sound.energy.net_j == pytest.approx(6 * 25 * (500 - 118), rel=0.003)
     # Idle power is as before in this world: what is left is when the passes and the idle spans began and ended.
     assert sound.energy.net_uncertainty_j is not None
@@ -237,7 +237,7 @@ def test_what_changed_between_restarts_is_named_and_what_changes_no_pass_is_no_f
     result = result_of(World(environments=(before, before, other_python)), library)
     assert result.audit is not None
     assert result.audit.publishable
-    [check] = [one for one in result.audit.checks if one.name == "one environment in all restarts"]
+    [check] = [check for check in result.audit.checks if check.name == "one environment in all restarts"]
     assert (check.status, "3.12 (restart 3)" in check.figure) == ("warn", True)
 
 

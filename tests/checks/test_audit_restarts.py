@@ -55,13 +55,15 @@ def with_gpu(record: RestartRecord, change: Callable[[GpuTimeline], GpuTimeline]
 
 
 def without_spans(record: RestartRecord, *, names: set[str], restarts: frozenset[int]) -> RestartRecord:
-    kept = tuple(one for one in record.spans if one.name not in names or record.restart not in restarts)
+    kept = tuple(span for span in record.spans if span.name not in names or record.restart not in restarts)
     return dataclasses.replace(record, spans=kept)
 
 
 def without_series(record: RestartRecord, *, names: set[str]) -> RestartRecord:
     def change(gpu: GpuTimeline) -> GpuTimeline:
-        return dataclasses.replace(gpu, series={name: one for name, one in gpu.series.items() if name not in names})
+        return dataclasses.replace(
+            gpu, series={name: series for name, series in gpu.series.items() if name not in names}
+        )
 
     return with_gpu(record, change)
 
@@ -74,7 +76,7 @@ def cut_series(record: RestartRecord, *, name: str, until_s: float, restarts: fr
         return Series(series.at_ns[keep], series.value[keep])
 
     def change(gpu: GpuTimeline) -> GpuTimeline:
-        series = {key: cut(one) if key.startswith(name) else one for key, one in gpu.series.items()}
+        series = {key: cut(values) if key.startswith(name) else values for key, values in gpu.series.items()}
         return dataclasses.replace(gpu, series=series)
 
     return with_gpu(record, change) if record.restart in restarts else record
@@ -148,7 +150,7 @@ def stalled(record: RestartRecord) -> RestartRecord:
         late = int(np.searchsorted(columns["after_start_ns"], until_ns))
         # What the first call after it found had changed since the last one before.
         columns["before_start_ns"][late] = columns["before_end_ns"][late] = columns["after_end_ns"][late - 1]
-        series = {name: _without(one, from_ns, until_ns) for name, one in gpu.series.items()}
+        series = {name: _without(values, from_ns, until_ns) for name, values in gpu.series.items()}
         return dataclasses.replace(gpu, ticks=Ticks(**columns), series=series)
 
     return with_gpu(record, change)
@@ -263,7 +265,7 @@ def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:
     energy = result.energy
     assert (energy.total_j, energy.reason, energy.net_j) == (None, DIFFERENT_GPUS, None)
     assert energy.energy_per_output_token_j is None
-    assert {one.total_j for one in energy.passes} == {None}
+    assert {measured.total_j for measured in energy.passes} == {None}
     assert energy.windows is not None
-    assert {one.total_j for one in energy.windows.passes} == {None}
+    assert {measured.total_j for measured in energy.windows.passes} == {None}
     assert checks(result)["energy measured"].status == "fail"

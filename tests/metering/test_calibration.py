@@ -61,7 +61,7 @@ def test_the_lag_that_was_built_in_is_found_within_its_uncertainty(library: Path
     assert card.lag_std_s is not None
     assert card.lag_s == pytest.approx(lag_s, abs=max(0.003, 3 * card.lag_std_s))
     assert card.lag_std_s < 0.004
-    assert [one.kind for one in card.steps] == ["square on", "square off"]
+    assert [step.kind for step in card.steps] == ["square on", "square off"]
 
 
 def test_period_reads_smoothing_and_additivity_are_those_of_the_simulated_counter(library: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_step_that_begins_with_an_overshoot_is_left_out(library: Path) -> None
     """A tenth of a second above what follows makes the beginning look early in spite of the lag, as on an H200."""
     burst = (constant(700, 0.1), constant(600, DUTY * PERIOD_S - 0.1), constant(120, (1 - DUTY) * PERIOD_S))
     card = card_of(library, loaded(0.008, profile=burst * (PULSES + 4)))
-    by_kind = {one.kind: one for one in card.steps}
+    by_kind = {step.kind: step for step in card.steps}
     assert by_kind["square on"].mean_s < -0.005
-    assert {kind: one.overshoot for kind, one in by_kind.items()} == {"square on": True, "square off": False}
+    assert {kind: step.overshoot for kind, step in by_kind.items()} == {"square on": True, "square off": False}
     assert card.lag_s == pytest.approx(0.008, abs=0.003)
     # How far kinds of steps differ, one of them does not tell.
     assert card.lag_std_s is not None
@@ -109,7 +109,7 @@ def test_a_timeline_cites_the_card_that_it_has_its_lag_from_and_no_other(
     has_lag = card.lag_s is not None
     assert has_lag == (low_w == 100)
     assert (seen.card, seen.lag is not None) == (card.measured_utc if has_lag else None, has_lag)
-    assert [("it has no lag" in one) for one in told] == ([] if has_lag else [True])
+    assert [("it has no lag" in message) for message in told] == ([] if has_lag else [True])
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_packages_and_memory_are_found_and_what_would_count_twice_is_named(tmp_p
     """Cores lie in their package, packages in the platform, and MMIO shows a package twice."""
     two_sockets(tmp_path)
     found = find_domains(tmp_path)
-    assert [one.name for one in found.readable] == ["package-0", "package-0-dram", "package-1"]
+    assert [domain.name for domain in found.readable] == ["package-0", "package-0-dram", "package-1"]
     assert set(found.left_out) == {"package-0-core", "psys"}
     assert found.reason is None
     assert str(found).startswith("RAPL: package-0, package-0-dram, package-1 without ")

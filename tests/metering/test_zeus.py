@@ -55,7 +55,7 @@ def windowed(fake: FakeNvml, *lengths_s: float, lead_s: float = 2.0) -> Timeline
 
 def compared(timeline: Timeline, used: Sequence[str]) -> list[WindowCheck]:
     """The merge's own comparison, with a pass just inside each window."""
-    passes = tuple(pass_in(number, one) for number, one in enumerate(timeline.windows))
+    passes = tuple(pass_in(number, window) for number, window in enumerate(timeline.windows))
     check = cross_check([RestartRecord(0, passes=passes, timeline=timeline)], used, SpanJoules())
     assert check is not None
     return check.windows
@@ -79,10 +79,10 @@ def test_both_meters_give_the_same_energy_of_the_same_course_of_power(library: P
             seen.append(meter.stop(ORIGIN_NS + 16 * S))
             true_j = [fake.energy_j(index, ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for index in range(len(TWO))]
     for gpu, energy_j in zip(TWO, true_j, strict=True):
-        for one in (EnergyCurve(each.gpus[gpu.uuid]).between(ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for each in seen):
-            assert one.timing_j is not None
-            assert one.energy_j == pytest.approx(energy_j, abs=2 * one.timing_j)
-    assert [one.meter for one in seen] == ["nvml", "zeus"]
+        for span in (EnergyCurve(each.gpus[gpu.uuid]).between(ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for each in seen):
+            assert span.timing_j is not None
+            assert span.energy_j == pytest.approx(energy_j, abs=2 * span.timing_j)
+    assert [timeline.meter for timeline in seen] == ["nvml", "zeus"]
 
 
 def test_a_window_of_zeus_agrees_with_ours_within_a_counter_step_at_each_end(library: Path) -> None:
@@ -91,20 +91,20 @@ def test_a_window_of_zeus_agrees_with_ours_within_a_counter_step_at_each_end(lib
         timeline = windowed(fake, *(0.31 + 0.173 * n for n in range(20)))
     checks = compared(timeline, [gpu.uuid for gpu in TWO])
     assert len(checks) == 20
-    for one in checks:
-        assert one.difference_j is not None, one.reason
-        assert one.bound_j is not None
-        assert abs(one.difference_j) <= one.bound_j
-        assert one.bound_j <= 2 * 2 * (0.12 * 690 + 0.12 * 80)
-    assert max(abs(one.difference_j or 0) for one in checks) > 5
+    for check in checks:
+        assert check.difference_j is not None, check.reason
+        assert check.bound_j is not None
+        assert abs(check.difference_j) <= check.bound_j
+        assert check.bound_j <= 2 * 2 * (0.12 * 690 + 0.12 * 80)
+    assert max(abs(check.difference_j or 0) for check in checks) > 5
 
 
 def test_a_window_shorter_than_the_counters_period_is_kept_as_zeus_gave_it(library: Path) -> None:
     """Nothing or a whole step: Zeus's figure, within its bound of ours, and no warning for the user."""
     with on(library, TWO) as fake:
         timeline = windowed(fake, 0.001, 0.001, 0.001, 0.001, lead_s=4.0)
-    for one in compared(timeline, [TWO[0].uuid]):
-        assert abs(one.difference_j or 1e9) <= (one.bound_j or 0)
+    for check in compared(timeline, [TWO[0].uuid]):
+        assert abs(check.difference_j or 1e9) <= (check.bound_j or 0)
 
 
 def test_gpus_that_cuda_visible_devices_hides_from_us_are_metered_under_their_own_uuids(
@@ -138,7 +138,7 @@ def test_a_gpu_lost_in_a_window_leaves_the_window_with_the_reason(library: Path)
     gpus = (FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=5), TWO[1])
     with on(library, gpus) as fake:
         timeline = windowed(fake, 1.0, 4.0, 1.0)
-    assert [one.reason is None for one in timeline.windows] == [True, False, False]
+    assert [window.reason is None for window in timeline.windows] == [True, False, False]
     assert "lost" in str(timeline.windows[1].reason)
     assert [event.kind for event in timeline.gpus[gpus[0].uuid].events] == ["gpu_lost"]
     assert compared(timeline, [gpus[1].uuid])[1].reason == timeline.windows[1].reason
