@@ -64,7 +64,7 @@ class PyTorchBackend(Backend):
         """
         start_ns = now_ns()
         report("importing torch and transformers", None)
-        from wattdock_pytorch_load import load_engine
+        from wattdock_pytorch_engine import load_engine
 
         self.engine, loaded = load_engine(order, report, start_ns)
         return loaded
@@ -81,6 +81,6 @@ class PyTorchBackend(Backend):
         """Drop the model and give its memory back to the device."""
         self.engine = None
         # A runner that never loaded must not import torch only to stop.
-        if "wattdock_pytorch_load" in sys.modules:
+        if "wattdock_pytorch_engine" in sys.modules:
             sys.modules["wattdock_pytorch_engine"].free_memory()
             sys.modules["wattdock_pytorch_ranks"].leave()

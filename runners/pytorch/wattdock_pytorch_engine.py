@@ -1,4 +1,7 @@
-"""One loaded causal language model of transformers, as the common loop drives it: a step is one static batch."""
+"""One causal language model of transformers: load or draw it, say what it really runs with, and generate in batches.
+
+Drawn parameters are made where they will live: an 8 B model must neither pass through host memory nor be made twice.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,265 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
+from accelerate.utils import get_balanced_memory
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig
-from wattdock_pytorch_ranks import exchange_named, wait_for_all
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
+from wattdock_pytorch_ranks import (
+    distributed_config,
+    exchange_named,
+    is_split,
+    join,
+    own_part,
+    require_split,
+    require_splittable,
+    split_empty,
+    wait_for_all,
+)
 from wattdock_pytorch_steps import StepClock, output_length
 
-from wattdock_runner.clock import now_ns
-from wattdock_runner.errors import OutOfMemory
+from wattdock_runner import checkpoint
+from wattdock_runner.backend import LoadedModel
+from wattdock_runner.clock import Span, now_ns
+from wattdock_runner.errors import InvalidRequest, OutOfMemory
+from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import Workload
-    from wattdock_runner.prompts import EncodedPrompt
+    from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights, Rank, Workload
+    from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
+Placement = dict[str, "int | str"]
+
+DEFAULT_CPU_THREADS = torch.get_num_threads()
+
+
+def load_engine(
+    order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
+) -> tuple[PyTorchEngine, LoadedModel]:
+    """Load what `order` says, on the GPUs it names or on the CPU when it names none.
+
+    Args:
+        start_ns: When loading began, before this module was imported.
+
+    Raises:
+        WrongState: Torch sees other GPUs than asked for.
+        InvalidRequest: Transformers refuses the folder, the dtype or the attention implementation.
+        OutOfMemory: It does not fit.
+        ExchangeFailed: It is one of several ranks, and these cannot exchange data.
+    """
+    disable_progress_bar()
+    gpus = torch_gpus(torch.cuda)
+    require_gpus(order.gpu_uuids, gpus, "torch")
+    torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
+    torch.set_float32_matmul_precision(str(order.engine_args.get("float32_matmul_precision", "highest")))
+    report("drawing random weights" if order.random_weights else "reading weights", None)
+    if order.rank:
+        join(order.rank, "cuda" if gpus else "cpu")
+    with exchange_named("loading the model"):
+        model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
+    model.eval()
+    defaults = _take_generation_defaults(model, order)
+    report("reading the tokenizer", None)
+    eos = defaults.eos_token_id
+    if eos is None:
+        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
+    pad_id = defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0
+    ranks = order.rank.count if order.rank else 1
+    engine = PyTorchEngine(
+        model, checkpoint.read_tokenizer(AutoTokenizer, order), checkpoint.eos_token_ids(eos), pad_id, ranks
+    )
+    # No other device: that would open a context on a GPU which another rank, or nobody, uses.
+    for device in engine.devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    leave_out_of_collections()
+    span = Span("load", start_ns, now_ns(), drained=True)
+    return engine, _describe(engine, order, gpus, defaults, span)
+
+
+def _build(order: LoadOrder, has_gpu: bool) -> Any:
+    """Return the model on its devices."""
+    options: dict[str, Any] = {"trust_remote_code": order.trust_remote_code}
+    attention = order.engine_args.get("attn_implementation")
+    try:
+        config = checkpoint.read_from_folder(AutoConfig, order)
+        options["dtype"] = _dtype(order, config, has_gpu)
+        options |= {"attn_implementation": attention} if attention else {}
+        if order.rank:
+            require_splittable(config, order.rank.count)
+        placement = _placement(order, config, options, has_gpu)
+        is_drawn = order.random_weights is not None
+        model = empty_model(config, order.rank, **options) if is_drawn else _read_weights(order, placement, options)
+        if order.rank:
+            require_split(model, order.rank.count)
+        return draw_model(model, placement, order.random_weights) if order.random_weights else model
+    except (OSError, ValueError, ImportError) as error:
+        raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
+
+
+def _dtype(order: LoadOrder, config: Any, has_gpu: bool) -> Any:
+    """Return a torch dtype, or "auto" where only the checkpoint's files know."""
+    if order.dtype != "auto":
+        return getattr(torch, order.dtype)
+    if not has_gpu:
+        return torch.float32
+    own = getattr(config, "dtype", None)
+    return own or (torch.float32 if order.random_weights else "auto")
+
+
+def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: bool) -> Placement:
+    if not has_gpu:
+        return {"": "cpu"}
+    if order.rank:
+        return {"": order.rank.index}
+    if order.engine_args.get("device_map") != "auto":
+        return {"": 0}
+    known = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
+    return balanced_placement(empty_model(config, None, **known))
+
+
+def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any]) -> Any:
+    # Transformers reads each rank's part alone, to the rank's own device.
+    options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
+    model, info = AutoModelForCausalLM.from_pretrained(
+        order.model_path, local_files_only=True, output_loading_info=True, **options
+    )
+    # Transformers would fill a gap with freshly drawn weights and a warning.
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidRequest(f"{order.model_path} lacks {len(missing)} parameters, the first is {missing[0]}")
+    return model
+
+
+def _take_generation_defaults(model: Any, order: LoadOrder) -> GenerationConfig:
+    """Return the checkpoint's generation settings and make the model forget them.
+
+    `generate` fills every field that is left open from the model's own, so nothing may stay there.
+    """
+    own: GenerationConfig = model.generation_config
+    # A model built from a config alone never read this file, which also knows the ids that end a sequence.
+    if (order.model_path / "generation_config.json").is_file():
+        own = GenerationConfig.from_pretrained(order.model_path, local_files_only=True)
+    model.generation_config = GenerationConfig()
+    return own
+
+
+def _describe(
+    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
+) -> LoadedModel:
+    model = engine.model
+    parameters = list(model.parameters())
+    used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
+    split = {"kind": "tensor", "tensor_parallel_size": engine.ranks}
+    if engine.ranks == 1:
+        split = {"kind": "device_map" if len(used) > 1 else "none"}
+    devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
+    return LoadedModel(
+        visible_gpus=gpus,
+        used_gpu_uuids=tuple(gpus[index].uuid for index in used),
+        effective_engine_args={
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "attn_implementation": model.config._attn_implementation,
+            "device_map": {name: str(device) for name, device in devices_by_name.items()},
+            "tp_plan": "auto" if order.rank else None,
+            "tp_size": engine.ranks,
+            "cpu_threads": torch.get_num_threads(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "eos_token_ids": list(engine.eos_ids),
+            "trust_remote_code": order.trust_remote_code,
+        },
+        parallelism=split | {"devices": _layers_per_gpu(model, gpus)},
+        parameter_count=sum(parameter.numel() for parameter in parameters),
+        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        versions=cuda_versions(torch, gpus),
+        warnings=checkpoint.ignored_settings_warnings(defaults.to_diff_dict()),
+        spans=(span,),
+    )
+
+
+def _layers_per_gpu(model: Any, gpus: tuple[Gpu, ...]) -> dict[str, int]:
+    """Return how many of the model's unsplittable layers each used GPU holds, by UUID."""
+    kinds = set(model._no_split_modules or ())
+    counts: dict[str, int] = {}
+    for module in model.modules():
+        device = next((parameter.device for parameter in module.parameters()), None)
+        if type(module).__name__ in kinds and device is not None and device.type == "cuda":
+            uuid = gpus[device.index].uuid
+            counts[uuid] = counts.get(uuid, 0) + 1
+    return counts
+
+
+def empty_model(config: Any, rank: Rank | None = None, **options: Any) -> Any:
+    """Return the model with its parameters on the meta device and its buffers (rotary tables, …) real.
+
+    Args:
+        rank: One of several processes that hold it together: each parameter is then this one's part.
+    """
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, **options)
+    if rank:
+        return split_empty(model, rank)
+    model.tie_weights()
+    return model
+
+
+def balanced_placement(model: Any) -> Placement:
+    """Return accelerate's balanced spread of `model` (parameters on meta) over the visible GPUs: module → GPU index.
+
+    Raises:
+        OutOfMemory: It does not fit in them; computing from host memory would be another measurement.
+    """
+    whole = list(model._no_split_modules or ())
+    memory_bytes = get_balanced_memory(model, dtype=model.dtype, no_split_module_classes=whole)
+    gpus = {device: size for device, size in memory_bytes.items() if isinstance(device, int)}
+    placement: Placement = infer_auto_device_map(
+        model, max_memory=gpus, no_split_module_classes=whole, dtype=model.dtype
+    )
+    if left_over := [name for name, device in placement.items() if not isinstance(device, int)]:
+        raise OutOfMemory(f"the model does not fit in {len(gpus)} GPU(s): no room for {left_over[0]!r}")
+    return placement
+
+
+def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
+    """Give every parameter of `model` (on meta) its device and values from U[low, high), a generator per tensor.
+
+    Tied parameters stay tied; buffers move with their module and keep their values. A rank keeps its part of the same
+    values as one process alone would draw.
+    """
+    drawn: dict[int, torch.nn.Parameter] = {}
+    for module_name, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in drawn:
+                full_name = f"{module_name}.{name}"
+                drawn[id(parameter)] = _draw(parameter, full_name, device_of(full_name, placement), weights)
+            module._parameters[name] = drawn[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device_of(f"{module_name}.{name}", placement))
+    if len(set(placement.values())) > 1:
+        dispatch_model(model, device_map=placement, skip_keys=model._skip_keys_device_placement)
+    return model
+
+
+def _draw(parameter: Any, name: str, device: torch.device, weights: RandomWeights) -> torch.nn.Parameter:
+    values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+    checkpoint.draw_uniform(torch, values, name, weights)
+    return torch.nn.Parameter(own_part(values, parameter) if is_split(parameter) else values, requires_grad=False)
+
+
+def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:
+    """Return the device of the longest entry of `placement` that is `name` or one of its parents."""
+    parts = name.split(".")
+    parents = [".".join(parts[:length]) for length in range(len(parts), -1, -1)]
+    return torch.device(next(placement[parent] for parent in parents if parent in placement))
 
 
 @dataclass(frozen=True)

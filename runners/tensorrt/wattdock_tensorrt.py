@@ -70,7 +70,7 @@ class TensorrtBackend(Backend):
         if find_spec("tensorrt_llm") is None:
             raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
         report("importing tensorrt_llm", None)
-        from wattdock_tensorrt_load import load_engine
+        from wattdock_tensorrt_engine import load_engine
 
         self.engine, loaded = load_engine(order, report, start_ns)
         return loaded

@@ -95,7 +95,7 @@ class VllmBackend(Backend):
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
         report("importing vllm", None)
-        from wattdock_vllm_load import load_engine
+        from wattdock_vllm_engine import load_engine
 
         self.engine, loaded = load_engine(order, report, start_ns)
         return loaded
@@ -103,7 +103,7 @@ class VllmBackend(Backend):
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
         # A runner that never loaded must not import vLLM only to stop.
-        if (load := sys.modules.get("wattdock_vllm_load")) is None:
+        if (load := sys.modules.get("wattdock_vllm_engine")) is None:
             return
         load.end_engine(self.engine and self.engine.llm)
         # Memory is given back only once nothing here holds the engine.

@@ -37,7 +37,7 @@ def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Run
     assert described.framework_version
     assert "grpcio" in described.package_versions
     assert pb.ARRIVAL_BATCH in described.arrivals
-    offered = {pb.Arrival.Name(one).removeprefix("ARRIVAL_").lower() for one in described.arrivals}
+    offered = {pb.Arrival.Name(record).removeprefix("ARRIVAL_").lower() for record in described.arrivals}
     declared = section_class(subject.name).arrivals
     assert declared is None or set(declared) == offered
     assert described.engine_arguments == sorted(described.engine_arguments) != []

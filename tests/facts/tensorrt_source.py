@@ -45,7 +45,7 @@ def exports(checkout: Path) -> dict[str, list[str]]:
 def _all_of(module: ast.Module) -> list[str]:
     for node in module.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return [str(ast.literal_eval(item)) for item in getattr(node.value, "elts", ())]
+            return [str(ast.literal_eval(node)) for node in getattr(node.value, "elts", ())]
     return []
 
 
@@ -61,18 +61,18 @@ def classes(checkout: Path) -> dict[str, dict[str, Any]]:
 
 def facts_of(node: ast.ClassDef) -> dict[str, Any]:
     """Return what a class says of itself; pure."""
-    functions = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    properties = [one for one in functions if _is_property(one)]
-    methods = [one for one in functions if one not in properties and _is_public(one.name)]
-    attributes = {one.name for one in properties} | {name for one in functions for name in _set_on_self(one)}
+    functions = [node for node in node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    properties = [node for node in functions if _is_property(node)]
+    methods = [node for node in functions if node not in properties and _is_public(node.name)]
+    attributes = {node.name for node in properties} | {name for node in functions for name in _set_on_self(node)}
     return {
         "bases": [ast.unparse(base) for base in node.bases],
         "fields": {
-            one.target.id: ast.unparse(one.annotation)
-            for one in node.body
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.target.id[0] != "_"
+            node.target.id: ast.unparse(node.annotation)
+            for node in node.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_"
         },
-        "methods": {one.name: _parameters(one) for one in methods},
+        "methods": {node.name: _parameters(node) for node in methods},
         "attributes": sorted(name for name in attributes if name[0] != "_"),
     }
 
@@ -83,20 +83,24 @@ def _is_public(name: str) -> bool:
 
 def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(
-        getattr(one, "id", getattr(one, "attr", "")) in ("property", "setter") for one in function.decorator_list
+        getattr(node, "id", getattr(node, "attr", "")) in ("property", "setter") for node in function.decorator_list
     )
 
 
 def _set_on_self(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     """Return the attributes that a method gives its object."""
-    targets = [one.targets[0] for one in ast.walk(function) if isinstance(one, ast.Assign)]
-    targets += [one.target for one in ast.walk(function) if isinstance(one, ast.AnnAssign)]
-    return {one.attr for one in targets if isinstance(one, ast.Attribute) and getattr(one.value, "id", "") == "self"}
+    targets = [node.targets[0] for node in ast.walk(function) if isinstance(node, ast.Assign)]
+    targets += [node.target for node in ast.walk(function) if isinstance(node, ast.AnnAssign)]
+    return {
+        node.attr for node in targets if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    }
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
     given = function.args
-    plain = {one.arg: ast.unparse(one.annotation) if one.annotation else "" for one in given.args + given.kwonlyargs}
+    plain = {
+        node.arg: ast.unparse(node.annotation) if node.annotation else "" for node in given.args + given.kwonlyargs
+    }
     return plain | ({f"**{given.kwarg.arg}": ""} if given.kwarg else {})
 
 

@@ -126,7 +126,7 @@ def key(file: str, owner: str, name: str) -> str:
 def names(folder: Path) -> dict[str, str]:
     """Return what each name that the runner uses is in the version in `folder`, without those that it lacks."""
     there = {file: members(read(folder / file)) for file in USED}
-    wanted = ((key(*one), there[one[0]].get(one[1], {}).get(one[2].removesuffix("()"))) for one in used())
+    wanted = ((key(*item), there[item[0]].get(item[1], {}).get(item[2].removesuffix("()"))) for item in used())
     return {name: kind for name, kind in wanted if kind}
 
 
@@ -156,15 +156,15 @@ def bound(body: list[ast.stmt]) -> dict[str, str]:
     found = {}
     for node in statements(body):
         if isinstance(node, ast.FunctionDef):
-            decorators = {ast.unparse(one) for one in node.decorator_list}
+            decorators = {ast.unparse(item) for item in node.decorator_list}
             found[node.name] = "value" if decorators & {"property", "cached_property"} else "function"
         elif isinstance(node, ast.ClassDef):
             found[node.name] = "class"
         elif isinstance(node, ast.ImportFrom):
-            found |= {one.asname or one.name: "import" for one in node.names}
+            found |= {item.asname or item.name: "import" for item in node.names}
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {one.id: "value" for one in targets if isinstance(one, ast.Name)}
+            found |= {item.id: "value" for item in targets if isinstance(item, ast.Name)}
     return found
 
 

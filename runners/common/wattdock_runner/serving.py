@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_runner.arrivals import Admission
 from wattdock_runner.backend import Arrival
+from wattdock_runner.checkpoint import decode, encode_prompts, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, WrongState
-from wattdock_runner.prompts import decode, encode_prompts, require_servable
 from wattdock_runner.recorder import RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock_runner.backend import Prompt, Workload
-    from wattdock_runner.prompts import EncodedPrompt
+    from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder
 
     # A request, the instant of its new tokens (ns), their ids, and why it ended (None while it runs).

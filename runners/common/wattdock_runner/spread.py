@@ -5,20 +5,30 @@ Everything else goes to the backend in this process, as if this file were not th
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from dataclasses import replace
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from wattdock_runner import errors
 from wattdock_runner.arguments import Argument
 from wattdock_runner.arrivals import SharedTickets, open_counter
 from wattdock_runner.backend import Arrival, Backend, Rank
 from wattdock_runner.clock import Span
-from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.worker import GENERATE, GO, LOAD, PROGRESS, READY, STAGE
-from wattdock_runner.workers import Place, Workers
+from wattdock_runner.errors import InvalidRequest, PassCancelled, WorkerDied, WrongState
+from wattdock_runner.worker import CANCEL, DONE, FAILED, GENERATE, GO, LOAD, PROGRESS, READY, STAGE, STOP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.connection import Connection
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
@@ -28,6 +38,169 @@ REPLICAS = "data_parallel_size"
 REPLICAS_GRACE_S, RANKS_GRACE_S = 60.0, 2.0
 # One host: whatever they say besides what goes from GPU to GPU stays on it, and a container may have nothing else.
 ON_THIS_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+DEATH_NOTICE_S = 5.0
+STOP_GRACE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one worker runs: what its environment has on top of ours, and the CPU cores it stays on (empty: all)."""
+
+    variables: Mapping[str, str]
+    cores: tuple[int, ...] = ()
+
+
+class Workers:
+    """Equal processes of one backend, in order.
+
+    Args:
+        called: What one of them is called in messages: "replica" or "rank".
+        tickets: Descriptor of the queue's counter, where they take from one.
+        grace_s: How long the others may take to come to an end once one has failed, or the pass is cancelled; after
+            that all are killed.
+    """
+
+    def __init__(
+        self, backend: str, places: Sequence[Place], *, called: str, grace_s: float, tickets: int | None = None
+    ) -> None:
+        self._called, self._grace_s = called, grace_s
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection] = []
+        for place in places:
+            self._start(backend, place, tickets)
+
+    def _start(self, backend: str, place: Place, tickets: int | None) -> None:
+        ours, theirs = Pipe()
+        counter = () if tickets is None else (tickets,)
+        words = (backend, str(theirs.fileno()), "".join(map(str, counter)), ",".join(map(str, place.cores)))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wattdock_runner.worker", *words],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **place.variables},
+            pass_fds=(theirs.fileno(), *counter),
+        )
+        theirs.close()
+        self._processes.append(process)
+        self._connections.append(ours)
+
+    def send_all(self, *words: Any) -> None:
+        """Say the same to all of them; one that has ended is found when it is waited for."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.send(words)
+
+    def call(
+        self,
+        orders: Sequence[tuple[Any, ...]],
+        heard: Callable[[int, str, tuple[Any, ...]], None],
+        cancelled: threading.Event | None = None,
+    ) -> list[Any]:
+        """Give each worker its order and return their answers.
+
+        Args:
+            heard: Called with a worker's number, and what it says before its answer.
+            cancelled: Set, it ends the work early.
+
+        Raises:
+            RunnerFault: What a worker raised, or `WorkerDied`, or `PassCancelled`.
+            WrongState: They were ended by an earlier failure.
+        """
+        if not self._processes:
+            raise WrongState(f"the {self._called}s were ended by an earlier failure; Unload, then Load again")
+        for connection, order in zip(self._connections, orders, strict=True):
+            with contextlib.suppress(OSError):
+                connection.send(order)
+        waiting, answers, failures = set(range(len(orders))), dict[int, Any](), list[Exception]()
+        deadline_s: float | None = None
+        while waiting and (deadline_s is None or time.monotonic() < deadline_s):
+            for number in self._ready(waiting):
+                word, *rest = self._receive(number)
+                if word not in (DONE, FAILED):
+                    heard(number, word, tuple(rest))
+                    continue
+                waiting.discard(number)
+                if word == DONE:
+                    answers[number] = rest[0]
+                else:
+                    failures.append(self._failure(number, *rest))
+            if deadline_s is None and (failures or (cancelled and cancelled.is_set())):
+                deadline_s = time.monotonic() + self._grace_s
+                self.send_all(CANCEL)
+        if waiting or any(isinstance(failure, WorkerDied) for failure in failures):
+            # A split model computes every step together: the rest of it is of no use, and may never end.
+            self.kill()
+        if failures:
+            raise _cause(failures)
+        if waiting:
+            raise PassCancelled(f"the client cancelled the pass; the {self._called}s were ended")
+        return [answers[number] for number in range(len(orders))]
+
+    def _ready(self, numbers: set[int]) -> list[int]:
+        found = wait([self._connections[number] for number in numbers], timeout=POLL_S)
+        return [number for number in sorted(numbers) if self._connections[number] in found]
+
+    def _receive(self, number: int) -> Sequence[Any]:
+        """Return what a worker says; its death is a failure."""
+        try:
+            words: Sequence[Any] = self._connections[number].recv()
+        except (EOFError, OSError):
+            process = self._processes[number]
+            name = f"{self._called} {number} of {len(self._processes)} (pid {process.pid})"
+            return FAILED, WorkerDied.__name__, f"{name} {_ending(process)}"
+        return words
+
+    def _failure(self, number: int, kind: str, message: str) -> Exception:
+        # A cancelled worker says so in its own words, and a dead one is named already.
+        is_named = kind in (PassCancelled.__name__, WorkerDied.__name__)
+        failure: Exception = getattr(errors, kind, RuntimeError)(
+            message if is_named else f"{self._called} {number}: {message}"
+        )
+        return failure
+
+    def stop(self) -> None:
+        """Have them free what they hold and end; whoever takes too long is killed."""
+        self.send_all(STOP)
+        deadline_s = time.monotonic() + STOP_GRACE_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """End them all now, and return when they have ended."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        for connection in self._connections:
+            connection.close()
+        self._processes, self._connections = [], []
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Say how a process ended that does not answer any more."""
+    try:
+        code = process.wait(DEATH_NOTICE_S)
+    except subprocess.TimeoutExpired:
+        return "stopped answering"
+    if code >= 0:
+        return f"died: it exited with code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"died: it was killed by {signal.Signals(-code).name}{hint}"
+
+
+def _cause(failures: Sequence[Exception]) -> Exception:
+    """Return the failure that the others follow from: memory, then a death, then the first that has a name."""
+    order = (errors.OutOfMemory, WorkerDied, errors.InvalidRequest, errors.WrongState, errors.ExchangeFailed)
+    for kind in order:
+        if found := [failure for failure in failures if isinstance(failure, kind)]:
+            return found[0]
+    return next((failure for failure in failures if not isinstance(failure, PassCancelled)), failures[0])
 
 
 class SpreadBackend(Backend):
@@ -71,91 +244,139 @@ class SpreadBackend(Backend):
         self._backend.unload()
 
 
-class _Replicas:
+class _Group:
+    """Processes that each hold a copy or a part of a model.
+
+    Args:
+        orders: What each loads.
+        descriptor: Of memory that they share, until `end`.
+        tickets: Descriptor of the counter that replicas share.
+    """
+
+    called: str
+    grace_s: float
+    # How many of them, from the first, generate tokens of their own.
+    reporting: int
+
+    def __init__(
+        self, backend: str, orders: Sequence[LoadOrder], places: Sequence[Place], descriptor: int, tickets: int | None
+    ) -> None:
+        self._orders, self._descriptor = orders, descriptor
+        self._workers = Workers(backend, places, called=self.called, grace_s=self.grace_s, tickets=tickets)
+
+    def load(self, report: Callable[[str, float | None], None]) -> LoadedModel:
+        """Load in all of them at once, and return what they hold together."""
+
+        def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
+            # They do the same at about the same time.
+            if word == STAGE and number == 0:
+                report(*rest)
+
+        models: list[LoadedModel] = self._workers.call([(LOAD, order) for order in self._orders], heard)
+        visible = dict.fromkeys(gpu for model in models for gpu in model.visible_gpus)
+        used = {uuid for model in models for uuid in model.used_gpu_uuids}
+        devices: dict[str, Any] = {}
+        for model in models:
+            devices |= dict(model.parallelism.get("devices") or {})  # type: ignore[call-overload]
+        return replace(
+            models[0],
+            visible_gpus=tuple(visible),
+            used_gpu_uuids=tuple(gpu.uuid for gpu in visible if gpu.uuid in used),
+            parallelism={**self.parallelism(models[0]), "devices": devices},
+            warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
+            spans=(Span.around("load", [span for model in models for span in model.spans if span.name == "load"]),),
+        )
+
+    def parallelism(self, model: LoadedModel) -> Mapping[str, object]:
+        """Return how the model is split, from what one process says."""
+        raise NotImplementedError
+
+    def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
+        """Run one pass in all of them, and record it."""
+        raise NotImplementedError
+
+    def run(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> list[Any]:
+        """Run a pass in all of them, from one start once all are ready; return what each recorded."""
+        ready: set[int] = set()
+        progress: dict[int, tuple[int, int]] = {}
+
+        def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
+            if word == READY:
+                ready.add(number)
+                if len(ready) == len(self._orders):
+                    self._workers.send_all(GO, recorder.open())
+            elif word == PROGRESS and number < self.reporting:
+                progress[number] = rest[0], rest[1]
+                recorder.tokens_so_far = sum(tokens for tokens, _ in progress.values())
+                recorder.requests_finished = sum(finished for _, finished in progress.values())
+
+        orders = [(GENERATE, workload, list(prompts))] * len(self._orders)
+        return self._workers.call(orders, heard, recorder.cancelled)
+
+    def end(self) -> None:
+        """End the processes, and give back the memory that they share."""
+        self._workers.stop()
+        os.close(self._descriptor)
+
+
+class _Replicas(_Group):
     """Equal engines, each with one GPU (or a share of the CPU's cores) to itself, that take from one queue."""
+
+    called, grace_s = "replica", REPLICAS_GRACE_S
 
     def __init__(self, backend: str, order: LoadOrder, count: int) -> None:
         if order.gpu_uuids and len(order.gpu_uuids) != count:
             raise InvalidRequest(
                 f"{REPLICAS} is {count}, and there are {len(order.gpu_uuids)} GPUs; each replica takes one"
             )
-        self._count = count
+        self.reporting = count
         self._uuids = [order.gpu_uuids[number : number + 1] for number in range(count)]
-        self._orders = [replace(order, gpu_uuids=uuids) for uuids in self._uuids]
-        self._counter = open_counter()
-        self._tickets = SharedTickets(self._counter)
+        counter = open_counter()
+        self._tickets = SharedTickets(counter)
         places = [
             Place({"CUDA_VISIBLE_DEVICES": device}, cores)
             for device, cores in zip(_devices(order, count), _cores(order, count), strict=True)
         ]
-        self.workers = Workers(backend, places, called="replica", grace_s=REPLICAS_GRACE_S, tickets=self._counter)
+        super().__init__(backend, [replace(order, gpu_uuids=uuids) for uuids in self._uuids], places, counter, counter)
 
-    def load(self, report: Callable[[str, float | None], None]) -> LoadedModel:
-        """Load one copy in each, all at once."""
-        models = _load(self.workers, self._orders, report)
-        return replace(
-            models[0],
-            visible_gpus=tuple(gpu for model in models for gpu in model.visible_gpus),
-            used_gpu_uuids=tuple(uuid for model in models for uuid in model.used_gpu_uuids),
-            parallelism={"kind": "data", REPLICAS: self._count, "devices": _devices_of(models)},
-            warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
-            spans=(_load_span(models),),
-        )
+    def parallelism(self, model: LoadedModel) -> Mapping[str, object]:  # noqa: ARG002
+        """Return the number of copies."""
+        return {"kind": "data", REPLICAS: self.reporting}
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Share out the requests in flight, and let whoever has room take the next."""
-        share = self._share(workload)
-        self._tickets.taken = 0
-        recorded = _generate(self.workers, share, prompts, recorder, counted=range(self._count))
-        recorder.adopt_replicas([(uuids, *part) for uuids, part in zip(self._uuids, recorded, strict=True)])
-
-    def end(self) -> None:
-        """End them, and give the queue's memory back."""
-        self.workers.stop()
-        os.close(self._counter)
-
-    def _share(self, workload: Workload) -> Workload:
-        if workload.arrival is Arrival.SINGLE or workload.in_flight % self._count:
+        if workload.arrival is Arrival.SINGLE or workload.in_flight % self.reporting:
             raise InvalidRequest(
-                f"{workload.in_flight} request(s) in flight cannot be shared out among {self._count} replicas equally"
+                f"{workload.in_flight} request(s) in flight cannot be shared out "
+                f"among {self.reporting} replicas equally"
             )
-        return replace(workload, in_flight=workload.in_flight // self._count)
+        self._tickets.taken = 0
+        parts = self.run(replace(workload, in_flight=workload.in_flight // self.reporting), prompts, recorder)
+        recorder.adopt_replicas([(uuids, *part) for uuids, part in zip(self._uuids, parts, strict=True)])
 
 
-class _Ranks:
+class _Ranks(_Group):
     """Processes that hold one model together and compute every step together; the first one's record counts."""
+
+    called, grace_s, reporting = "rank", RANKS_GRACE_S, 1
 
     def __init__(self, backend: str, order: LoadOrder, count: int) -> None:
         if order.gpu_uuids and len(order.gpu_uuids) != count:
             raise InvalidRequest(f"the model is split over {count} GPUs, and there are {len(order.gpu_uuids)}")
         # No file on any disk, which a killed runner would leave behind.
-        self._meeting = os.memfd_create("wattdock-meeting")
-        meeting = f"/proc/{os.getpid()}/fd/{self._meeting}"
-        self._orders = [replace(order, rank=Rank(number, count, meeting)) for number in range(count)]
+        descriptor = os.memfd_create("wattdock-meeting")
+        meeting = f"/proc/{os.getpid()}/fd/{descriptor}"
+        orders = [replace(order, rank=Rank(number, count, meeting)) for number in range(count)]
         variables = {name: value for name, value in ON_THIS_HOST.items() if name not in os.environ}
-        places = [Place(variables, cores) for cores in _cores(order, count)]
-        self.workers = Workers(backend, places, called="rank", grace_s=RANKS_GRACE_S)
+        super().__init__(backend, orders, [Place(variables, cores) for cores in _cores(order, count)], descriptor, None)
 
-    def load(self, report: Callable[[str, float | None], None]) -> LoadedModel:
-        """Load a part in each, all at once."""
-        models = _load(self.workers, self._orders, report)
-        used = {uuid for model in models for uuid in model.used_gpu_uuids}
-        first = models[0]
-        return replace(
-            first,
-            used_gpu_uuids=tuple(gpu.uuid for gpu in first.visible_gpus if gpu.uuid in used),
-            parallelism={**first.parallelism, "devices": _devices_of(models)},
-            spans=(_load_span(models),),
-        )
+    def parallelism(self, model: LoadedModel) -> Mapping[str, object]:
+        """Return what the first rank says."""
+        return model.parallelism
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Run the same pass in each; they agree among themselves on every batch."""
-        recorder.adopt(*_generate(self.workers, workload, prompts, recorder, counted=range(1))[0])
-
-    def end(self) -> None:
-        """End them, and give the place where they met back."""
-        self.workers.stop()
-        os.close(self._meeting)
+        recorder.adopt(*self.run(workload, prompts, recorder)[0])
 
 
 def _without_replicas(order: LoadOrder) -> tuple[LoadOrder, int]:
@@ -164,42 +385,6 @@ def _without_replicas(order: LoadOrder) -> tuple[LoadOrder, int]:
     if not isinstance(count, int) or count < 1:
         raise InvalidRequest(f"{REPLICAS} must be at least 1, not {count}")
     return replace(order, engine_args=given), count
-
-
-def _load(
-    workers: Workers, orders: Sequence[LoadOrder], report: Callable[[str, float | None], None]
-) -> list[LoadedModel]:
-    def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
-        # They do the same at about the same time.
-        if word == STAGE and number == 0:
-            report(*rest)
-
-    return workers.call([(LOAD, order) for order in orders], heard)
-
-
-def _generate(
-    workers: Workers, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder, *, counted: range
-) -> list[Any]:
-    """Run a pass in all workers, from one start once all are ready; return what each recorded.
-
-    Args:
-        counted: Workers whose tokens are other tokens than the others'.
-    """
-    ready: set[int] = set()
-    progress: dict[int, tuple[int, int]] = {}
-
-    def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
-        if word == READY:
-            ready.add(number)
-            if len(ready) == len(workers.pids):
-                workers.send_all(GO, recorder.open())
-        elif word == PROGRESS and number in counted:
-            progress[number] = rest[0], rest[1]
-            recorder.tokens_so_far = sum(tokens for tokens, _ in progress.values())
-            recorder.requests_finished = sum(finished for _, finished in progress.values())
-
-    orders = [(GENERATE, workload, list(prompts))] * len(workers.pids)
-    return workers.call(orders, heard, recorder.cancelled)
 
 
 def _devices(order: LoadOrder, count: int) -> list[str]:
@@ -218,16 +403,3 @@ def _cores(order: LoadOrder, count: int) -> list[tuple[int, ...]]:
     if order.gpu_uuids or not each:
         return [()] * count
     return [tuple(cores[number * each : (number + 1) * each]) for number in range(count)]
-
-
-def _devices_of(models: Sequence[LoadedModel]) -> dict[str, Any]:
-    """Return layers by GPU UUID, over all processes."""
-    devices: dict[str, Any] = {}
-    for model in models:
-        own: Any = model.parallelism.get("devices")
-        devices |= own or {}
-    return devices
-
-
-def _load_span(models: Sequence[LoadedModel]) -> Span:
-    return Span.around("load", [span for model in models for span in model.spans if span.name == "load"])

@@ -20,15 +20,6 @@ def test_a_job_waits_for_one_whose_cancelling_is_heard_after_it() -> None:
     assert engine.submit("Unload", lambda: "freed", threading.Event()).result(timeout=60) == "freed"
 
 
-def test_a_job_that_ends_by_itself_is_waited_for_too() -> None:
-    """No event is set, and no two seconds are lost."""
-    engine, over = EngineThread(), threading.Event()
-    first = engine.submit("Generate", lambda: over.wait(60), threading.Event())
-    threading.Timer(0.2, over.set).start()
-    assert engine.submit("Unload", lambda: "freed", threading.Event()).result(timeout=60) == "freed"
-    assert first.result() is True
-
-
 def test_a_job_beside_one_that_nobody_cancels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names what runs."""
     monkeypatch.setattr(servicer, "CANCEL_ARRIVAL_S", 0.1)

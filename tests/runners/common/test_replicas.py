@@ -67,7 +67,7 @@ def test_each_replica_has_a_gpu_of_its_own_and_the_whole_is_what_is_reported(fak
     assert split == {"kind": "data", "data_parallel_size": 2, "devices": {"GPU-a": 1, "GPU-b": 1}}
     assert (environment.parameter_count, environment.weight_bytes) == (1_000, 4_000)
     assert json.loads(loaded.effective_engine_args_json)["data_parallel_size"] == 2
-    assert [one.stage for one in progress] == ["pretending to load", "loaded"]
+    assert [record.stage for record in progress] == ["pretending to load", "loaded"]
     seen = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in workers(fake)]
     assert [b"CUDA_VISIBLE_DEVICES=0" in seen[0], b"CUDA_VISIBLE_DEVICES=1" in seen[1]] == [True, True]
 
@@ -79,10 +79,10 @@ def test_a_replica_that_is_free_takes_the_next_request(fake: Runner, model_path:
     prompts = [ids_prompt(3 + i, max_output_tokens=limit) for i, limit in enumerate(limits)]
     closed = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2, return_token_ids=True)
     done = fake.generate(closed, prompts)
-    assert [one.index for one in done.requests] == list(range(13))
-    assert [one.output_tokens for one in done.requests] == limits
-    assert [one.prompt_tokens for one in done.requests] == [3 + i for i in range(13)]
-    served = Counter(one.replica for one in done.requests)
+    assert [record.index for record in done.requests] == list(range(13))
+    assert [record.output_tokens for record in done.requests] == limits
+    assert [record.prompt_tokens for record in done.requests] == [3 + i for i in range(13)]
+    served = Counter(record.replica for record in done.requests)
     assert sorted(served) == [0, 1]
     assert served[done.requests[0].replica] < 4 < 9 < max(served.values())
     assert done.output_tokens[-1] == done.summary.output_tokens == sum(limits)
@@ -96,13 +96,13 @@ def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fa
     done = fake.generate(workload(in_flight=2), prompts)
     span, replicas = done.summary.span, done.summary.replicas
     assert span.drained
-    assert [list(one.gpu_uuids) for one in replicas] == [["GPU-a"], ["GPU-b"]]
-    assert {one.span.start_ns for one in replicas} == {span.start_ns}
-    assert max(one.span.end_ns for one in replicas) == span.end_ns
-    assert sum(one.output_tokens for one in replicas) == 85
-    tails_s = sorted((span.end_ns - one.last_token_ns) / 1e9 for one in replicas)
+    assert [list(record.gpu_uuids) for record in replicas] == [["GPU-a"], ["GPU-b"]]
+    assert {record.span.start_ns for record in replicas} == {span.start_ns}
+    assert max(record.span.end_ns for record in replicas) == span.end_ns
+    assert sum(record.output_tokens for record in replicas) == 85
+    tails_s = sorted((span.end_ns - record.last_token_ns) / 1e9 for record in replicas)
     assert tails_s[0] < 0.1 < 0.3 < tails_s[1]
-    assert max(one.submitted_ns for one in done.requests) - span.start_ns < 0.1e9
+    assert max(record.submitted_ns for record in done.requests) - span.start_ns < 0.1e9
 
 
 def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: Runner, model_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: 
     for _ in range(2):
         done = fake.generate(workload(in_flight=2, min_requests=7), [ids_prompt(3)] * 2)
         assert done.summary.requests == 7
-        assert [one.index for one in done.requests] == list(range(7))
+        assert [record.index for record in done.requests] == list(range(7))
         assert done.heartbeats
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_runner.backend import LoadOrder, Workload
-    from wattdock_runner.prompts import EncodedPrompt
+    from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 

@@ -3,8 +3,6 @@
 python reference.py make FOLDER            save a small random Llama
 python reference.py greedy FOLDER PROMPTS  one un-batched greedy continuation per prompt (JSON lists of ids)
 python reference.py weights FOLDER         what drawing random weights does
-python reference.py order FOLDER           what a pass does when, and whether its model would be compiled
-python reference.py spread FOLDER          a pass of a model that accelerate has put its wrapper on, beside one without
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def greedy(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 def weights(folder: Path) -> dict[str, Any]:
     """Return facts about models drawn with seeds 1, 1 and 2, beside one that transformers made itself."""
-    from wattdock_pytorch_load import draw_model, empty_model
+    from wattdock_pytorch_engine import draw_model, empty_model
 
     from wattdock_runner.backend import RandomWeights
 
@@ -80,68 +78,7 @@ def weights(folder: Path) -> dict[str, Any]:
     }
 
 
-def order(folder: Path) -> dict[str, Any]:
-    """Return what a pass of one batch did, in order, and the settings that `generate` was called with."""
-    import wattdock_pytorch_engine as engines
-    from wattdock_pytorch import PyTorchBackend
-    from wattdock_pytorch_steps import StepClock
-
-    from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
-    from wattdock_runner.recorder import PassRecorder
-
-    seen: list[str] = []
-    settings: list[Any] = []
-
-    def listen(owner: object, method: str, name: str) -> None:
-        call = getattr(owner, method)
-
-        def told(*args: Any, **kwargs: Any) -> Any:
-            seen.append(name)
-            settings.extend([kwargs["generation_config"]] if name == "generate" else [])
-            return call(*args, **kwargs)
-
-        setattr(owner, method, told)
-
-    backend = PyTorchBackend()
-    backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.02, 0.02, 0)), lambda *_: None)
-    loaded = backend.engine
-    assert loaded
-    recorder = PassRecorder()
-    listen(engines, "generation_config", "settings")
-    listen(StepClock, "watching", "wrapper")
-    listen(loaded.model, "generate", "generate")
-    listen(recorder, "open", "open")
-    listen(recorder, "close", "close")
-    backend.generate(Workload(Arrival.BATCH, 1, 4, ignore_eos=True), [Prompt((7, 8, 9))], recorder)
-    return {"order": seen, "compiles": [not given.disable_compile for given in settings]}
-
-
-def spread(folder: Path) -> dict[str, Any]:
-    """Return ids and number of steps of a pass before and after accelerate's wrapper, and whether that stayed."""
-    from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-    from wattdock_pytorch import PyTorchBackend
-
-    from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
-    from wattdock_runner.recorder import PassRecorder
-
-    backend = PyTorchBackend()
-    backend.load(LoadOrder(folder, dtype="float32", random_weights=RandomWeights(-0.5, 0.5, 0)), lambda *_: None)
-    assert backend.engine
-    model = backend.engine.model
-    passes, left = [], []
-    for is_wrapped in (False, True):
-        if is_wrapped:
-            add_hook_to_module(model, AlignDevicesHook(io_same_device=True))
-        before = vars(model).get("forward")
-        recorder = PassRecorder()
-        workload = Workload(Arrival.BATCH, 2, 12, ignore_eos=True, return_token_ids=True)
-        backend.generate(workload, [Prompt((7, 8, 9)), Prompt((5, 6))], recorder)
-        passes.append([request.output_ids for request in recorder.requests])
-        left.append((is_wrapped == (before is not None)) and vars(model).get("forward") is before)
-    return {"passes": passes, "left_as_they_were": left, "steps": len(recorder.token_series()[0])}
-
-
-COMMANDS = {"weights": weights, "order": order, "spread": spread}
+COMMANDS = {"weights": weights}
 
 if __name__ == "__main__":
     command, folder = sys.argv[1], Path(sys.argv[2])

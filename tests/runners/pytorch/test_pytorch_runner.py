@@ -294,18 +294,3 @@ def test_random_weights_have_the_stated_distribution_and_leave_the_rest_alone(tm
     assert facts["names_match"]
     assert facts["buffers"] > 0
     assert facts["buffers_match"]
-
-
-def test_a_pass_is_prepared_before_its_span_and_compiles_nothing(tmp_path: Path) -> None:
-    """Settings and wrapper cost time that is not inference; in a compiled model the wrapper would date nothing."""
-    seen = json.loads(pytorch_reference("order", str(write_config(tmp_path, dtype="float32"))))
-    assert seen == {"order": ["settings", "wrapper", "open", "generate", "close"], "compiles": [False]}
-
-
-def test_a_model_that_accelerate_spreads_keeps_its_wrapper_and_gives_the_same_tokens(tmp_path: Path) -> None:
-    """Steps are marked by a wrapper around `forward`, and so does accelerate move what comes in and goes out."""
-    seen = json.loads(pytorch_reference("spread", str(write_config(tmp_path, dtype="float32"))))
-    plain, spread = seen["passes"]
-    assert plain == spread
-    assert all(len(set(ids)) > 3 for ids in plain)
-    assert (seen["left_as_they_were"], seen["steps"]) == ([True, True], 12)

@@ -104,19 +104,6 @@ def test_ranks_draw_the_weights_that_one_process_draws(runner: Runner, tmp_path:
     assert answers[0] == answers[1]
 
 
-def test_two_replicas_give_the_single_process_es_greedy_tokens_from_one_queue(runner: Runner, checkpoint: Path) -> None:
-    """Four requests, two of them in flight at each replica or one here and three there: every one once."""
-    loaded, _ = runner.load(checkpoint, engine_args=DATA)
-    split = json.loads(loaded.environment.parallelism_json)
-    assert split == {"kind": "data", "data_parallel_size": 2, "devices": {}}
-    assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
-    done = run(runner, in_flight=2)
-    assert output_ids(done) == json.loads(pytorch_reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
-    assert {one.replica for one in done.requests} == {0, 1}
-    assert sum(one.requests for one in done.summary.replicas) == 4
-    assert sum(one.output_tokens for one in done.summary.replicas) == done.summary.output_tokens
-
-
 @pytest.mark.parametrize(("arguments", "called"), [(TENSOR, "rank"), (DATA, "replica")], ids=["tensor", "data"])
 def test_a_process_killed_mid_pass_is_named_and_none_is_left(
     runner: Runner, checkpoint: Path, arguments: dict[str, Any], called: str

@@ -127,44 +127,6 @@ def test_a_preemption_of_the_host_at_either_end_does_not_matter(
     assert instant_ns == pytest.approx(step_ns, abs=20_000)
 
 
-def test_events_are_made_before_a_pass_and_by_a_step_only_when_they_are_used_up(
-    steps: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seven made ahead: five tries date the clock, two steps take the rest, the third step makes its own."""
-    recorded: list[tuple[object, object]] = []
-
-    class Event:
-        """Stands for torch's; its number is that of its making."""
-
-        made = 0
-
-        def __init__(self, *, enable_timing: bool) -> None:
-            assert enable_timing
-            Event.made += 1
-
-        def record(self, stream: object) -> None:
-            recorded.append((self, stream))
-
-        def synchronize(self) -> None:
-            """It is over at once."""
-
-    cuda = SimpleNamespace(Event=Event, current_stream=lambda device: f"stream of {device.type}")
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(steps, "SPARE_EVENTS", 7)
-    clock = steps.StepClock(PassRecorder(), SimpleNamespace(type="cuda"))
-    clock.open()
-    made = []
-    for _ in range(3):
-        take_step(clock)
-        made.append(Event.made)
-    assert made == [7, 7, 8]
-    assert len(clock) == 3
-    assert {stream for _, stream in recorded} == {"stream of cuda"}
-    # Each mark is an event of its own, recorded at its step and not again.
-    marks = [event for event, _ in recorded[-3:]]
-    assert len(set(map(id, marks))) == 3
-
-
 @pytest.mark.parametrize("is_spread", [False, True], ids=["plain", "accelerate's wrapper"])
 def test_each_forward_pass_is_a_step_and_the_model_is_left_as_it_was(steps: Any, *, is_spread: bool) -> None:
     """Also where a pass fails; accelerate puts a `forward` of its own on a model that it spreads over devices."""

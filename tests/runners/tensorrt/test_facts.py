@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import wattdock_tensorrt
 from contract.runner_process import TENSORRT_FOLDER
 from facts import tensorrt_source
-from runners.tensorrt.make_standin import BEHAVIOUR, FACTS, facts_for
+from runners.tensorrt.make_standin import BEHAVIOUR, facts_for
 
 from wattdock.config.sections.tensorrt import KvCacheSettings, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 RELEASES = ("1.2", "1.3")
 SOURCES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in TENSORRT_FOLDER.glob("*.py")}
@@ -72,7 +68,7 @@ def test_every_setting_that_wattdock_writes_exists_in_its_engine(release: str) -
     """Settings travel as a mapping, which no type checker looks into."""
     (written,) = [
         node
-        for node in ast.walk(SOURCES["wattdock_tensorrt_load.py"])
+        for node in ast.walk(SOURCES["wattdock_tensorrt_engine.py"])
         if isinstance(node, ast.FunctionDef) and node.name == "engine_settings"
     ]
     (returned,) = [node.value for node in written.body if isinstance(node, ast.Return)]
@@ -116,30 +112,3 @@ def test_the_stand_in_has_nothing_that_the_real_one_lacks(name: str) -> None:
     assert {*made["attributes"], *made["methods"]} - there.keys() <= {"__init__"}
     for method in made["methods"].keys() - {"__init__"}:
         assert list(made["methods"][method]) == list(there[method])
-
-
-def test_facts_are_made_from_a_checkout(tmp_path: Path) -> None:
-    """Inheritance is kept as written, private names and function bodies are not."""
-    files = {
-        "tensorrt_llm/__init__.py": "__all__ = ['LLM', 'SamplingParams']",
-        "tensorrt_llm/llmapi/llm_args.py": "class KvCacheConfig(A, B):\n    x: int = Field(default=1)\n    _y: int = 2",
-        "tensorrt_llm/llmapi/llm.py": "class LLM(Base):\n    def __init__(self, model: str, **kw): self.args = 1\n"
-        "    @property\n    def id(self): ...\n    def _private(self): ...\n    def go(self, a: int, *, b=1): ...",
-        "tensorrt_llm/sampling_params.py": "",
-        "tensorrt_llm/executor/result.py": "",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    command = [sys.executable, str(FACTS / "tensorrt_source.py"), str(tmp_path), "a test"]
-    made = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert made["exports"] == {"tensorrt_llm": ["LLM", "SamplingParams"]}
-    assert made["classes"]["KvCacheConfig"] == {
-        "bases": ["A", "B"],
-        "fields": {"x": "int"},
-        "methods": {},
-        "attributes": [],
-    }
-    methods = {"__init__": {"self": "", "model": "str", "**kw": ""}, "go": {"self": "", "a": "int", "b": ""}}
-    assert made["classes"]["LLM"] == {"bases": ["Base"], "fields": {}, "methods": methods, "attributes": ["args", "id"]}
-    assert made["read_from"] == "a test"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from contract.runner_process import (
-    PATIENCE_S,
     TENSORRT_FOLDER,
     generate_requests,
     ids_prompt,
@@ -97,20 +96,6 @@ def refusal(call: Any) -> tuple[str, str]:
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
     return caught.value.code().name, caught.value.details() or ""
-
-
-def test_closed_loop_keeps_as_many_in_flight_as_asked(bare: Runner, load: Any) -> None:
-    """A finished request is replaced while its neighbours run on, and never is there one too many."""
-    load()
-    prompts = [ids_prompt(4, max_output_tokens=15 + 10 * (i % 3)) for i in range(12)]
-    result = run(bare, prompts, arrival=pb.ARRIVAL_CLOSED, in_flight=3)
-    assert result.summary.requests == 12
-    finished_ns = sorted(record.finished_ns for record in result.requests)
-    # Request 3 takes the place of the first that finished, request 4 that of the second, and so on.
-    waits_ns = [record.submitted_ns - finished_ns[i] for i, record in enumerate(result.requests[3:])]
-    lives_ns = [record.finished_ns - record.submitted_ns for record in result.requests]
-    assert min(waits_ns) >= 0
-    assert max(waits_ns) < min(lives_ns)
 
 
 def test_poisson_arrivals_are_submitted_at_their_intended_instants(bare: Runner, load: Any) -> None:
@@ -269,20 +254,6 @@ def test_a_killed_worker_fails_the_pass_by_name_and_the_runner_still_ends(stand_
         assert runner.process.wait(timeout=60) == 0
 
 
-def test_no_worker_outlives_a_test_that_ends_with_a_model_loaded(stand_in: Path, folder: Path) -> None:
-    """Nobody asks a killed runner's workers to end, and there is no keeper here."""
-    with runner_with(stand_in) as runner:
-        runner.load(folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS[:1])
-        (worker,) = workers(runner)
-        command = Path(f"/proc/{worker}/cmdline")
-        assert b"mpi4py.futures.server" in command.read_bytes()
-    deadline_s = time.monotonic() + PATIENCE_S
-    # One that nobody has collected yet has no command line.
-    while command.exists() and command.read_bytes():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("fault", ["oom at load", "oom in a pass"])
 def test_running_out_of_memory_is_resource_exhausted(stand_in: Path, folder: Path, fault: str) -> None:
     """It comes as text from another process, and is told from other failures all the same."""
@@ -294,24 +265,6 @@ def test_running_out_of_memory_is_resource_exhausted(stand_in: Path, folder: Pat
             list(runner.stub.Load(asked))
             status, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), [ids_prompt(10)]))))
     assert (status, "CUDA out of memory" in detail) == ("RESOURCE_EXHAUSTED", True), detail
-
-
-def test_a_failed_pass_leaves_an_engine_that_serves_the_next(bare: Runner, load: Any) -> None:
-    """What was in flight when the client went away is aborted."""
-    load()
-    call = bare.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), [ids_prompt(10)] * 4)))
-    while not next(call).heartbeat.output_tokens:
-        pass
-    call.cancel()
-    assert run(bare, [ids_prompt(3)] * 3, in_flight=3).summary.output_tokens == 15
-
-
-def test_text_prompts_are_encoded_before_and_answers_decoded_after_the_pass(bare: Runner, load: Any) -> None:
-    """The engine has no tokenizer."""
-    load()
-    (record,) = run(bare, [pb.Prompt(text="a watt is a joule per second")], return_text=True).requests
-    assert record.prompt_tokens > 3
-    assert record.text
 
 
 def test_diagnosis_says_that_it_has_never_met_the_real_one(bare: Runner) -> None:

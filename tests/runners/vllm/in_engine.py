@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vllm.v1.engine.exceptions import EngineDeadError
-from wattdock_vllm_load import end_engine, load_engine
+from wattdock_vllm_engine import end_engine, load_engine
 
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
 from wattdock_runner.clock import now_ns

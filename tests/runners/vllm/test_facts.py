@@ -36,7 +36,7 @@ def types_in(version: str) -> dict[str, str]:
 def written_by_the_runner() -> set[str]:
     """Return every name that the runner gives EngineArgs itself, and those that it reads from what was given."""
     names = set()
-    for file in ("wattdock_vllm_load.py", "wattdock_vllm.py"):
+    for file in ("wattdock_vllm_engine.py", "wattdock_vllm.py"):
         tree = ast.parse((VLLM_FOLDER / file).read_text(encoding="utf-8"))
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         for name in {"engine_settings", "defaults_for"} & functions.keys():
@@ -82,7 +82,7 @@ def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> 
 def test_every_name_that_the_runner_uses_is_there(version: str) -> None:
     """Most are not public: of each, where it lies, and whether it is called."""
     there = kinds_in(version, "names")
-    called = {key(*one): one[2].endswith("()") for one in used()}
+    called = {key(*item): item[2].endswith("()") for item in used()}
     assert called.keys() - there.keys() == set()
     assert there.keys() - called.keys() == set(), "make the facts again"
     assert {name: kind for name, kind in there.items() if (kind == "function") is not called[name]} == {}
@@ -94,7 +94,7 @@ def test_the_names_are_those_that_the_runner_uses() -> None:
     listed = {name.removesuffix("()") for _, _, name in used()} - {"__bool__"}
     assert {name for name in listed if not any(name in source for source in sources)} == set()
     imports = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    of_vllm = {one.name for node in imports if (node.module or "").split(".")[0] == "vllm" for one in node.names}
+    of_vllm = {item.name for node in imports if (node.module or "").split(".")[0] == "vllm" for item in node.names}
     assert "register_model_loader" in of_vllm
     owners = {owner for _, owner, _ in used()}
     assert of_vllm - listed - owners == set()

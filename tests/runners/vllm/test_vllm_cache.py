@@ -38,7 +38,7 @@ def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     prompts = [ids_prompt(4 * BLOCK_TOKENS + 5)]
     first, second = served(runner, prompts), served(runner, prompts)
-    assert [one.summary.cached_prompt_tokens for one in (first, second)] == [0, 4 * BLOCK_TOKENS]
+    assert [record.summary.cached_prompt_tokens for record in (first, second)] == [0, 4 * BLOCK_TOKENS]
     assert second.requests[0].cached_prompt_tokens == 4 * BLOCK_TOKENS
     assert second.summary.prompt_tokens == 4 * BLOCK_TOKENS + 5
     assert output_ids(first) == output_ids(second)

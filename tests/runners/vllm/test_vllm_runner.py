@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 import pytest
 from contract.runner_process import (
     PYTORCH_FOLDER,
@@ -25,14 +23,11 @@ from contract.runner_process import (
     workload,
 )
 from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
-from tokenizers import Tokenizer
 
 from wattdock.config import EngineMemory, Split
 from wattdock.inputs.memory import Demand, sized
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
-from wattdock_runner.arrivals import poisson_instants
-from wattdock_runner.clock import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,15 +122,6 @@ def test_end_of_sequence_is_counted_and_nothing_comes_after_it(
     assert "stop" in reasons
 
 
-def test_text_goes_in_and_out_as_the_tokenizer_says(runner: Runner, checkpoint: Path) -> None:
-    """vLLM sees ids only, with one BOS; the text that comes back is the ids' text."""
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    text = "a watt is a joule per second"
-    (record,) = run(runner, [pb.Prompt(text=text)], return_text=True).requests
-    assert record.prompt_tokens == len(tokenizer.encode(text).ids)
-    assert record.text == tokenizer.decode(list(record.output_ids.ids), skip_special_tokens=True)
-
-
 def test_sampling_repeats_with_its_seed_and_differs_from_greedy(runner: Runner, continuations: list[list[int]]) -> None:
     """The seed is the pass's, and neighbours in the batch change nothing."""
     sampling = pb.Sampling(temperature=1.5, top_p=0.95, top_k=50)
@@ -187,50 +173,6 @@ def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tupl
     effective = json.loads(loaded.effective_engine_args_json)
     assert effective.items() >= {**asked, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
     assert "mm_processor_cache_gb" not in effective
-
-
-def test_closed_loop_keeps_as_many_in_flight_as_asked(runner: Runner) -> None:
-    """A finished request is replaced while its neighbours run on, and never is there one too many."""
-    prompts = [ids_prompt(4, max_output_tokens=5 + 10 * (i % 3)) for i in range(12)]
-    result = run(runner, prompts, arrival=pb.ARRIVAL_CLOSED, in_flight=3)
-    assert result.summary.requests == 12
-    finished_ns = sorted(record.finished_ns for record in result.requests)
-    # Request 3 takes the place of the first that finished, request 4 that of the second, and so on.
-    waits_ns = [record.submitted_ns - finished_ns[i] for i, record in enumerate(result.requests[3:])]
-    assert all(0 <= wait_ns < NS_PER_S / 20 for wait_ns in waits_ns)
-    lives_ns = [record.finished_ns - record.submitted_ns for record in result.requests]
-    assert max(waits_ns) < min(lives_ns)
-
-
-def test_poisson_arrivals_are_served_at_the_offered_rate_from_their_intended_instants(runner: Runner) -> None:
-    """An engine with time to spare is submitted to within a step of each arrival, and is not kept busy between."""
-    fields = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 10.0, "min_duration_s": 4.0, "max_output_tokens": 2}
-    result = run(runner, [ids_prompt(8)] * 5, **fields)
-    records, duration_s = result.requests, (result.summary.span.end_ns - result.summary.span.start_ns) / NS_PER_S
-    due = itertools.takewhile(
-        lambda at_ns: at_ns <= records[-1].intended_ns, poisson_instants(10.0, 0, result.summary.span.start_ns)
-    )
-    assert [record.intended_ns for record in records] == list(due)
-    gaps_s = np.diff([record.intended_ns for record in records]) / NS_PER_S
-    late_s = np.array([record.submitted_ns - record.intended_ns for record in records]) / NS_PER_S
-    assert late_s.min() >= 0
-    # An arrival waits for the step that runs when it comes; a request of two tokens takes two.
-    served_s = np.array([record.finished_ns - record.submitted_ns for record in records]) / NS_PER_S
-    assert np.median(late_s) < np.median(served_s)
-    # 40 expected; a Poisson count strays by more than three deviations once in 400 draws, and the seed is fixed.
-    assert 40 - 3 * 40**0.5 < len(records) < 40 + 3 * 40**0.5
-    assert len(records) / duration_s == pytest.approx(1 / gaps_s.mean(), rel=0.15)
-    assert 0.5 < gaps_s.std() / gaps_s.mean() < 1.5
-
-
-def test_a_saturated_open_loop_shows_in_delays_that_grow(runner: Runner) -> None:
-    """Requests that find no room wait outside the engine, at their intended instants."""
-    fields = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 400.0, "min_requests": 40, "in_flight": 2}
-    result = run(runner, [ids_prompt(8)] * 5, **fields)
-    waits_ns = [record.submitted_ns - record.intended_ns for record in result.requests]
-    assert waits_ns[-1] > waits_ns[len(waits_ns) // 2] > waits_ns[0] >= 0
-    span = result.summary.span
-    assert waits_ns[-1] > 0.05 * (span.end_ns - span.start_ns)
 
 
 @pytest.mark.parametrize(
@@ -302,17 +244,6 @@ def test_the_engine_core_runs_in_the_runner_whatever_the_environment_says(bare: 
     runner.load(folder, random_weights=SMALL_UNIFORM)
     below = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(runner.process.pid)]
     assert [line for line in below if line.startswith(b"VLLM::")] == []
-
-
-def test_random_weights_follow_their_seed(bare: tuple[Runner, Path]) -> None:
-    """A new engine with the same seed gives the same answers, with another seed others."""
-    runner, folder = bare
-    answers = []
-    for seed in (1, 1, 2):
-        runner.load(folder, random_weights=pb.RandomWeights(low=-0.5, high=0.5, seed=seed))
-        answers.append(output_ids(run(runner)))
-        runner.stub.Unload(pb.UnloadRequest())
-    assert answers[0] == answers[1] != answers[2]
 
 
 def test_random_weights_are_those_of_the_pytorch_runner(bare: tuple[Runner, Path], pytorch: Runner) -> None:

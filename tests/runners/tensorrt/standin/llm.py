@@ -180,7 +180,7 @@ class BaseLLM:
             raise ValueError(
                 "tokenizer is required to reset end_id if it is None, or you can explicitly specify the end_id"
             )
-        assert all(isinstance(one, int) for one in inputs)
+        assert all(isinstance(record, int) for record in inputs)
         if len(inputs) > self.args.max_num_tokens and not self.args.enable_chunked_prefill:
             raise ValueError(f"The sum of prompt length ({len(inputs)}) should not exceed max_num_tokens")
         self._last += 1

@@ -49,7 +49,7 @@ def serve(setup, arrivals):
             active[request["id"]] = request
         time.sleep(STEP_S)
         answer([step(setup, request) for request in active.values()])
-        active = {one["id"]: one for one in active.values() if not one.get("over")}
+        active = {record["id"]: record for record in active.values() if not record.get("over")}
 
 
 def step(setup, request):
