@@ -1,0 +1,69 @@
+"""What a person and a program see on standard error while a study is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattdock.cli.progress import JsonLines, Plain, describe, progress_for
+from wattdock.execution import events
+
+BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (events.Note("something"), "something"),
+        (events.StudyStarted("s", None, 0, 6, "1 min"), ""),
+        (events.StudyStarted("s", False, 0, 6, "1 min"), "nothing to resume, begun as s; left: 6 passes, 1 min"),
+        (events.StudyStarted("s", True, 2, 1, "9 s"), "s: 2 experiments done before; left: 1 pass, 9 s"),
+        (events.IdleStarted("idle-empty", 30), "idle-empty: 30 s without work"),
+        (events.RunnerReady("vllm", "0.33", "3.12.1"), "runner: vllm 0.33, Python 3.12.1"),
+        (events.Loading("tiny"), "loading tiny"),
+        (events.Loading("tiny", "reading weights"), "  reading weights"),
+        (events.RestartStarted("batch 8", 2, 4, "at least 60 s"), "batch 8: restart 2 (left: 4 passes, at least 60 s)"),
+        (events.WarmUpFinished(5, 61.2, ()), "  warm-up: 5 passes, 61 s, steady"),
+        (events.WarmUpFinished(9, 120, ("tokens/s",)), "  warm-up: 9 passes, 120 s, not steady at the cap: tokens/s"),
+        (events.PassFinished("pass 1/2", 40960, 20.5), "  pass 1/2: 40,960 tokens in 20.50 s"),
+        (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), "batch 8: ok, stored in results/x"),
+        (events.PassStarted("pass 1/2"), ""),
+    ],
+)
+def test_each_event_has_its_line_or_none(event: events.Event, line: str) -> None:
+    """What a page would show and a person need not read stays out."""
+    assert describe(event) == line
+
+
+def test_a_pipe_gets_a_line_of_a_pass_every_few_seconds_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each heartbeat would drown a log file."""
+    plain = Plain()
+    for _ in range(3):
+        plain(BEAT)
+    assert capsys.readouterr().err == "  pass 1/2: 3 s, 1,500 tokens, 500 tokens/s, 300 W\n"
+
+
+def test_json_lines_hold_every_event_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is one strict JSON object."""
+    progress = JsonLines()
+    progress(BEAT)
+    progress(events.ResultStored("batch 8", "ab", "ok", Path("results/x")))
+    progress.say("a line")
+    beat, stored, note = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (beat["event"], beat["output_tokens"], beat["watts"]) == (
+        "TokensSeen",
+        1500,
+        {"GPU-1": 300.4, "GPU-2": None},
+    )
+    assert (stored["event"], stored["folder"]) == ("ResultStored", "results/x")
+    assert (note["event"], note["text"]) == ("Note", "a line")
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Results are all that is printed then."""
+    progress = progress_for(quiet=True)
+    progress(BEAT)
+    progress.say("a line")
+    assert capsys.readouterr().err == ""
