@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.host import GpuInventory
-    from wattdock.metering.source import Clock, Source
+    from wattdock.metering.source import SamplerClock, Source
 
 # The first version with the calls that `zeus` uses; zeus-ml, of the same import name, ended before it.
 ZEUS_MIN = "0.16"
@@ -45,7 +45,7 @@ class MeterChoice:
     no_gpu_reason: str = ""
     domains: Domains = NO_DOMAINS
 
-    def new_meter(self, clock: Clock | None = None) -> Meter:
+    def new_meter(self, clock: SamplerClock | None = None) -> Meter:
         """Return a meter that has not been started."""
         sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
         make = sources.get(self.name, lambda: NoSource(self.no_gpu_reason, self.name))

@@ -6,11 +6,10 @@ Knows no backend and no experiment, nor how a GPU is read: a `Source` knows that
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock.clock import NS_PER_S
+from wattdock.clock import NS_PER_S, HostClock
 from wattdock.errors import MeterError
 from wattdock.host import nvml
 from wattdock.metering.nvml import nvml_meaning
@@ -22,15 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wattdock.metering.rapl import Domain
-    from wattdock.metering.source import Clock, Meaning, Source
+    from wattdock.metering.source import Meaning, SamplerClock, Source
 
 
-class SystemClock:
-    """The host's CLOCK_MONOTONIC; satisfies `Clock`."""
-
-    def now_ns(self) -> int:
-        """Return CLOCK_MONOTONIC in nanoseconds."""
-        return time.monotonic_ns()
+class _HostSamplerClock(HostClock):
+    """The host's CLOCK_MONOTONIC; satisfies `SamplerClock`."""
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
@@ -61,8 +56,8 @@ class Meter:
         reason: Once started, why there is no GPU; None where there is one.
     """
 
-    def __init__(self, source: Source, domains: tuple[Domain, ...] = (), clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
+    def __init__(self, source: Source, domains: tuple[Domain, ...] = (), clock: SamplerClock | None = None) -> None:
+        self.clock: SamplerClock = clock or _HostSamplerClock()
         self.reason: str | None = None
         self._source = source
         self._threads: list[_SamplerThread] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from wattdock.metering.source import Clock, Meaning
+    from wattdock.metering.source import Meaning, SamplerClock
     from wattdock.metering.timeline import Window
 
 SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
@@ -60,7 +60,7 @@ class NvmlSource:
         """
         return nvml_reader(nvml.device(index))
 
-    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:  # noqa: ARG002
+    def window(self, key: str, clock: SamplerClock) -> AbstractContextManager[None]:  # noqa: ARG002
         """Measure nothing: NVML has no windows of its own."""
         return nullcontext()
 

@@ -21,7 +21,7 @@ ProcessKind = Literal["compute", "graphics", "mps"]
 Meaning = Literal["gpu_lost", "not_supported", "read_error"]
 
 
-class Clock(Protocol):
+class SamplerClock(Protocol):
     """CLOCK_MONOTONIC, or a simulation of it, whose sleeper another thread can wake."""
 
     def now_ns(self) -> int:
@@ -99,7 +99,7 @@ class Source(Protocol):
         """
         ...
 
-    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:
+    def window(self, key: str, clock: SamplerClock) -> AbstractContextManager[None]:
         """Enter around an interval that the source may measure by itself."""
         ...
 
@@ -133,7 +133,7 @@ class NoSource:
         """There is none."""
         raise NotImplementedError
 
-    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:  # noqa: ARG002
+    def window(self, key: str, clock: SamplerClock) -> AbstractContextManager[None]:  # noqa: ARG002
         """Measure nothing."""
         return nullcontext()
 
