@@ -6,7 +6,6 @@ Everything else goes to the backend in this process, as if this file were not th
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -36,12 +35,8 @@ if TYPE_CHECKING:
 REPLICAS = "data_parallel_size"
 # A replica ends at its next step; ranks wait for each other for ever once one of them is gone.
 REPLICAS_GRACE_S, RANKS_GRACE_S = 60.0, 2.0
-# One host: whatever they say besides what goes from GPU to GPU stays on it, and a container may have nothing else.
+# All ranks are on one host, and a container may have no other interface.
 ON_THIS_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-
-
-log = logging.getLogger(__name__)
-
 POLL_S = 0.2
 DEATH_NOTICE_S = 5.0
 STOP_GRACE_S = 20.0
@@ -49,7 +44,7 @@ STOP_GRACE_S = 20.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where one worker runs: what its environment has on top of ours, and the CPU cores it stays on (empty: all)."""
+    """Where one worker runs: variables added to its environment, and the CPU cores that it stays on (empty: all)."""
 
     variables: Mapping[str, str]
     cores: tuple[int, ...] = ()
@@ -59,10 +54,10 @@ class Workers:
     """Equal processes of one backend, in order.
 
     Args:
-        called: What one of them is called in messages: "replica" or "rank".
-        tickets: Descriptor of the queue's counter, where they take from one.
-        grace_s: How long the others may take to come to an end once one has failed, or the pass is cancelled; after
-            that all are killed.
+        called: A worker's name in messages: "replica" or "rank".
+        tickets: Descriptor of the counter of a shared queue; None without such a queue.
+        grace_s: How long workers may take to end once another has failed or the pass is cancelled; then all are
+            killed.
     """
 
     def __init__(

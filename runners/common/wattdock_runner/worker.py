@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What is said over the pair; a runner's words first, then its workers'.
+# Messages over the pair: the runner's first, then its workers'.
 LOAD, GENERATE, GO, CANCEL, STOP = "load", "generate", "go", "cancel", "stop"
 STAGE, READY, PROGRESS, DONE, FAILED = "stage", "ready", "progress", "done", "failed"
 PROGRESS_S = 0.5
@@ -88,7 +88,7 @@ class Worker:
             try:
                 order = self._connection.recv()
             except (EOFError, OSError):
-                # Whoever this is for has ended.
+                # The runner has ended.
                 os._exit(1)
             if order[0] == GENERATE:
                 # Here, so that a cancellation that follows at once finds it.
