@@ -22,12 +22,14 @@ from rich.console import Console
 from rich.text import Text
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 PICTURES = Path(__file__).parent / "pictures"
 WATTDOCK = Path(sys.executable).with_name("wattdock")
 COLUMNS, LINES = 112, 60
 WIDTH_PX, HEIGHT_PX = 1200, 1320
 SECTION = "pareto"
+IS_DRAWN = 'return document.documentElement.dataset.drawn === "yes"'
 # Rich's picture asks a server for its font; readers' own monospace does.
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 LIMIT_S = 120
@@ -96,6 +98,7 @@ def report_picture(results: Path, target: Path, *, chromium: str, driver: str) -
         browser = webdriver.Chrome(options=options, service=Service(driver))
         try:
             browser.get(page.as_uri())
+            WebDriverWait(browser, LIMIT_S).until(lambda seen: seen.execute_script(IS_DRAWN))
             browser.execute_script(f"document.getElementById({SECTION!r}).scrollIntoView()")
             target.write_bytes(browser.get_screenshot_as_png())
         finally:

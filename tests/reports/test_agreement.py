@@ -87,7 +87,7 @@ WHOLE, TORCH = Drawn(told="whole"), Drawn("pytorch")
         (Drawn(), TORCH, "vllm's shards on NVIDIA H200, tensor_parallel_size 1 and of whole tensors on NVIDIA H200"),
         (TORCH, Drawn("pytorch", gpu="NVIDIA L4"), "whole tensors on NVIDIA H200 and of whole tensors on NVIDIA L4"),
         (TORCH, Drawn("pytorch", gpu=None), "whole tensors on NVIDIA H200 and of whole tensors on a CPU"),
-        (Drawn(tensor=2), Drawn(tensor=2, experts=True), "tensor_parallel_size 2, experts apart are different"),
+        (Drawn(tensor=2), Drawn(tensor=2, experts=True), "tensor_parallel_size 2, experts apart differ"),
         (Drawn(told="mixed"), Drawn(told="mixed"), "vllm's shards .mixed with whole tensors. on NVIDIA H200"),
         (Drawn(tensor=4), Drawn(tensor=4), None),
         (WHOLE, Drawn(tensor=4, told="whole"), None),

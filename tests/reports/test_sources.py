@@ -30,13 +30,13 @@ def said(*rows: StoredResult) -> tuple[str, str]:
     return power, energy
 
 
-def pluralize(folder: Path) -> StoredResult:
+def with_counter(folder: Path) -> StoredResult:
     """Return a result of a GPU with an energy counter."""
     folder.mkdir()
     return with_timeline(row("counter"), folder, {(UUID, COUNTER): [at * 30_000.0 for at in range(20)]})
 
 
-def read(folder: Path) -> StoredResult:
+def with_readings(folder: Path) -> StoredResult:
     """Return a result of a GPU without one."""
     folder.mkdir()
     return with_timeline(row("readings", WITHOUT), folder, {(UUID, "power_w"): [300.0] * 20})
@@ -44,7 +44,7 @@ def read(folder: Path) -> StoredResult:
 
 def test_joules_of_a_counter_are_said_to_be_its(tmp_path: Path) -> None:
     """And so is drawn power; of results without either, the same is said."""
-    for rows in ([pluralize(tmp_path / "one")], [row("none", {"energy.source": None})]):
+    for rows in ([with_counter(tmp_path / "one")], [row("none", {"energy.source": None})]):
         power, energy = said(*rows)
         assert COUNTS_W in power
         assert COUNTS_J in energy
@@ -53,7 +53,7 @@ def test_joules_of_a_counter_are_said_to_be_its(tmp_path: Path) -> None:
 
 def test_integrated_power_is_not_said_to_be_a_counters(tmp_path: Path) -> None:
     """The page draws and counts what the driver says, and says so."""
-    power, energy = said(read(tmp_path / "one"))
+    power, energy = said(with_readings(tmp_path / "one"))
     assert power.startswith(f"Power is {READS_W}")
     assert READS_J in energy
     assert "counter" not in power + energy
@@ -61,7 +61,7 @@ def test_integrated_power_is_not_said_to_be_a_counters(tmp_path: Path) -> None:
 
 def test_of_both_kinds_the_page_says_both(tmp_path: Path) -> None:
     """In results of their own, or in one over two kinds of GPUs."""
-    power, energy = said(pluralize(tmp_path / "one"), read(tmp_path / "two"))
+    power, energy = said(with_counter(tmp_path / "one"), with_readings(tmp_path / "two"))
     assert COUNTS_W in power
     assert f"; of a GPU without an energy counter, {READS_W}" in power
     assert COUNTS_J in energy

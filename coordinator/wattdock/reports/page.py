@@ -267,7 +267,7 @@ def _cells(point: Point) -> tuple[str, ...]:
     result = point.result
     performance, energy, environment = result.performance, result.energy, result.environment
     passes = energy.passes if energy else []
-    repeats = f"{len({one.restart for one in passes})} × {len({one.pass_index for one in passes})}"
+    repeats = f"{len({measured.restart for measured in passes})} × {len({measured.pass_index for measured in passes})}"
     ran_on = f"{point.gpu_count} × {environment.gpu_names[0]}" if environment and point.gpu_count else "none (CPU)"
     return (
         figure_text(point.j_per_token) if point.j_per_token else "not measured",

@@ -69,26 +69,29 @@ def agreement(first: Path, second: Path) -> Agreement:
     """
     results = [load_result(folder) for folder in (first, second)]
     for place in SAME:
-        one, other = (_at(result, place) for result in results)
-        if one != other:
-            raise ConfigError(f"{'.'.join(place)} differs: {one} and {other}; their tokens are not comparable")
+        values = [_at(result, place) for result in results]
+        if values[0] != values[1]:
+            raise ConfigError(f"{'.'.join(place)} differs: {values[0]} and {values[1]}; tokens are not comparable")
     _require_one_draw(*results)
-    one, other = ({key: answer for key, answer in answers(folder).items() if answer.ids} for folder in (first, second))
-    if longer := [key for key in one if key in other and one[key].prompt_tokens != other[key].prompt_tokens]:
+    before, after = (
+        {key: answer for key, answer in answers(folder).items() if answer.ids} for folder in (first, second)
+    )
+    both = before.keys() & after.keys()
+    if longer := sorted(key for key in both if before[key].prompt_tokens != after[key].prompt_tokens):
         restart, pass_, request = (at + 1 for at in longer[0])
         where = f"request {request} of restart {restart}, pass {pass_}"
         raise ConfigError(f"the prompts of {where} are not of one length; set prompts.count")
-    return agreement_of(*({key: answer.ids or () for key, answer in side.items()} for side in (one, other)))
+    return agreement_of(*({key: answer.ids or () for key, answer in side.items()} for side in (before, after)))
 
 
 def _require_one_draw(first: ExperimentResult, second: ExperimentResult) -> None:
     """Refuse two draws of random weights: their tokens differ because the models do."""
     if not str(_at(first, ("environment", "model", "weights"))).startswith("random"):
         return
-    one, other = (_draw(result) for result in (first, second))
-    if one != other or MIXED in one:
+    draws = [_draw(result) for result in (first, second)]
+    if draws[0] != draws[1] or MIXED in draws[0]:
         raise ConfigError(
-            f"random weights of {one} and of {other} are different ones, so their tokens are not comparable; "
+            f"random weights of {draws[0]} and of {draws[1]} differ, so their tokens are not comparable; "
             "measure a checkpoint"
         )
 
@@ -150,7 +153,7 @@ def answers(folder: Path) -> dict[Key, Answer]:
     """
     rows = load_requests(folder, ("restart", "pass", "index", "output_ids", "prompt_tokens"))
     return {
-        (one["restart"], one["pass"], one["index"]): _answer(one["output_ids"], one["prompt_tokens"]) for one in rows
+        (row["restart"], row["pass"], row["index"]): _answer(row["output_ids"], row["prompt_tokens"]) for row in rows
     }
 
 
