@@ -72,7 +72,9 @@ def resolved(requirements: str, before: dict[str, str]) -> list[str]:
         pip("install", "--dry-run", "--report", str(report), "--constraint", str(constraints), *wanted)
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     unwanted = {canonical(name) for name in left_out(requirements)} | before.keys()
-    return [f"{one['name']}=={one['version']}" for one in found if canonical(one["name"]) not in unwanted]
+    return [
+        f"{package['name']}=={package['version']}" for package in found if canonical(package["name"]) not in unwanted
+    ]
 
 
 def left_out(requirements: str) -> list[str]:

@@ -134,7 +134,7 @@ class DockerLauncher:
 
 
 def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container:
-    """Return a container that was started; one that cannot be started is removed again.
+    """Create and start a container; remove it again where it cannot be started.
 
     Raises:
         docker.errors.DockerException: The engine refused or did not answer.
@@ -150,7 +150,7 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
 
 
 def keep(engine: Engine, container: Container, folder: Path, *, lease_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """Start the process that removes the container and its socket's folder should this one be killed.
+    """Start the keeper, which removes the container and its socket's folder should the coordinator be killed.
 
     It holds the leases too, so that nobody else is given the GPUs before the container is gone.
     """

@@ -88,7 +88,7 @@ class Image:
     Attributes:
         name: As it was asked for.
         id: Hash of its configuration, "sha256:…"; what containers are made from.
-        digest: "repository@sha256:…" as a registry knows it; None for one that was only built here.
+        digest: "repository@sha256:…" as a registry knows it; None for an image that was only built here.
         variant: "cpu" or "cuda", what its packages were built for; None where its label does not tell.
         digests: All digests by which registries have it; several where it was pushed to several.
         labels: What its builder wrote on it.
@@ -103,12 +103,12 @@ class Image:
 
     @property
     def base(self) -> str | None:
-        """Name of the image that this one was built on; None where its builder did not say."""
+        """Name of the base image; None where its builder did not say."""
         return self.labels.get(BASE_NAME_LABEL) or None
 
     @property
     def base_digest(self) -> str | None:
-        """The digest, "sha256:…", by which a registry has that image."""
+        """The digest, "sha256:…", by which a registry has the base image."""
         return self.labels.get(BASE_DIGEST_LABEL) or None
 
     @property
@@ -234,7 +234,7 @@ def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
     """
     digests = tuple(map(str, attributes.get("RepoDigests") or ()))
     labels = (attributes.get("Config") or {}).get("Labels") or {}
-    # An image may be in several registries; asked for by one's digest, that is the one that counts.
+    # An image may be in several registries: the digest that was asked for comes first.
     digest = name if name in digests else digests[0] if digests else None
     return Image(
         name=name,
@@ -258,7 +258,7 @@ def reap(address: str | None = None) -> Reaped:
     """Remove every container whose coordinator is dead, and leave all others.
 
     Args:
-        address: The engine; None is the one that DOCKER_HOST names, or the usual one.
+        address: The engine; None is the engine that DOCKER_HOST names, or Docker's own socket.
 
     Raises:
         NoContainersError: No engine answers.
@@ -328,7 +328,7 @@ def marks(spec: LaunchSpec) -> dict[str, str]:
 def place_of(lock: Path) -> str:
     """Return what tells others whether the path of a lock leads them to the same file: the boot, and its folder's.
 
-    The folder is the one above the lock's own, which goes with its coordinator.
+    The folder is the parent of the lock's own folder, which goes with its coordinator.
     """
     return f"{boot_id()} {_identity(lock.parent.parent)}"
 

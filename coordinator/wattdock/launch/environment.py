@@ -1,4 +1,4 @@
-"""The Python that runs a backend: one that the user named, or the backend's own environment, made on first use by uv.
+"""The Python that runs a backend: what the user named, or the backend's own environment, made on first use by uv.
 
 An environment is whole when its stamp says so; the stamp is written last. One lock guards it: whoever makes it holds it
 alone, whoever runs it shares it with others who do.
@@ -100,7 +100,7 @@ def check_python(python: str | Path) -> Path:
 
 @contextmanager
 def interpreter(runner_dir: Path, *, named: Path | None, variant: Variant, progress: Progress) -> Iterator[Path]:
-    """Yield the interpreter that runs a backend: the one that the user named, else that of the backend's environment.
+    """Yield the interpreter that the user named, else that of the backend's environment.
 
     Raises:
         PreflightError, LaunchError: As `check_python` and `environment_in_use`.
@@ -126,7 +126,7 @@ def environment_in_use(runner_dir: Path, *, variant: Variant, progress: Progress
     while True:
         python = ensure_environment(runner_dir, variant=variant, progress=progress)
         with held_lock(runner_dir, fcntl.LOCK_SH, progress):
-            # Between the two, another command may have made a different one.
+            # Between the two, another command may have made a different environment.
             if is_whole(runner_dir / ".venv", fitting_stamps(runner_dir, variant)):
                 yield python
                 return
@@ -137,7 +137,7 @@ def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Progress
 
     It is made anew when the requirements or Python's version changed, when it was made for a CPU and is wanted for
     CUDA, and when its making was interrupted. While another process makes it, and before it is made anew while others
-    run it, this one waits. Nothing keeps it from being made anew afterwards: to run it, see `environment_in_use`.
+    run it, this call waits. Nothing keeps it from being made anew afterwards: to run it, see `environment_in_use`.
 
     Args:
         runner_dir: The backend's folder.

@@ -22,7 +22,7 @@ SOCKET_NAME = "r.sock"
 # Source: unix(7): sun_path holds 108 bytes with its closing zero. The margin is for what libraries put before it.
 MAX_SOCKET_PATH_BYTES = 100
 STOP_GRACE_S = 5.0
-# How one ended that did so when asked to, as `exit_reason` says it.
+# `exit_reason` of a runner that ended because it was asked to.
 STOPPED = "stopped"
 
 

@@ -74,7 +74,7 @@ def find_runner(backend: str) -> Path:
     """Return the folder of a backend's runner.
 
     Raises:
-        ConfigError: There is none of this name; holds the nearest one that exists.
+        ConfigError: There is no backend of this name; the message holds the nearest name.
     """
     known = backends()
     if backend in known:
@@ -165,5 +165,5 @@ def steers(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like one that nobody else should see."""
+    """Whether a variable looks like a secret."""
     return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))

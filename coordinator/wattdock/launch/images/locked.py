@@ -26,7 +26,7 @@ class Pin:
     """By what an image was pinned.
 
     Attributes:
-        repo_digest: As a registry has it; None for one that was pinned by its id on this machine.
+        repo_digest: As a registry has it; None for an image that was pinned by its id on this machine.
         lock_sha256: Hash of the lock file.
     """
 
