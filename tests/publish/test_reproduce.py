@@ -11,7 +11,7 @@ import pytest
 import yaml
 from stored_results import SAMPLE, bundled, stored
 
-from wattdock.analysis import difference
+from wattdock.analysis.statistics import difference
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 from wattdock.publish.bundle import pack, sums_of

@@ -13,7 +13,7 @@ import pytest
 from report_rows import document, row
 from stored_results import opener
 
-from wattdock.analysis.environment import labels
+from wattdock.analysis.conditions import labels
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import pareto_front, points
 from wattdock.reports.page import page, write_report

@@ -6,17 +6,8 @@ Must not know: files, processes, GPUs of this machine, how anything is drawn. Ea
 beside the computation.
 """
 
+from wattdock.analysis import conditions, statistics, steadiness
 from wattdock.analysis.energy import NET_MEANING, EnergyResult
-from wattdock.analysis.environment import (
-    ABSENT,
-    ENGINE,
-    PACKAGE,
-    differing,
-    everything,
-    labels,
-    settings,
-    shared,
-)
 from wattdock.analysis.gpus import (
     BOUNDARY_STATEMENT,
     ENERGY_BOUNDARY,
@@ -40,52 +31,18 @@ from wattdock.analysis.result import (
     bare_result,
     windows_of,
 )
-from wattdock.analysis.statistics import (
-    CONFIDENCE,
-    ENERGY,
-    POWER,
-    SPEED,
-    TEST,
-    Difference,
-    by_restart,
-    difference,
-    geometric_interval,
-    geometric_mean,
-    holm,
-    mean_interval,
-    restart_values,
-    welch,
-)
-from wattdock.analysis.steadiness import (
-    AtRest,
-    above_band,
-    at_rest,
-    idle_unsettled,
-    late_temperatures_c,
-    warm_up_steadiness,
-)
 from wattdock.analysis.windows import WINDOWS, WindowFigure, WindowSummary
 
 __all__ = [
-    "ABSENT",
     "BOUNDARY_STATEMENT",
-    "CONFIDENCE",
-    "ENERGY",
     "ENERGY_BOUNDARY",
-    "ENGINE",
     "NET_MEANING",
-    "PACKAGE",
-    "POWER",
     "SCHEMA_VERSION",
-    "SPEED",
-    "TEST",
     "WINDOWS",
-    "AtRest",
     "Audit",
     "Check",
     "CrossCheck",
     "DataParallel",
-    "Difference",
     "EnergyResult",
     "ExperimentResult",
     "Fallback",
@@ -98,25 +55,10 @@ __all__ = [
     "StudyFacts",
     "WindowFigure",
     "WindowSummary",
-    "above_band",
     "analyse",
-    "at_rest",
     "bare_result",
-    "by_restart",
-    "difference",
-    "differing",
-    "everything",
-    "geometric_interval",
-    "geometric_mean",
-    "holm",
-    "idle_unsettled",
-    "labels",
-    "late_temperatures_c",
-    "mean_interval",
-    "restart_values",
-    "settings",
-    "shared",
-    "warm_up_steadiness",
-    "welch",
+    "conditions",
+    "statistics",
+    "steadiness",
     "windows_of",
 ]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from wattdock.analysis.conditions import ABSENT, differing, held_conditions
 from wattdock.analysis.energy import EnergyResult, Gpus, measured_energy
-from wattdock.analysis.environment import ABSENT, differing, held_conditions
 from wattdock.analysis.gpus import DataParallel, MultiGPUMetrics, data_parallel, gpu_conditions, multi_gpu
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import Compute, Performance, compute, performance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import by_restart
+from wattdock.analysis import statistics
 from wattdock.checks.check import Outcome, Subject, check, verdict
 from wattdock.config import IdleSpec, WarmUpSpec
 
@@ -93,7 +93,7 @@ def drift_within_passes(subject: Subject) -> Outcome:
 )
 def drift_between_passes(subject: Subject) -> Outcome:
     """Whether the last pass of a restart costs what its first does: a trend that all restarts share has no interval."""
-    restarts = [(group[0], group[-1]) for group in by_restart(subject.energy.passes) if len(group) > 1]
+    restarts = [(group[0], group[-1]) for group in statistics.by_restart(subject.energy.passes) if len(group) > 1]
     if not restarts:
         return Outcome("info", "one pass per restart")
     ratios = [
@@ -162,9 +162,9 @@ def repeats_enough(subject: Subject) -> Outcome:
 @check("interval narrow enough", threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}", source="restart means, Student's t")
 def interval_narrow_enough(subject: Subject) -> Outcome:
     """Whether the 95 % interval of the mean is narrow enough to compare by."""
-    statistics = subject.result.statistics
-    if statistics is None or (half := statistics.ci95_relative) is None:
-        return Outcome("unknown", statistics.reason or "no mean" if statistics else "no pass")
+    spread = subject.result.statistics
+    if spread is None or (half := spread.ci95_relative) is None:
+        return Outcome("unknown", spread.reason or "no mean" if spread else "no pass")
     return Outcome(verdict(failed=half > MAX_CI95_RELATIVE), f"± {half:.2%} (95 %)")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from wattdock.analysis import above_band, at_rest, idle_unsettled, late_temperatures_c, warm_up_steadiness
+from wattdock.analysis import steadiness
 from wattdock.clock import NS_PER_S, host_clock
 from wattdock.errors import RunnerError
 from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
@@ -23,7 +23,6 @@ from wattdock.runner import PassRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.analysis import AtRest
     from wattdock.clock import Clock
     from wattdock.config import ExperimentConfig, IdleSpec
     from wattdock.execution.events import Emit
@@ -196,7 +195,7 @@ class Procedure:
             span = dataclasses.replace(warm.span, name="warm-up")
             recording.add(spans=span)
             recording.add(warm_up=self._warm_up_sample(span, warm.output_tokens))
-            seen = warm_up_steadiness(recording.record.warm_up, limits, self.gpu_uuids)
+            seen = steadiness.warm_up_steadiness(recording.record.warm_up, limits, self.gpu_uuids)
             if not seen.drifting or seen.duration_s >= limits.cap_s:
                 self.emit(WarmUpFinished(number + 1, seen.duration_s, seen.drifting))
                 return reused
@@ -214,7 +213,7 @@ class Procedure:
             span=span,
             output_tokens=output_tokens,
             energy_j=sum(known) if known and len(known) == len(joules) else None,
-            temperature_c=late_temperatures_c(timeline, span, self.gpu_uuids),
+            temperature_c=steadiness.late_temperatures_c(timeline, span, self.gpu_uuids),
         )
 
     def _one_token_passes(self, recording: Recording) -> None:
@@ -306,7 +305,7 @@ def rest(
     clock: Clock,
     emit: Emit,
     check: Callable[[], None],
-    first: dict[str, AtRest] | None = None,
+    first: dict[str, steadiness.AtRest] | None = None,
 ) -> Span:
     """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span.
 
@@ -325,10 +324,10 @@ def rest(
         end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
         span = Span(name, end_ns - length_ns, end_ns, drained=True)
         gpus = meter.peek().gpus
-        unsettled = idle_unsettled(gpus, span, gpu_uuids, limits)
-        now = at_rest(gpus, span, gpu_uuids)
+        unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
+        now = steadiness.at_rest(gpus, span, gpu_uuids)
         if first is not None:
-            unsettled += above_band(now, first, limits)
+            unsettled += steadiness.above_band(now, first, limits)
         if not unsettled or clock.now_ns() - began_ns >= cap_ns:
             for finding in unsettled:
                 emit(Note(f"{name}: not at rest after {limits.cap_s:g} s: {finding}"))

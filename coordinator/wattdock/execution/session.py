@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from wattdock.analysis import AtRest
+    from wattdock.analysis import steadiness
     from wattdock.config import ExperimentConfig
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
@@ -86,7 +86,7 @@ class Workplace:
     emit: Emit
     interrupts: Interrupts
     seams: Seams
-    first_rest: dict[str, AtRest] = field(default_factory=dict)
+    first_rest: dict[str, steadiness.AtRest] = field(default_factory=dict)
 
 
 class Session:

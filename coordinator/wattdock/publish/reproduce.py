@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis import ENERGY, labels
+from wattdock.analysis import conditions, statistics
 from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
@@ -25,7 +25,7 @@ from wattdock.reports import agreement, compare
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis import Difference, ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
 
@@ -103,7 +103,7 @@ class Reproduction:
         found = []
         for pair in compared.pairs:
             before, now = pair.rows
-            test = pair.tests[ENERGY] if pair.tests[ENERGY].a else pair.main
+            test = pair.tests[statistics.ENERGY] if pair.tests[statistics.ENERGY].a else pair.main
             difference = test.difference
             verdict = equivalence(difference, margin) if difference else "undecided"
             reason = test.reason or (OPEN if verdict == "undecided" else None)
@@ -125,7 +125,9 @@ class Reproduction:
         return [*found, *(ReproducedExperiment(_label(row.result), row.folder.name) for row in left)]
 
 
-def equivalence(difference: Difference, margin: float) -> Literal["equivalent", "not equivalent", "undecided"]:
+def equivalence(
+    difference: statistics.Difference, margin: float
+) -> Literal["equivalent", "not equivalent", "undecided"]:
     """Return whether a ratio is shown to lie inside the margin, or outside, by one-sided tests at 5 % (TOST).
 
     Source: Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657.
@@ -187,7 +189,7 @@ def _tokens(before: Path, now: Path) -> str:
 
 
 def _label(result: ExperimentResult) -> str:
-    return labels([result])[0]
+    return conditions.labels([result])[0]
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import ENERGY, SPEED, labels, mean_interval, restart_values
+from wattdock.analysis import conditions, statistics
 from wattdock.reports.terminal import Figure
 from wattdock.text import pluralize
 
@@ -69,7 +69,7 @@ class Point:
 
 def points(rows: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
-    names = labels([row.result for row in rows])
+    names = conditions.labels([row.result for row in rows])
     made = [_point(row, label) for row, label in zip(rows, names, strict=True)]
     return sorted(made, key=lambda p: (p.backend, p.model, p.gpu_count, p.batch_size, p.result.started_utc))
 
@@ -116,7 +116,7 @@ def _joules(result: ExperimentResult) -> Figure | None:
     energy = result.energy
     if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
         return None
-    if over_restarts := _over_restarts(result, ENERGY):
+    if over_restarts := _over_restarts(result, statistics.ENERGY):
         return over_restarts
     value = energy.energy_per_output_token_j
     timing_j = energy.uncertainty.timing95_j
@@ -129,13 +129,13 @@ def _joules(result: ExperimentResult) -> Figure | None:
 def _tokens(result: ExperimentResult) -> Figure | None:
     if result.performance is None:
         return None
-    return _over_restarts(result, SPEED) or Figure(result.performance.output_tokens_per_s)
+    return _over_restarts(result, statistics.SPEED) or Figure(result.performance.output_tokens_per_s)
 
 
 def _over_restarts(result: ExperimentResult, quantity: str) -> Figure | None:
     """Return the mean over restarts with its interval; None for a single restart."""
-    values = restart_values(result).get(quantity, [])
-    interval = mean_interval(values)
+    values = statistics.restart_values(result).get(quantity, [])
+    interval = statistics.mean_interval(values)
     return Figure(mean(values), *interval, "restarts") if interval else None
 
 

@@ -6,24 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import (
-    ABSENT,
-    CONFIDENCE,
-    ENERGY,
-    ENGINE,
-    PACKAGE,
-    SPEED,
-    TEST,
-    Difference,
-    difference,
-    differing,
-    everything,
-    geometric_mean,
-    holm,
-    labels,
-    restart_values,
-    settings,
-)
+from wattdock.analysis import conditions, statistics
 from wattdock.reports.terminal import NOTHING, Sheet, number, where_apart
 from wattdock.text import pluralize
 
@@ -35,14 +18,15 @@ if TYPE_CHECKING:
 
 SIGNIFICANCE = 0.05
 # One side of a 95 % interval.
-ONE_SIDED = (1 - CONFIDENCE) / 2
+ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
 # Quantity → +1 where more is worse.
-QUANTITIES = {ENERGY: 1, SPEED: -1}
-PRIMARY = ENERGY
-HEADINGS = {ENERGY: "J per output token", SPEED: "output tokens/s"}
+QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
+PRIMARY = statistics.ENERGY
+HEADINGS = {statistics.ENERGY: "J per output token", statistics.SPEED: "output tokens/s"}
 COLUMNS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
 METHOD = (
-    f"A and B are geometric means over restarts. {TEST} (one value per restart), 95 % intervals of B / A − 1; "
+    f"A and B are geometric means over restarts. {statistics.TEST} (one value per restart), "
+    "95 % intervals of B / A − 1; "
     "p adjusted for the number of pairs (Holm), differs: p < 0.05. Intervals are each pair's own. They hold for "
     "repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
 )
@@ -75,7 +59,7 @@ class Test:
     b: float | None
     restarts: tuple[int, int]
     relative: float | None = None
-    difference: Difference | None = None
+    difference: statistics.Difference | None = None
     p_holm: float | None = None
     differs: bool | None = None
     reason: str | None = None
@@ -113,7 +97,7 @@ class Pair:
     def main(self) -> Test:
         """Joules per output token, or tokens per second where a side has no joules."""
         tested = self.tests[PRIMARY]
-        return tested if tested.relative is not None else self.tests[SPEED]
+        return tested if tested.relative is not None else self.tests[statistics.SPEED]
 
 
 @dataclass(frozen=True)
@@ -182,8 +166,8 @@ def compare(
     compared = Comparison(
         pairs=pairs,
         differs_in=tuple(_recorded_differences(pairs)),
-        only_in_a=tuple(labels([row.result for row in rests[0]])),
-        only_in_b=tuple(labels([row.result for row in rests[1]])),
+        only_in_a=tuple(conditions.labels([row.result for row in rests[0]])),
+        only_in_b=tuple(conditions.labels([row.result for row in rests[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
     )
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
@@ -199,13 +183,19 @@ def _matched(
     """Pair results by experiment, then by the settings that vary within the sides; return what is left, too."""
     pairs, rests = _paired(first, second, lambda row: row.result.experiment_id)
     matches: list[Match] = [(a, b, "settings", "") for a, b in pairs]
-    names = sorted({name for side in (first, second) for name in differing([settings(row.result) for row in side])})
+    names = sorted(
+        {
+            name
+            for side in (first, second)
+            for name in conditions.differing([conditions.settings(row.result) for row in side])
+        }
+    )
     if not all(rests):
         return matches, rests
-    more, rests = _paired(*rests, lambda row: tuple(settings(row.result).get(name) for name in names))
+    more, rests = _paired(*rests, lambda row: tuple(conditions.settings(row.result).get(name) for name in names))
     by = ", ".join(names) or "being the only one on each side"
     for a, b in more:
-        own = settings(a.result)
+        own = conditions.settings(a.result)
         place = " ".join(f"{name.rpartition('.')[2]}={own[name]}" for name in names if name in own)
         matches.append((a, b, by, place))
     return matches, rests
@@ -236,8 +226,8 @@ def _paired(
 
 def _names(matches: Sequence[Match]) -> list[str]:
     """Return what both sides call each pair; else the settings that it was found by, or both names."""
-    first = labels([a.result for a, *_ in matches])
-    second = labels([b.result for _, b, *_ in matches])
+    first = conditions.labels([a.result for a, *_ in matches])
+    second = conditions.labels([b.result for _, b, *_ in matches])
     return [
         own if own == other else place or f"{own} / {other}"
         for (*_, place), own, other in zip(matches, first, second, strict=True)
@@ -245,14 +235,14 @@ def _names(matches: Sequence[Match]) -> list[str]:
 
 
 def _test(match: Sequence[StoredResult], quantity: str) -> Test:
-    sides = [restart_values(row.result).get(quantity, []) for row in match]
-    a, b = (geometric_mean(values) if values and min(values) > 0 else None for values in sides)
+    sides = [statistics.restart_values(row.result).get(quantity, []) for row in match]
+    a, b = (statistics.geometric_mean(values) if values and min(values) > 0 else None for values in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
     if not a or not b:
         return replace(test, reason=_why_no_ratio(*sides))
     if why := _unfinished(match) or _too_few(test.restarts):
         return replace(test, relative=b / a - 1, reason=why)
-    found = difference(*sides)
+    found = statistics.difference(*sides)
     return replace(test, relative=found.relative, difference=found)
 
 
@@ -280,7 +270,7 @@ def _too_few(restarts: tuple[int, int]) -> str | None:
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
     """Return the tests with p-values adjusted for how many of them there are."""
-    adjusted = iter(holm([test.difference.p_value for test in tests if test.difference]))
+    adjusted = iter(statistics.holm([test.difference.p_value for test in tests if test.difference]))
     made = []
     for test in tests:
         p_holm = next(adjusted) if test.difference else None
@@ -292,9 +282,9 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     """Return everything recorded that differs within pairs, the commonest first."""
     counts: dict[tuple[str, str, str], int] = {}
     for pair in pairs:
-        own, other = (everything(row.result) for row in pair.rows)
+        own, other = (conditions.everything(row.result) for row in pair.rows)
         for name in dict.fromkeys([*own, *other]):
-            key = (name, own.get(name, ABSENT), other.get(name, ABSENT))
+            key = (name, own.get(name, conditions.ABSENT), other.get(name, conditions.ABSENT))
             if key[1] != key[2]:
                 counts[key] = counts.get(key, 0) + 1
     return [RecordedDifference(*key, many) for key, many in sorted(counts.items(), key=lambda entry: -entry[1])]
@@ -308,7 +298,7 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
     below. Everything else, a pair without a test or a result without a partner too, cannot be decided.
     """
     tested = [pair for pair in compared.pairs if pair.main.difference]
-    shown = holm([pair.main.p_worse(allowed) for pair in tested])
+    shown = statistics.holm([pair.main.p_worse(allowed) for pair in tested])
     worse = [_line(pair, "worse than allowed") for pair, p in zip(tested, shown, strict=True) if p < ONE_SIDED]
     if worse:
         return Regression(Verdict.REGRESSION, allowed, tuple(worse))
@@ -372,7 +362,8 @@ def _differences_view(compared: Comparison) -> Iterator[str | Sheet]:
     shown = [
         found
         for found in compared.differs_in
-        if not found.name.startswith((ENGINE, PACKAGE)) or ABSENT not in (found.a, found.b)
+        if not found.name.startswith((conditions.ENGINE, conditions.PACKAGE))
+        or conditions.ABSENT not in (found.a, found.b)
     ][:MOST_DIFFERENCES]
     many = len(compared.pairs)
     rows = [(found.name, *where_apart((found.a, found.b)), f"{found.pairs} of {many}") for found in shown]

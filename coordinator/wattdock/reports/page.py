@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock import __version__
-from wattdock.analysis import ABSENT, BOUNDARY_STATEMENT, ENGINE, NET_MEANING, PACKAGE, differing, everything, shared
+from wattdock.analysis import BOUNDARY_STATEMENT, NET_MEANING, conditions
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import points
 from wattdock.reports.terminal import NOTHING, figure_text, number, seconds_text, where_apart
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 ASSETS = "page_assets"
+# Differences that the page folds away.
+WITHIN = (conditions.ENGINE, conditions.PACKAGE)
 # About 25 bytes each: a page of many results stays below 10 MB.
 TIMELINE_POINTS, MOST_POINTS_PER_RESULT = 150_000, 6_000
 # The timelines of further results are left out, which the page says.
@@ -131,8 +133,8 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             missing=_missing(shown),
             charts=charts,
             same=same,
-            differ=[entry for entry in differ.items() if not entry[0].startswith((ENGINE, PACKAGE))],
-            differ_within=[entry for entry in differ.items() if entry[0].startswith((ENGINE, PACKAGE))],
+            differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
+            differ_within=[entry for entry in differ.items() if entry[0].startswith(WITHIN)],
             checks=_checks(shown),
             boundary=BOUNDARY_STATEMENT,
             energy_method=_energy_method(shown),
@@ -305,14 +307,14 @@ def _check_summary(name: str, found: dict[tuple[str, str, str, str], list[str]])
 
 def _measured_with(shown: Sequence[Point]) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
-    known = {point.label: everything(point.result) for point in shown if point.result.environment}
+    known = {point.label: conditions.everything(point.result) for point in shown if point.result.environment}
     differ = {}
-    for name in differing(list(known.values())):
+    for name in conditions.differing(list(known.values())):
         holders: dict[str, list[str]] = {}
-        for label, conditions in known.items():
-            holders.setdefault(conditions.get(name, ABSENT), []).append(label)
+        for label, held in known.items():
+            holders.setdefault(held.get(name, conditions.ABSENT), []).append(label)
         differ[name] = list(zip(where_apart(list(holders)), map(_few, holders.values()), strict=True))
-    return shared(list(known.values())), differ
+    return conditions.shared(list(known.values())), differ
 
 
 def _few(labels: Sequence[str]) -> str:

@@ -14,18 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import (
-    CONFIDENCE,
-    ENERGY,
-    ENERGY_BOUNDARY,
-    POWER,
-    SPEED,
-    difference,
-    geometric_interval,
-    geometric_mean,
-    restart_values,
-    welch,
-)
+from wattdock.analysis import ENERGY_BOUNDARY, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.terminal import NOTHING, Figure, Sheet, figure_text, number, with_ends
@@ -34,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from wattdock.analysis import Difference, ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
     from wattdock.reports.terminal import View
     from wattdock.store import StoredResult
@@ -161,7 +150,7 @@ class Optimum:
 
     point: SplitPoint
     next_best: SplitPoint | None
-    difference: Difference | None
+    difference: statistics.Difference | None
 
 
 @dataclass(frozen=True)
@@ -281,8 +270,8 @@ def _read(name: str, result: ExperimentResult) -> _Usable | LeftOut:
         return LeftOut(name, "no GPU was used")
     if not result.energy.passes:
         return LeftOut(name, "no pass was measured")
-    restarts = restart_values(result)
-    if SPEED not in restarts or min(restarts.get(ENERGY, [1.0])) <= 0:
+    restarts = statistics.restart_values(result)
+    if statistics.SPEED not in restarts or min(restarts.get(statistics.ENERGY, [1.0])) <= 0:
         return LeftOut(name, "a restart's tokens or joules are 0 or less, and of such values there is no ratio")
     return _Usable(name, result, result.environment, restarts)
 
@@ -300,8 +289,8 @@ def _name(member: _Usable) -> str:
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
     split, is_weak = Split.of(same[0].environment.parallelism), same[0].is_weak
-    measured = all(ENERGY in member.restarts for member in same)
-    known = (SPEED, ENERGY, POWER) if measured else (SPEED,)
+    measured = all(statistics.ENERGY in member.restarts for member in same)
+    known = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     values = {name: tuple(value for member in same for value in member.restarts[name]) for name in known}
     done = [member.result.performance for member in same if member.result.performance]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
@@ -311,9 +300,9 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         is_weak=is_weak,
         gpus=same[0].environment.gpu_count,
         restarts=values,
-        tokens_per_s=_mean_figure(values[SPEED]),
-        j_per_token=_mean_figure(values[ENERGY]) if measured else None,
-        power_w=_mean_figure(values[POWER]) if measured else None,
+        tokens_per_s=_mean_figure(values[statistics.SPEED]),
+        j_per_token=_mean_figure(values[statistics.ENERGY]) if measured else None,
+        power_w=_mean_figure(values[statistics.POWER]) if measured else None,
         ttft_p50_s=_mean([speed.ttft and speed.ttft.p50_s for speed in done]),
         tpot_p50_s=_mean([speed.tpot and speed.tpot.p50_s for speed in done]),
         e2e_p95_s=_mean([speed.e2e and speed.e2e.p95_s for speed in done]),
@@ -323,8 +312,8 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
 
 
 def _mean_figure(values: Sequence[float]) -> Figure:
-    low, high = geometric_interval(values) or (None, None)
-    return Figure(geometric_mean(values), low, high, "restarts")
+    low, high = statistics.geometric_interval(values) or (None, None)
+    return Figure(statistics.geometric_mean(values), low, high, "restarts")
 
 
 def _mean(values: Sequence[Any]) -> float | None:
@@ -334,10 +323,16 @@ def _mean(values: Sequence[Any]) -> float | None:
 def _curve(kind: str, points: Sequence[SplitPoint]) -> Curve:
     base, scaled = points[0], []
     for point in points:
-        speed_up = Figure(1.0) if point is base else ratio(point.restarts[SPEED], base.restarts[SPEED])
+        speed_up = (
+            Figure(1.0) if point is base else ratio(point.restarts[statistics.SPEED], base.restarts[statistics.SPEED])
+        )
         energy = None
         if point.j_per_token and base.j_per_token:
-            energy = Figure(1.0) if point is base else ratio(point.restarts[ENERGY], base.restarts[ENERGY])
+            energy = (
+                Figure(1.0)
+                if point is base
+                else ratio(point.restarts[statistics.ENERGY], base.restarts[statistics.ENERGY])
+            )
         share = base.gpus / point.gpus
         low, high = (None if end is None else end * share for end in (speed_up.low, speed_up.high))
         scaled.append(ScaledPoint(point, speed_up, Figure(speed_up.value * share, low, high), energy))
@@ -348,8 +343,8 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Figure:
     """Return the ratio of two sets of independent positive restart values; without interval from a single restart."""
     if min(len(over), len(under)) < 2:
         return Figure(exp(float(np.mean(np.log(over)) - np.mean(np.log(under)))))
-    found = welch(under, over)
-    low, high = found.interval(CONFIDENCE)
+    found = statistics.welch(under, over)
+    low, high = found.interval(statistics.CONFIDENCE)
     return Figure(exp(found.estimate), exp(low), exp(high), "restarts")
 
 
@@ -366,14 +361,14 @@ def amdahl(points: Sequence[SplitPoint]) -> Amdahl:
     if len(sizes) < MIN_SIZES:
         listed = ", ".join(map(str, sizes))
         return Amdahl(None, reason=f"{len(sizes)} GPU counts ({listed}); a fit needs at least {MIN_SIZES}")
-    x = np.array([1 / point.gpus for point in points for _ in point.restarts[SPEED]])
-    y = np.array([1 / value for point in points for value in point.restarts[SPEED]])
+    x = np.array([1 / point.gpus for point in points for _ in point.restarts[statistics.SPEED]])
+    y = np.array([1 / value for point in points for value in point.restarts[statistics.SPEED]])
     (parallel, serial), covariance = np.polyfit(x, y, 1, cov=True)
     # Of a ÷ (a + b), by b and a.
     slope = np.array([-serial, parallel]) / (serial + parallel) ** 2
-    half = float(stdtrit(len(y) - 2, (1 + CONFIDENCE) / 2)) * sqrt(float(slope @ covariance @ slope))
+    half = float(stdtrit(len(y) - 2, (1 + statistics.CONFIDENCE) / 2)) * sqrt(float(slope @ covariance @ slope))
     share = float(serial / (serial + parallel))
-    means = [(point.gpus, np.mean(point.restarts[SPEED])) for point in points]
+    means = [(point.gpus, np.mean(point.restarts[statistics.SPEED])) for point in points]
     residuals = [abs(mean * (serial + parallel / gpus) - 1) for gpus, mean in means]
     return Amdahl(share, share - half, share + half, float(max(residuals)))
 
@@ -384,9 +379,9 @@ def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     ordered = [point for _, point in sorted(known, key=lambda found: found[0])]
     if len(ordered) < 2:
         return Optimum(ordered[0], None, None) if ordered else None
-    best, other = (point.restarts[ENERGY] for point in ordered[:2])
+    best, other = (point.restarts[statistics.ENERGY] for point in ordered[:2])
     enough = min(len(best), len(other)) > 1
-    return Optimum(ordered[0], ordered[1], difference(best, other) if enough else None)
+    return Optimum(ordered[0], ordered[1], statistics.difference(best, other) if enough else None)
 
 
 def scaling_view(found: Scaling) -> View:
@@ -411,7 +406,7 @@ def _cells(kind: str, point: SplitPoint, scaled: ScaledPoint | None) -> tuple[st
     relative = (scaled.speed_up, scaled.efficiency, scaled.energy_ratio) if scaled else (None, None, None)
     speed_up, efficiency, energy_ratio = (figure_text(figure, ".3f") for figure in relative)
     return (
-        *(kind, point.split, str(point.gpus), str(len(point.restarts[SPEED]))),
+        *(kind, point.split, str(point.gpus), str(len(point.restarts[statistics.SPEED]))),
         *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
         *(_milliseconds(point.ttft_p50_s), _milliseconds(point.tpot_p50_s)),
         *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),
