@@ -126,8 +126,8 @@ def _drawn(spec: dict[str, Any], width: float, panels: int) -> str:
     height = 110 if panels > 1 else min(width * 0.4, 150) if "vconcat" in spec else min(width * ASPECT, 220)
     for columns in (4, 2, 1):
         inner = width / panels
-        # Labels take what they need; the second or third drawing gives the rest to the axes.
-        for _ in range(3):
+        # Labels take what they need; the next drawings give the rest to the axes.
+        for _ in range(5):
             own = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
             spec["config"] = CONFIG | {"view": own, "legend": CONFIG["legend"] | {"columns": columns}}
             svg = vlc.vegalite_to_svg(spec, vl_version=_version(alt.SCHEMA_VERSION))
