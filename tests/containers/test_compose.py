@@ -155,10 +155,10 @@ def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
     users: tuple[User, User], client: DockerClient
 ) -> None:
     """Up, a run by each, down: the leases of one hold for the other, although each is in a container of its own."""
-    one, other = users
-    one("up")
-    lock_by_id(other.home / "docker/images.lock")
-    both = [one.start("run", *SMALL.split()), other.start("run", *SMALL.split(), "--locked")]
+    ana, bob = users
+    ana("up")
+    lock_by_id(bob.home / "docker/images.lock")
+    both = [ana.start("run", *SMALL.split()), bob.start("run", *SMALL.split(), "--locked")]
     ends = [(*process.communicate(timeout=4 * PATIENCE_S), process.returncode) for process in both]
     assert [code for _, _, code in ends] == [0, 0], ends
     assert any("waiting" in errors for _, errors, _ in ends), ends
@@ -172,11 +172,11 @@ def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
     passes = [next(span for span in user.rows()[0]["spans"] if span["name"] == "pass") for user in users]
     first, second = sorted(passes, key=lambda span: int(span["start_ns"]))
     assert first["end_ns"] < second["start_ns"]
-    one("down")
-    other("down")
+    ana("down")
+    bob("down")
     assert ours(client) == []
-    assert list(one.shared.rglob("*.sock")) == []
-    assert all(is_free(lease) for lease in (one.shared / "leases").glob("*.lease"))
+    assert list(ana.shared.rglob("*.sock")) == []
+    assert all(is_free(lease) for lease in (ana.shared / "leases").glob("*.lease"))
 
 
 @pytest.mark.slow
@@ -184,9 +184,9 @@ def test_the_reaper_ends_a_runner_whose_coordinators_container_was_killed(
     users: tuple[User, User], client: DockerClient
 ) -> None:
     """All processes of that container go with it, its runner's keeper too; a living one's runner stays."""
-    one, _ = users
-    one("up")
-    running = one.start("run", *LONG.split())
+    ana, _ = users
+    ana("up")
+    running = ana.start("run", *LONG.split())
     wait_until(lambda: runners(client) and b"Generate: began" in runners(client)[0].logs())
     # The reaper has looked meanwhile, and again.
     time.sleep(3)
@@ -195,23 +195,23 @@ def test_the_reaper_ends_a_runner_whose_coordinators_container_was_killed(
     coordinator.kill()
     running.communicate(timeout=PATIENCE_S)
     wait_until(lambda: runner not in runners(client))
-    one("down")
+    ana("down")
 
 
 def test_the_reaper_of_root_ends_what_another_users_dead_coordinator_left_and_nothing_else(
     users: tuple[User, User], coordinator_image: Containers, client: DockerClient
 ) -> None:
     """Users' folders are their own, and root in a container without capabilities may not look into them."""
-    one, other = users
-    other("config")
-    dead, living = (marked(client, coordinator_image, other, name) for name in ("dead", "living"))
-    root = replace(one, uid=0)
-    with (other.own / "tmp/living/lock").open() as held:
+    ana, bob = users
+    bob("config")
+    dead, living = (marked(client, coordinator_image, bob, name) for name in ("dead", "living"))
+    root = replace(ana, uid=0)
+    with (bob.own / "tmp/living/lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         root("up")
         wait_until(lambda: dead not in runners(client))
         assert living in runners(client)
-        wait_until(lambda: not (other.own / "run/dead").exists())
+        wait_until(lambda: not (bob.own / "run/dead").exists())
         root("down")
     living.remove(force=True)
 
@@ -249,18 +249,18 @@ def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs
     noted = Path(coordinator_image.engine.address.removeprefix("unix://")).parent / "hook" / "config.json"
     if not noted.parent.is_dir():
         pytest.skip("this engine has no stand-in for NVIDIA's hook; tests/containers/engine.sh starts one that has")
-    one, _ = users
-    one("config")
+    ana, _ = users
+    ana("config")
     noted.unlink(missing_ok=True)
-    files = [word for name in ("compose.yaml", "compose.gpu.yaml") for word in ("-f", str(one.home / "docker" / name))]
+    files = [word for name in ("compose.yaml", "compose.gpu.yaml") for word in ("-f", str(ana.home / "docker" / name))]
     subprocess.run(
         ["docker-compose", *files, "run", "--rm", "-T", "coordinator", "--version"],
-        cwd=one.home / "docker",
+        cwd=ana.home / "docker",
         env={
             **os.environ,
-            "DOCKER_HOST": one.engine,
+            "DOCKER_HOST": ana.engine,
             "WATTDOCK_NETWORK": "none",
-            "WATTDOCK_COORDINATOR": one.coordinator,
+            "WATTDOCK_COORDINATOR": ana.coordinator,
         },
         check=True,
         capture_output=True,
@@ -270,21 +270,21 @@ def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     assert not any((told["process"]["capabilities"] or {}).values())
-    assert "pid" not in {one["type"] for one in told["linux"]["namespaces"]}
+    assert "pid" not in {namespace["type"] for namespace in told["linux"]["namespaces"]}
 
 
 def test_a_run_is_the_callers_whatever_is_exported_and_whoever_used_the_same_checkout_before(
     users: tuple[User, User], tmp_path: Path
 ) -> None:
     """In a checkout that somebody else owns, with a blank in its path."""
-    one, other = users
+    ana, bob = users
     checkout = tmp_path / "a checkout"
     shutil.copytree(DOCKER, checkout / "docker")
-    replace(one, uid=0, home=checkout)("config")
-    caller = replace(other, home=checkout, exported={"UID": "7", "GID": "7", "COMPOSE_PROFILES": "run"})
+    replace(ana, uid=0, home=checkout)("config")
+    caller = replace(bob, home=checkout, exported={"UID": "7", "GID": "7", "COMPOSE_PROFILES": "run"})
     said = yaml.safe_load(caller("config"))
-    assert said["services"]["reaper"]["user"] == f"{other.uid}:{other.uid}"
-    assert said["services"]["reaper"]["working_dir"] == str(other.own)
+    assert said["services"]["reaper"]["user"] == f"{bob.uid}:{bob.uid}"
+    assert said["services"]["reaper"]["working_dir"] == str(bob.own)
     assert "UID=0\n" in (checkout / "docker/.env").read_text()
 
 
@@ -304,19 +304,19 @@ def test_users_of_rootless_engines_keep_folders_of_their_own(users: tuple[User, 
 @pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
 def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users: tuple[User, User]) -> None:
     """Whoever may write there could change the models and kernels that are measured."""
-    one, other = users
-    (one.shared / "users").mkdir()
-    (one.shared / "users").chmod(0o1777)
-    made = one.own.with_name("made") if is_link else one.own
+    ana, bob = users
+    (ana.shared / "users").mkdir()
+    (ana.shared / "users").chmod(0o1777)
+    made = ana.own.with_name("made") if is_link else ana.own
     made.mkdir()
-    os.chown(made, other.uid, other.uid)
+    os.chown(made, bob.uid, bob.uid)
     made.chmod(0o777)
     if is_link:
-        one.own.symlink_to(made)
-    with one.start("config") as process:
+        ana.own.symlink_to(made)
+    with ana.start("config") as process:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
-    assert errors == f"wattdock: {one.own} belongs to somebody else; its owner or root can remove it\n"
+    assert errors == f"wattdock: {ana.own} belongs to somebody else; its owner or root can remove it\n"
 
 
 @pytest.mark.parametrize(
@@ -355,13 +355,13 @@ def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tup
     """For compose v2 and for 1.29."""
     if subprocess.run([*client_words, "version"], capture_output=True, check=False).returncode:
         pytest.skip(f"{' '.join(client_words)} is not here")
-    one, _ = users
-    one("config")
-    files = [word for name in ("compose.yaml", "compose.gpu.yaml") for word in ("-f", str(one.home / "docker" / name))]
+    ana, _ = users
+    ana("config")
+    files = [word for name in ("compose.yaml", "compose.gpu.yaml") for word in ("-f", str(ana.home / "docker" / name))]
     done = subprocess.run(
-        [*client_words, *files, "config"], cwd=one.home / "docker", capture_output=True, text=True, check=True
+        [*client_words, *files, "config"], cwd=ana.home / "docker", capture_output=True, text=True, check=True
     )
-    assert f"{one.shared}:{one.shared}" in done.stdout
+    assert f"{ana.shared}:{ana.shared}" in done.stdout
     assert "warning" not in done.stderr.lower()
 
 

@@ -193,9 +193,9 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
     with launcher.launch(spec_in(tmp_path, gpu_uuids=("GPU-bbbb", "GPU-aaaa"))) as runner:
         told = json.loads(noted.read_text())
         runner.kill()
-    environment = dict(one.split("=", 1) for one in told["process"]["env"])
+    environment = dict(entry.split("=", 1) for entry in told["process"]["env"])
     # The image asks for all by itself, and a container's environment may hold a name twice.
-    asked = [one for one in told["process"]["env"] if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    asked = [entry for entry in told["process"]["env"] if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
     assert set(asked) == {"NVIDIA_VISIBLE_DEVICES=GPU-bbbb,GPU-aaaa"}
     assert set(environment["NVIDIA_DRIVER_CAPABILITIES"].split(",")) == {"compute", "utility"}
     assert told["process"]["noNewPrivileges"] is True

@@ -90,22 +90,6 @@ def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InCon
     )
 
 
-@pytest.mark.parametrize(("isolation", "launches"), [("group", 1), ("experiment", 2)])
-def test_a_load_group_shares_one_container_unless_each_is_to_have_its_own(
-    isolation: str, launches: int, in_containers: InContainers
-) -> None:
-    """Two workloads on one load."""
-    (in_containers.folder / "x.yaml").write_text(
-        f"defaults: {{backend: fake, model: 'shape:tiny-llama', repeats: {{passes: 1}}, isolation: {isolation}}}\n"
-        "experiments: [{workload: {batch_size: 1}}, {workload: {batch_size: 2}}]\n"
-    )
-    done = in_containers("run", "x.yaml")
-    assert done.returncode == 0, done.stderr
-    rows = in_containers.results()
-    assert len(rows) == 2
-    assert len({span["start_ns"] for row in rows for span in row["spans"] if span["name"] == "launch"}) == launches
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [(signal.SIGKILL, "the runner died during a pass: killed by SIGKILL"), (signal.SIGSTOP, "silent for too long")],
@@ -173,7 +157,7 @@ def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
 def test_an_orphan_is_removed_at_the_next_start(in_containers: InContainers) -> None:
     """It would keep its GPUs' memory and their power up."""
     orphan = leave_orphan(in_containers)
-    assert [one.name for one in in_containers.containers()] == [orphan]
+    assert [container.name for container in in_containers.containers()] == [orphan]
     done = in_containers("run", *SMALL)
     assert done.returncode == 0, done.stderr
     assert f"removed container {orphan} (" in done.stderr
@@ -212,17 +196,6 @@ def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_i
     assert done.returncode == 0, done.stderr
 
 
-def test_right_after_a_coordinator_was_killed_another_can_start(in_containers: InContainers) -> None:
-    """It meets the keeper at work."""
-    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
-    in_containers.wait_for_container()
-    in_containers.interrupt(signal.SIGKILL)
-    done = in_containers("run", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert in_containers.containers() == []
-    running.wait(30)
-
-
 def test_a_container_out_of_memory_fails_its_row_with_that_cause_and_the_next_runs(in_containers: InContainers) -> None:
     """The kernel kills without a word; the engine knows why."""
     (in_containers.folder / "x.yaml").write_text(
@@ -257,21 +230,6 @@ def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
     assert "its container was removed by somebody else" in rows["one"]["error"]["message"]
     assert "the image went away meanwhile; make it again with `make images`" in rows["two"]["error"]["message"]
     assert rows["two"]["environment"]["launcher"] == "docker"
-
-
-def test_no_secret_of_the_user_reaches_a_container_or_its_row(in_containers: InContainers) -> None:
-    """Engines' settings do."""
-    running = in_containers.start(
-        *("run", *SMALL, *SLOW, "--quiet"), env={"HF_TOKEN": "s3cret", "VLLM_API_KEY": "s3cret", "NCCL_DEBUG": "WARN"}
-    )
-    container = in_containers.wait_for_container()
-    described = str(container.attrs)
-    assert "s3cret" not in described
-    assert "NCCL_DEBUG=WARN" in described
-    in_containers.interrupt()
-    assert running.wait(60) == 130
-    [folder] = (in_containers.folder / "results").glob("2*")
-    assert not any(b"s3cret" in file.read_bytes() for file in folder.iterdir())
 
 
 def test_a_study_does_not_go_on_in_another_image(in_containers: InContainers) -> None:
