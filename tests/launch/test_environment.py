@@ -10,17 +10,18 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import unprivileged
 from launch.local_index import LocalIndex, make_wheel
+from launch.standins import wait_until
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch import environment
 from wattdock.launch.environment import (
+    check_python,
     ensure_environment,
     environment_in_use,
     fitting_stamps,
@@ -29,11 +30,9 @@ from wattdock.launch.environment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from wattdock.launch.environment import Variant
-
-    Until = Callable[..., None]
 
 MAKE = """
 import sys
@@ -51,61 +50,19 @@ with environment_in_use(Path(sys.argv[1]), variant="cpu", progress=print) as pyt
 """
 
 
-@contextlib.contextmanager
-def only_index(patch: pytest.MonkeyPatch, *more: tuple[str, bytes]) -> Iterator[LocalIndex]:
-    """Serve a few wheels, and let pip, whose configuration uv gets, know of nothing else."""
-    wheels = [make_wheel("leaf", "1.0"), make_wheel("leaf", "2.0"), make_wheel("stem", "1.5", ("leaf",))]
-    with LocalIndex(*wheels, *more) as serving:
-        for name, value in {
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_INDEX_URL": serving.url,
-            "PIP_EXTRA_INDEX_URL": "",
-            "PIP_FIND_LINKS": "",
-            "UV_NO_CACHE": "1",
-            "PIP_RETRIES": "0",
-        }.items():
-            patch.setenv(name, value)
-        yield serving
-
-
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalIndex]:
-    """Serve a few wheels, and let pip know of nothing else."""
-    with only_index(monkeypatch) as serving:
-        yield serving
-
-
-@dataclass(frozen=True)
-class Made:
-    """An environment that was made from nothing, what was said meanwhile, and the index that still answers."""
-
-    runner_dir: Path
-    python: Path
-    lines: list[str]
-    index: LocalIndex
-
-    @property
-    def venv(self) -> Path:
-        return self.runner_dir / ".venv"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """Make one environment that shows several things: something is left out, torch is a CPU build, ruins are there."""
-    cuda = [make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")]
-    branch = [make_wheel("branch", "3.0", ("leaf", "thorn")), make_wheel("thorn", "1.0")]
-    folder = tmp_path_factory.mktemp("made") / "small"
-    (folder / ".venv").mkdir(parents=True)
-    (folder / ".venv" / "left-over").touch()
-    (folder / "requirements-cpu.txt").write_text("# wattdock: without thorn\nbranch\ntorch==7.0\n")
-    lines: list[str] = []
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        only_index(patch, *cuda, *branch) as index,
-        LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch,
-    ):
-        patch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
-        yield Made(folder, ensure_environment(folder, variant="cpu", progress=lines.append), lines, index)
+    """Serve a few wheels, and let pip, whose configuration uv gets, know of nothing else."""
+    with LocalIndex(
+        make_wheel("leaf", "1.0"), make_wheel("leaf", "2.0"), make_wheel("stem", "1.5", ("leaf",))
+    ) as index:
+        for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+            monkeypatch.setenv(name, "")
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        monkeypatch.setenv("PIP_RETRIES", "0")
+        monkeypatch.setenv("UV_NO_CACHE", "1")
+        yield index
 
 
 @pytest.fixture
@@ -133,36 +90,29 @@ def version_in(python: Path, module: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_first_use_makes_it_and_every_later_use_finds_it(made: Made) -> None:
-    """The steps are told, and the second use is silent."""
-    assert made.python == made.runner_dir / ".venv" / "bin" / "python"
-    assert (version_in(made.python, "branch"), version_in(made.python, "leaf")) == ("3.0", "2.0")
-    assert any(line.startswith("Installed 3 packages in ") for line in made.lines)
-    assert (made.venv / "wattdock" / "pins.txt").read_text() == "branch==3.0\nleaf==2.0\ntorch==7.0+cpu\n"
-    asked = len(made.index.asked)
-    again: list[str] = []
-    assert ensure_environment(made.runner_dir, variant="cpu", progress=again.append) == made.python
-    assert (again, len(made.index.asked)) == ([], asked)
-
-
-def test_a_dependency_can_be_left_out(made: Made) -> None:
-    """Packages often ask for what they can do without, and what exists for other machines only."""
-    pins = (made.venv / "wattdock" / "pins.txt").read_text()
-    assert "branch==3.0\n" in pins
-    assert "thorn" not in pins
-    with pytest.raises(subprocess.CalledProcessError):
-        version_in(made.python, "thorn")
-
-
-def test_a_missing_stamp_means_a_new_one(made: Made) -> None:
-    """What is left of an interrupted one is not built upon."""
-    assert not (made.venv / "left-over").exists()
-
-
-def test_cuda_torch_is_replaced_by_the_cpu_index_build(made: Made) -> None:
-    """On a machine without a GPU nobody should fetch gigabytes of CUDA."""
-    assert version_in(made.python, "torch") == "7.0+cpu"
-    assert not list(made.venv.rglob("nvidia_kernels*"))
+def test_first_use_makes_it_and_every_later_use_finds_it(
+    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From nothing, though ruins are there; less what is left out; with the CPU build of torch; silent later."""
+    cuda = [make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")]
+    index.wheels |= dict([*cuda, make_wheel("branch", "3.0", ("leaf", "thorn")), make_wheel("thorn", "1.0")])
+    venv = runner_dir / ".venv"
+    venv.mkdir()
+    (venv / "left-over").touch()
+    (runner_dir / "requirements-cpu.txt").write_text("# wattdock: without thorn\nbranch\ntorch==7.0\n")
+    lines: list[str] = []
+    with LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch:
+        monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
+        python = ensure_environment(runner_dir, variant="cpu", progress=lines.append)
+    assert python == venv / "bin" / "python"
+    assert not (venv / "left-over").exists()
+    assert any(line.startswith("Installed 3 packages in ") for line in lines)
+    assert (venv / "wattdock" / "pins.txt").read_text() == "branch==3.0\nleaf==2.0\ntorch==7.0+cpu\n"
+    assert [version_in(python, module) for module in ("branch", "leaf", "torch")] == ["3.0", "2.0", "7.0+cpu"]
+    assert not [*venv.rglob("nvidia_kernels*"), *venv.rglob("thorn*")]
+    asked = len(index.asked)
+    assert ensure_environment(runner_dir, variant="cpu", progress=pytest.fail) == python
+    assert len(index.asked) == asked
 
 
 def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: Path) -> None:
@@ -189,17 +139,15 @@ def processes_of(runner_dir: Path) -> list[bytes]:
     return found
 
 
-def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(
-    index: LocalIndex, runner_dir: Path, until: Until
-) -> None:
+def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(index: LocalIndex, runner_dir: Path) -> None:
     """Its uv ends with it, though the index never answered; the next one builds anew."""
     index.gate.clear()
     process = subprocess.Popen([sys.executable, "-c", MAKE, str(runner_dir)], stdout=subprocess.DEVNULL)
-    until(lambda: index.asked)
+    wait_until(lambda: index.asked)
     assert any(b"uv" in command for command in processes_of(runner_dir))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until(lambda: not processes_of(runner_dir))
+    wait_until(lambda: not processes_of(runner_dir))
     assert not (runner_dir / ".venv" / "wattdock" / "tmp").exists()
     index.gate.set()
     lines: list[str] = []
@@ -208,9 +156,7 @@ def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(
     assert version_in(python, "stem") == "1.5"
 
 
-def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(
-    index: LocalIndex, runner_dir: Path, until: Until
-) -> None:
+def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(index: LocalIndex, runner_dir: Path) -> None:
     """A runner must not lose its packages to another command that wants others; those then begin from nothing."""
     lines: list[str] = []
     pretend_whole(runner_dir)
@@ -221,7 +167,7 @@ def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(
             target=ensure_environment, args=(runner_dir,), kwargs={"variant": "cpu", "progress": lines.append}
         )
         other.start()
-        until(lambda: lines)
+        wait_until(lambda: lines)
         other.join(0.5)
         assert python.exists()
         assert len(lines) == 1
@@ -250,7 +196,7 @@ def test_two_runners_use_one_environment_at_the_same_time(runner_dir: Path) -> N
 
 
 def test_an_environment_that_was_taken_apart_before_its_use_began_is_made_again(
-    index: LocalIndex, runner_dir: Path, until: Until
+    index: LocalIndex, runner_dir: Path
 ) -> None:
     """Found whole and locked are two instants; another command may come between them."""
     pretend_whole(runner_dir)
@@ -266,7 +212,7 @@ def test_an_environment_that_was_taken_apart_before_its_use_began_is_made_again(
         fcntl.flock(lock, fcntl.LOCK_EX)
         user = threading.Thread(target=use)
         user.start()
-        until(lambda: lines)
+        wait_until(lambda: lines)
         assert "another process is making" in lines[0]
         shutil.rmtree(runner_dir / ".venv")
     user.join(60)
@@ -335,33 +281,34 @@ def test_cuda_torch_is_never_installed_for_a_cpu(
         ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
 
 
-def test_an_unknown_package_is_one_line_with_the_log(index: LocalIndex, runner_dir: Path) -> None:
-    """The message says what is missing, where uv looked, and where the rest is."""
-    (runner_dir / "requirements-cpu.txt").write_text("absent==9\n")
-    said = rf"absent was not found .* Searched: {index.url}; see `pip config list` \(all of it: .*uv.log\)$"
-    with pytest.raises(LaunchError, match=said) as caught:
+@pytest.mark.parametrize(
+    ("requirement", "index_url", "said"),
+    [
+        ("absent==9", None, r"absent was not found .* Searched: {}; see `pip config list` \(all of it: .*uv.log\)$"),
+        (
+            "stem",
+            "http://me:secret@127.0.0.1:9/simple/",
+            "Failed to fetch: http://127.0.0.1:9/simple/stem/.*; the package index does not answer: see index-url",
+        ),
+    ],
+)
+def test_what_uv_cannot_get_is_one_line_with_the_cause(
+    requirement: str,
+    index_url: str | None,
+    said: str,
+    index: LocalIndex,
+    runner_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is missing, where uv looked, without the password in it, and where the rest is."""
+    if index_url:
+        monkeypatch.setenv("PIP_INDEX_URL", index_url)
+    (runner_dir / "requirements-cpu.txt").write_text(requirement)
+    with pytest.raises(LaunchError, match=said.format(index.url)) as caught:
         ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
     assert "\n" not in str(caught.value)
-    assert "absent==9" in (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
-
-
-def test_an_index_that_does_not_answer_is_named_as_the_cause(
-    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its address, and without the password in it."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple/")
-    said = r"Failed to fetch: http://127.0.0.1:9/simple/stem/.*: the package index does not answer: see index-url"
-    with pytest.raises(LaunchError, match=said.replace(": the", "; the")) as caught:
-        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
     assert "secret" not in str(caught.value)
-
-
-def test_a_missing_requirements_file_is_found_before_anything_is_made(runner_dir: Path) -> None:
-    """The message names the file and the other way."""
-    (runner_dir / "requirements-cpu.txt").unlink()
-    with pytest.raises(PreflightError, match=r"requirements-cuda.txt: No such file.*runner_python"):
-        ensure_environment(runner_dir, variant="cuda", progress=lambda _: None)
-    assert not (runner_dir / ".venv.lock").exists()
+    assert requirement in (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir: Path, tmp_path: Path) -> None:
@@ -378,29 +325,48 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir:
     assert "runner_python" in last
 
 
-def test_the_pytorch_runner_has_a_cpu_build() -> None:
-    """The real requirements, through the index that this machine has, as `make test` installs them."""
-    folder = Path(__file__).parents[2] / "runners" / "pytorch"
-    if not is_whole(folder / ".venv", fitting_stamps(folder, "cpu")[:1]):
-        pytest.skip(f"{folder}/.venv is not there, or for a GPU: `make test` makes it on a machine without one")
-    code = "import torch, transformers, grpc; print(torch.version.cuda)"
-    python = folder / ".venv/bin/python"
-    assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "None\n"
-
-
 @pytest.mark.parametrize(
     ("there", "wanted", "words"),
     [
         ("cuda", "cpu", r"^backend runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, "),
         ("cpu", "cuda", r"^backend runs on CPUs only, and this run is on a GPU: use --accelerator cpu, "),
+        (None, "cuda", r"requirements-cuda.txt: No such file"),
     ],
 )
 def test_a_backend_that_is_not_for_this_machine_says_so(
-    there: Variant, wanted: Variant, words: str, tmp_path: Path
+    there: Variant | None, wanted: Variant, words: str, tmp_path: Path
 ) -> None:
     """Nobody is sent to write a requirements file that cannot be written."""
     folder = tmp_path / "backend"
     folder.mkdir()
-    (folder / f"requirements-{there}.txt").touch()
-    with pytest.raises(PreflightError, match=words + r".* or name an interpreter that has the packages"):
+    if there:
+        (folder / f"requirements-{there}.txt").touch()
+    with pytest.raises(PreflightError, match=words + r".* name an interpreter that has the packages .*runner_python"):
         ensure_environment(folder, variant=wanted, progress=lambda _: None)
+    assert not (folder / ".venv.lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, r"runner_python: .*/named is not there"),
+        ("", "/named cannot be executed"),
+        ('exec {python} -I -S "$@"', "cannot import what every runner needs: No module named 'grpc'"),
+        ('shift; exec {python} -c "{old}" "$@"', r"is Python 3\.9\.1, 3\.10 or later is needed"),
+        ("echo not today >&2; exit 4", "not today"),
+    ],
+    ids=["absent", "no program", "without grpc", "too old", "no Python"],
+)
+def test_an_interpreter_that_cannot_run_a_runner_is_refused_with_the_reason(
+    script: str | None, said: str, tmp_path: Path
+) -> None:
+    """The message names what was written and what is wrong; this interpreter will do, and so does a wrapper."""
+    old = "import sys; sys.version_info = (3, 9, 1); sys.version = '3.9.1 (x)'; exec(sys.argv[1])"
+    named, good = tmp_path / "named", tmp_path / "good"
+    for path, text in ((named, script), (good, 'exec {python} "$@"')):
+        if text is not None:
+            path.write_text("#!/bin/sh\n" + text.format(python=sys.executable, old=old))
+            path.chmod(0o755 if text else 0o644)
+    with pytest.raises(PreflightError, match=said):
+        check_python(named)
+    assert (check_python(good), check_python(sys.executable)) == (good, Path(sys.executable))

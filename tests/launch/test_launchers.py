@@ -6,13 +6,12 @@ A new launcher is one more parameter of the fixture.
 from __future__ import annotations
 
 import os
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from containers.conftest import standin_image  # noqa: F401  (a fixture)
+from launch.standins import folder_of, wait_until, write_standin
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
@@ -23,12 +22,9 @@ from wattdock.launch.protocol import LaunchSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.launch.protocol import LaunchedRunner, Launcher
+    from wattdock.launch.protocol import Launcher
 
     Spec = Callable[[str], LaunchSpec]
-
-STANDIN = Path(__file__).with_name("standin_runner.py")
-PATIENCE_S = 120
 
 
 @pytest.fixture(params=["process", "docker"])
@@ -37,27 +33,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
     if request.param == "docker":
         image = request.getfixturevalue("standin_image")
         return DockerLauncher(image, cache=tmp_path / "cache", limits=ContainerSpec())
-    program = tmp_path / "standin"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {STANDIN} "$@"\n')
-    program.chmod(0o755)
-    return ProcessLauncher(program, orphan_grace_s=1)
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Spec:
-    """A maker of launch specs by behaviour."""
-    return lambda behaviour: LaunchSpec(backend=behaviour, runner_dir=tmp_path, log_path=tmp_path / f"{behaviour}.log")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
-def folder_of(runner: LaunchedRunner) -> Path:
-    return Path(runner.address.removeprefix("unix:")).parent
+    return ProcessLauncher(write_standin(tmp_path), orphan_grace_s=1)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +49,10 @@ def test_stop_ends_a_runner_and_removes_its_folder(behaviour: str, reason: str, 
     runner = launcher.launch(spec(behaviour))
     wait_until(lambda: "ready" in runner.log_tail())
     assert (runner.alive(), runner.exit_reason()) == (True, None)
-    assert (folder_of(runner) / "r.sock").exists()
+    assert (folder_of(runner.address) / "r.sock").exists()
     runner.stop(grace_s=1)
     assert (runner.alive(), runner.exit_reason()) == (False, reason)
-    assert not folder_of(runner).exists()
+    assert not folder_of(runner.address).exists()
     assert "ready" in spec(behaviour).log_path.read_text()
 
 
@@ -96,7 +72,7 @@ def test_a_runner_that_dies_says_how_and_leaves_its_last_words(launcher: Launche
         # An engine may put a line of the other stream before, between or behind these.
         said = ["loading", "CUDA driver is too old"]
         assert [line for line in runner.log_tail(3).splitlines() if line in said] == said
-        assert not folder_of(runner).exists()
+        assert not folder_of(runner.address).exists()
 
 
 def test_logs_of_several_runners_are_appended(launcher: Launcher, spec: Spec) -> None:

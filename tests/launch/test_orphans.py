@@ -1,11 +1,16 @@
-"""Whether a container's coordinator is gone, told from a lock."""
+"""Containers whose coordinator is gone: how that is told, and the process that removes them."""
 
 from __future__ import annotations
 
 import fcntl
+import socketserver
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
 from wattdock.launch.engine import is_held, is_orphan, place_of, remove_socket_folder
+from wattdock.launch.process import KEEPER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,3 +68,31 @@ def test_no_coordinator_outlives_a_restart_of_the_machine(tmp_path: Path) -> Non
     boot, _, folder = place_of(lock).partition(" ")
     assert not is_orphan({**labels(lock), "wattdock.alive_in": f"{boot} 1:1"}, uid=1500)
     assert is_orphan({**labels(lock), "wattdock.alive_in": f"{boot[::-1]} {folder}"}, uid=1500)
+
+
+def test_a_keeper_asks_until_the_container_is_gone(tmp_path: Path) -> None:
+    """It holds the leases meanwhile: whoever gets the GPUs next must not find the container on them."""
+    answers = [500, 409, 404]
+    asked: list[str] = []
+
+    class Engine(BaseHTTPRequestHandler):
+        def do_DELETE(self) -> None:
+            asked.append(self.path)
+            self.send_response(answers.pop(0))
+            self.end_headers()
+
+        def address_string(self) -> str:
+            return "unix"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    folder = tmp_path / "socket"
+    folder.mkdir()
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "e.sock"), Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [*KEEPER, "container", str(tmp_path / "e.sock"), "abc", str(folder)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=True)
+        server.shutdown()
+    assert asked == ["/containers/abc?force=true&v=true"] * 3
+    assert not folder.exists()

@@ -1,14 +1,33 @@
-"""Backends are found by their folder, with no list of names."""
+"""Backends are found by their folder; what the environment of a runner holds, and where its socket lies."""
 
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from wattdock.errors import ConfigError
-from wattdock.launch.runners import REPO, backends, find_runner, runners_path
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.launch.protocol import LaunchSpec, make_socket_folder
+from wattdock.launch.runners import (
+    REPO,
+    backends,
+    container_variables,
+    find_runner,
+    given_settings,
+    runner_variables,
+    runners_path,
+)
+
+SPEC = LaunchSpec(
+    backend="fake",
+    runner_dir=Path("/runners/fake"),
+    log_path=Path("/log"),
+    gpu_indices=(3, 0),
+    gpu_uuids=("GPU-b", "GPU-a"),
+)
 
 
 @pytest.fixture
@@ -44,3 +63,129 @@ def test_a_backend_is_a_name_and_no_path(more_runners: Path, name: str) -> None:
     """What a file says must not reach outside the runners."""
     with pytest.raises(ConfigError, match="unknown backend"):
         find_runner(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "GH_TOKEN", "hf_token", "TOKEN", "PGPASSWORD", "OPENAI_API_KEY"),
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_secrets_do_not_reach_a_runner(name: str) -> None:
+    """A runner loads models that the coordinator fetched; it has no use for them."""
+    assert name not in runner_variables(SPEC, {name: "x"}, keep_pythonpath=True)
+
+
+def test_an_address_with_a_password_does_not_reach_a_runner() -> None:
+    """Secrets also hide in the values of harmless names."""
+    environ = {"HTTPS_PROXY": "http://me:secret@proxy:1", "HTTP_PROXY": "http://proxy:1"}
+    kept = runner_variables(SPEC, environ, keep_pythonpath=False)
+    assert "HTTPS_PROXY" not in kept
+    assert kept["HTTP_PROXY"] == "http://proxy:1"
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "HOME", "LD_LIBRARY_PATH", "NCCL_NVLS_ENABLE", "VLLM_MAX_TOKENS_X", "OMP_NUM_THREADS", "KEYBOARD"]
+)
+def test_what_steers_an_engine_reaches_it(name: str) -> None:
+    """Users set these for a reason."""
+    assert runner_variables(SPEC, {name: "x"}, keep_pythonpath=False)[name] == "x"
+
+
+def test_gpus_are_integer_indices_in_bus_order_and_hubs_are_offline() -> None:
+    """An engine sees the GPUs asked for, in the order asked for, whatever the caller's own setting."""
+    variables = runner_variables(SPEC, {"CUDA_VISIBLE_DEVICES": "7", "HF_HUB_OFFLINE": "0"}, keep_pythonpath=False)
+    assert (variables["CUDA_DEVICE_ORDER"], variables["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", "3,0")
+    assert (variables["HF_HUB_OFFLINE"], variables["TRANSFORMERS_OFFLINE"]) == ("1", "1")
+    assert variables["TOKENIZERS_PARALLELISM"] == "false"
+
+
+def test_no_gpu_asked_for_means_none_visible() -> None:
+    """An absent variable would show all of them."""
+    spec = LaunchSpec(backend="fake", runner_dir=Path("/runners/fake"), log_path=Path("/log"))
+    assert runner_variables(spec, {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(("keep", "theirs"), [(False, []), (True, ["/site", f"{Path.cwd()}/here"])])
+def test_the_callers_module_path_is_kept_only_for_a_named_interpreter(keep: bool, theirs: list[str]) -> None:
+    """Machines bring packages that way; a runner's own environment must not be mixed with them."""
+    variables = runner_variables(SPEC, {"PYTHONPATH": "/site::here", "PYTHONHOME": "/x"}, keep_pythonpath=keep)
+    ours = [str(REPO / "proto"), str(REPO / "runners" / "common"), "/runners/fake"]
+    assert variables["PYTHONPATH"].split(os.pathsep) == ours + theirs
+    assert "PYTHONHOME" not in variables
+
+
+GIVEN = {
+    "VLLM_ATTENTION_BACKEND": "FLASH_ATTN",
+    "OMP_NUM_THREADS": "4",
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "LD_PRELOAD": "/lib/x.so",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "CUDA_VISIBLE_DEVICES": "7",
+    "HF_HUB_OFFLINE": "0",
+    "HOME": "/home/me",
+    "EDITOR": "vi",
+}
+SECRETS = {"HF_TOKEN": "hf_x", "VLLM_API_KEY": "x", "NCCL_KEY_OF_SOMETHING": "y", "HF_ENDPOINT": "https://me:pw@host"}
+
+
+def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret() -> None:
+    """Each launcher lets others through; what is set here counts nowhere; a secret that passes is not spelled out."""
+    process = given_settings(GIVEN | SECRETS, in_container=False)
+    container = given_settings(GIVEN | SECRETS, in_container=True)
+    everywhere = {"NCCL_KEY_OF_SOMETHING": "set", "OMP_NUM_THREADS": "4", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
+    more = {"CUDA_LAUNCH_BLOCKING": "1", "LD_PRELOAD": "/lib/x.so", "NCCL_SOCKET_IFNAME": "eth0"}
+    assert process == everywhere | more
+    assert container == everywhere
+    reached = container_variables(SPEC, GIVEN | SECRETS, cache="/cache")
+    assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo"}.items()
+
+
+def test_what_an_image_tells_the_container_toolkit_is_no_setting_of_an_engine() -> None:
+    """NVIDIA's images carry two thousand characters of it, which differ between images and steer nothing."""
+    environ = {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_TF32_OVERRIDE": "1"}
+    assert given_settings(environ, in_container=False) == {"NVIDIA_TF32_OVERRIDE": "1"}
+
+
+def test_the_folder_is_private_and_below_the_runtime_folder(tmp_path: Path) -> None:
+    """Nobody else may talk to a runner."""
+    folder = make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert folder.parent == tmp_path / "wattdock"
+    assert len(folder.name) == 8
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("runtime", [None, "", "relative", "/absent/folder"])
+def test_without_a_runtime_folder_it_is_a_private_temporary_one(
+    runtime: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cron jobs and containers have no runtime folder, or one that does not exist."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = make_socket_folder({} if runtime is None else {"XDG_RUNTIME_DIR": runtime})
+    assert folder.parent == tmp_path
+    assert folder.name.startswith("wattdock-")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(("length", "allowed"), [(100, True), (101, False)])
+def test_one_hundred_bytes_are_the_limit(
+    length: int, allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted as the kernel does, in bytes and with the socket's own name; ä counts twice."""
+    fixed = len(f"{tmp_path}/ä/wattdock-01234567/r.sock".encode())
+    parent = tmp_path / ("ä" + "d" * (length - fixed))
+    parent.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(parent))
+    if allowed:
+        assert len(bytes(make_socket_folder({}) / "r.sock")) == length
+    else:
+        with pytest.raises(PreflightError, match=r"has 101 bytes, 100 are allowed: set TMPDIR to a shorter folder"):
+            make_socket_folder({})
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """With what to set instead."""
+    (tmp_path / "wattdock").touch()
+    with pytest.raises(PreflightError, match=r"cannot make .*: .*; set XDG_RUNTIME_DIR to a writable folder"):
+        make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
