@@ -1,3 +1,5 @@
+"""What NVML says of GPUs, and links between them as `nvidia-smi topo -m` would show them."""
+
 from __future__ import annotations
 
 import os
@@ -15,70 +17,52 @@ from wattdock.host.processes import user_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wattdock.host import GpuInventory
+
+FIRST, SECOND, THIRD = (fake_nvml.uuid_of(number) for number in (1, 2, 3))
+
+
+def seen(library: Path, *gpus: FakeGpu) -> GpuInventory:
+    with fake_nvml.loaded(library, gpus=gpus):
+        return inventory()
+
+
+def labels(found: GpuInventory) -> list[str]:
+    return [link.label for link in found.links]
+
 
 def test_every_gpu_is_listed_in_nvml_order_with_its_own_figures(library: Path) -> None:
     """Hosts mix GPUs; nothing is taken from the first one for all."""
     gpus = [
-        FakeGpu(uuid=fake_nvml.uuid_of(1)),
-        FakeGpu(uuid=fake_nvml.uuid_of(2), name="NVIDIA L4", memory_total_bytes=24_000_000_000, memory_used_bytes=5,
+        FakeGpu(uuid=FIRST),
+        FakeGpu(uuid=SECOND, name="NVIDIA L4", memory_total_bytes=24_000_000_000, memory_used_bytes=5,
                 ecc=0, power_limit_w=60, power_limit_default_w=72, compute_major=8, compute_minor=9,
                 sm_clock_max_mhz=2040),
     ]  # fmt: skip
-    with fake_nvml.loaded(library, gpus=gpus):
-        h200, l4 = inventory().gpus
-    assert (h200.index, h200.uuid, h200.name) == (0, fake_nvml.uuid_of(1), "NVIDIA H200")
+    h200, l4 = seen(library, *gpus).gpus
+    assert (h200.index, h200.uuid, h200.name) == (0, FIRST, "NVIDIA H200")
     assert (h200.vram_total_bytes, h200.ecc, h200.mig, h200.persistence) == (150_754_820_096, True, False, True)
-    assert (h200.driver_version, h200.cuda_driver_version, h200.pci_bus_id) == (
-        "580.159.03",
-        "13.0",
-        "00000000:10:00.0",
-    )
+    assert (h200.driver_version, h200.cuda_driver_version) == ("580.159.03", "13.0")
+    assert h200.pci_bus_id == "00000000:10:00.0"
     assert (l4.index, l4.name, l4.vram_used_bytes, l4.ecc) == (1, "NVIDIA L4", 5, False)
     assert (l4.power_limit_w, l4.power_limit_default_w, l4.compute_capability) == (60.0, 72.0, "8.9")
     assert (l4.sm_clock_max_mhz, l4.memory_clock_max_mhz) == (2040, 3201)
 
 
-def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
-    """Consumer cards have no ECC and no MIG."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu(unsupported="ecc mig power_limit memory clocks")]):
-        (gpu,) = inventory().gpus
-    assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
-
-
 def test_what_the_driver_keeps_for_itself_is_not_in_use_where_it_says_so(library: Path) -> None:
     """As nvidia-smi tells them apart; an old driver counts both as used, and what is free is the same."""
     gpu = FakeGpu(memory_total_bytes=100, memory_used_bytes=30, memory_reserved_bytes=20)
-    older = replace(gpu, uuid=fake_nvml.uuid_of(2), unsupported="memory_v2")
-    with fake_nvml.loaded(library, gpus=[gpu, older]):
-        new, old = inventory().gpus
+    older = replace(gpu, uuid=SECOND, unsupported="memory_v2")
+    new, old = seen(library, gpu, older).gpus
     assert (new.vram_used_bytes, new.vram_reserved_bytes, new.vram_free_bytes) == (30, 20, 50)
     assert (old.vram_used_bytes, old.vram_reserved_bytes, old.vram_free_bytes) == (50, None, 50)
 
 
-@pytest.mark.parametrize(
-    ("init_error", "said"), [(12, "was not found"), (9, "no NVIDIA driver is loaded"), (0, "no GPU")]
-)
-def test_a_machine_without_gpu_says_why(library: Path, init_error: int, said: str) -> None:
-    """No GPU is a normal machine, not an error."""
-    with fake_nvml.loaded(library, init_error=init_error):
-        found = inventory()
-    assert found.gpus == ()
-    assert found.reason is not None
-    assert said in found.reason
-
-
-def test_a_driver_that_cannot_be_talked_to_is_an_error(library: Path) -> None:
-    """A mismatched driver must not pass for a machine without GPUs."""
-    with fake_nvml.loaded(library, init_error=18), pytest.raises(PreflightError, match="cannot be initialised"):
-        inventory()
-
-
 def test_a_lost_gpu_is_named_and_hides_no_other(library: Path) -> None:
     """One GPU off the bus must not take the inventory with it."""
-    gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1), lost_at_s=0), FakeGpu(uuid=fake_nvml.uuid_of(2))]
-    with fake_nvml.loaded(library, gpus=gpus):
-        found = inventory()
-    assert [gpu.uuid for gpu in found.gpus] == [fake_nvml.uuid_of(2)]
+    gpus = [FakeGpu(uuid=FIRST, lost_at_s=0), FakeGpu(uuid=SECOND)]
+    found = seen(library, *gpus)
+    assert [gpu.uuid for gpu in found.gpus] == [SECOND]
     assert len(found.unreadable) == 1
     assert "GPU 0" in found.unreadable[0]
 
@@ -87,8 +71,7 @@ def test_what_a_gpu_does_now_is_read_with_its_processes_and_their_owners(library
     """A process of this machine has a name; one that /proc does not show has none."""
     here, elsewhere = FakeProcess(os.getpid(), memory_bytes=7_000_000_000), FakeProcess(4_194_303, kind="g")
     gpu = FakeGpu(profile=(constant(650.0),), processes=(here, elsewhere), utilization_percent=73, clocks_limited=1)
-    with fake_nvml.loaded(library, gpus=[gpu]):
-        (now,) = inventory().activity.values()
+    (now,) = seen(library, gpu).activity.values()
     assert (now.power_w, now.utilization_percent, now.temperature_c, now.sm_clock_mhz) == (650, 73, 40, 1980)
     assert (now.has_counter, now.clocks_limited) == (True, True)
     ours, other = now.processes
@@ -98,34 +81,87 @@ def test_what_a_gpu_does_now_is_read_with_its_processes_and_their_owners(library
     assert "unknown user" in str(other)
 
 
-def test_where_a_gpu_sits_is_read(library: Path) -> None:
-    """PCIe as it is and as it could be, the memory and the CPUs that are near."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu(numa_node=1, pcie_generation=1, pcie_width=8)]):
-        (gpu,) = inventory().gpus
-    assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 5, 8, 16)
-    assert (gpu.numa_node, gpu.cpus, gpu.nvlinks, gpu.nvlink_version) == (1, "16-31", 0, None)
-
-
 def test_mig_slices_are_named(library: Path) -> None:
     """NVML counts places; only those that hold a device are slices."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu(mig=1, mig_slices=2), FakeGpu(uuid=fake_nvml.uuid_of(2))]):
-        sliced, whole = inventory().gpus
+    sliced, whole = seen(library, FakeGpu(mig=1, mig_slices=2), FakeGpu(uuid=SECOND)).gpus
     assert sliced.mig_slices == ("MIG-00", "MIG-01")
     assert (whole.mig, whole.mig_slices) == (False, ())
-
-
-@pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 8, 10, 11], "0-2,8,10-11")])
-def test_cpus_are_listed_as_the_kernel_does(numbers: list[int], text: str) -> None:
-    """The text can be handed to taskset."""
-    assert ranges(numbers) == text
 
 
 def test_what_is_only_good_to_know_never_hides_a_gpu(library: Path) -> None:
     """A container without sysfs cannot tell NUMA nodes; its GPUs are there all the same."""
     failing = FakeGpu(failing="affinity pcie clocks reasons utilization topology p2p", failing_from_s=0)
-    with fake_nvml.loaded(library, gpus=[failing, FakeGpu(uuid=fake_nvml.uuid_of(2))]):
-        found = inventory()
+    found = seen(library, failing, FakeGpu(uuid=SECOND))
     gpu = found.gpus[0]
     assert len(found.gpus) == 2
     assert (gpu.numa_node, gpu.cpus, gpu.pcie_width, found.activity[gpu.uuid].sm_clock_mhz) == (None,) * 4
     assert found.links[0].label == "?"
+
+
+def test_links_that_end_at_the_other_gpu_are_counted_per_pair(library: Path) -> None:
+    """Four NVLinks to one neighbour, two to the other, none between these two."""
+    found = seen(
+        library,
+        FakeGpu(uuid=FIRST, nvlink_peers=(1, 1, 1, 1, 2, 2)),
+        FakeGpu(uuid=SECOND, nvlink_peers=(0, 0, 0, 0)),
+        FakeGpu(uuid=THIRD, nvlink_peers=(0, 0)),
+    )
+    assert [(link.a, link.b) for link in found.links] == [(FIRST, SECOND), (FIRST, THIRD), (SECOND, THIRD)]
+    assert labels(found) == ["NV4", "NV2", "PIX"]
+    assert [gpu.nvlinks for gpu in found.gpus] == [6, 4, 2]
+    assert found.gpus[0].nvlink_version == "4.0"
+
+
+def test_behind_a_switch_a_pair_has_all_the_links_that_both_have(library: Path) -> None:
+    """No link of a GPU ends at another one there."""
+    found = seen(library, FakeGpu(uuid=FIRST, nvlink_peers=(-1,) * 18), FakeGpu(uuid=SECOND, nvlink_peers=(-1,) * 18))
+    assert labels(found) == ["NV18"]
+    assert found.links[0].peer_access is True
+
+
+@pytest.mark.parametrize(
+    ("other", "label", "slow"),
+    [
+        (FakeGpu(uuid=SECOND), "PIX", False),
+        (FakeGpu(uuid=SECOND, pcie_switch=1), "NODE", True),
+        (FakeGpu(uuid=SECOND, numa_node=1), "SYS", True),
+    ],
+)
+def test_without_nvlink_the_way_over_pcie_is_named(library: Path, other: FakeGpu, label: str, slow: bool) -> None:
+    """A way through the CPU is slow, one through a PCIe switch is not."""
+    found = seen(library, FakeGpu(uuid=FIRST), other)
+    assert labels(found) == [label]
+    assert bool(found.slow_links({FIRST, SECOND})) is slow
+
+
+def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
+    """Consumer cards have no ECC and no MIG; an unknown link is neither fast nor slow, and hides no GPU."""
+    silent = "ecc mig power_limit memory clocks topology p2p nvlink pcie affinity"
+    found = seen(library, FakeGpu(uuid=FIRST, unsupported=silent), FakeGpu(uuid=SECOND, unsupported=silent))
+    gpu = found.gpus[0]
+    assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
+    assert labels(found) == ["?"]
+    assert found.slow_links({FIRST, SECOND}) == ()
+    assert (gpu.pcie_width, gpu.numa_node, gpu.cpus, found.links[0].peer_access) == (None,) * 4
+
+
+def test_where_a_gpu_sits_is_read(library: Path) -> None:
+    """PCIe as it is and as it could be, the memory and the CPUs that are near, as taskset takes them."""
+    (gpu,) = seen(library, FakeGpu(numa_node=1, pcie_generation=1, pcie_width=8)).gpus
+    assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 5, 8, 16)
+    assert (gpu.numa_node, gpu.cpus, gpu.nvlinks, gpu.nvlink_version) == (1, "16-31", 0, None)
+    assert ranges([0, 1, 2, 8, 10, 11]) == "0-2,8,10-11"
+
+
+@pytest.mark.parametrize(
+    ("init_error", "said"), [(12, "was not found"), (9, "no NVIDIA driver is loaded"), (0, "no GPU")]
+)
+def test_a_machine_without_gpu_says_why_and_a_broken_driver_does_not_pass_for_one(
+    library: Path, init_error: int, said: str
+) -> None:
+    """No GPU is a normal machine, not an error; a driver that cannot be talked to is one."""
+    with fake_nvml.loaded(library, init_error=init_error):
+        found = inventory()
+    assert (found.gpus, said in (found.reason or "")) == ((), True)
+    with fake_nvml.loaded(library, init_error=18), pytest.raises(PreflightError, match="cannot be initialised"):
+        inventory()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +25,21 @@ if TYPE_CHECKING:
 
 CONTENDERS = Path(__file__).with_name("contenders.py")
 OTHER_UID = UID + 1
+
+
 HOLD = """
 import sys, time
 from pathlib import Path
-from wattdock.host.leases import Wanted, held
-with held(Wanted(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
+from wattdock.errors import PreflightError
+from wattdock.host.leases import Wanted, held, holders, ready_folder
+folder = Path(sys.argv[1])
+try:
+    with held(Wanted(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, ready_folder(folder)):
+        print("held", flush=True)
+        time.sleep(60)
+except PreflightError as error:
+    print(error, flush=True)
+    print(holders(folder))
 """
 
 
@@ -43,12 +51,19 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@contextmanager
-def another_user(folder: Path, exclusive: str, *names: str, uid: int = UID) -> Iterator[subprocess.Popen[str]]:
-    """A process of another user that holds these leases."""
-    command = [sys.executable, "-c", HOLD, str(folder), exclusive, *names]
+def start(folder: Path, *command: str, uid: int = UID) -> subprocess.Popen[str]:
+    """Start a program of another user."""
     home = folder.parent
-    process = popen_as_user(command, env={"HOME": str(home)}, cwd=home, uid=uid, stdout=subprocess.PIPE, text=True)
+    process: subprocess.Popen[str] = popen_as_user(
+        [sys.executable, *command], env={"HOME": str(home)}, cwd=home, uid=uid, stdout=subprocess.PIPE, text=True
+    )
+    return process
+
+
+@contextmanager
+def another_user(folder: Path, exclusive: str, *names: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of another user that holds these leases."""
+    process = start(folder, "-c", HOLD, str(folder), exclusive, *names)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -58,32 +73,21 @@ def another_user(folder: Path, exclusive: str, *names: str, uid: int = UID) -> I
         process.communicate()
 
 
-@contextmanager
-def ours(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0, **more: object) -> Iterator[None]:
-    with held(Wanted(names, exclusive, "ours", wait_s), lambda line: None, folder):  # type: ignore[arg-type]
-        yield
+def ours(
+    folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0
+) -> AbstractContextManager[tuple[int, ...]]:
+    return held(Wanted(names, exclusive, "ours", wait_s), lambda line: None, folder)  # type: ignore[arg-type]
 
 
-def refused(folder: Path, *names: str, **more: str) -> str:
-    with pytest.raises(PreflightError) as caught, ours(folder, *names, **more):  # type: ignore[arg-type]
+def refused(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0) -> str:
+    with pytest.raises(PreflightError) as caught, ours(folder, *names, exclusive=exclusive, wait_s=wait_s):
         pass
     return str(caught.value)
 
 
 def test_a_hundred_contenders_of_two_users_for_four_gpus_all_finish_and_never_overlap(folder: Path) -> None:
     """Killed ones too, ten of which died holding what the others waited for."""
-    home = folder.parent
-    crowds = [
-        popen_as_user(
-            [sys.executable, str(CONTENDERS), str(folder), "50", str(uid)],
-            env={"HOME": str(home)},
-            cwd=home,
-            uid=uid,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for uid in (UID, OTHER_UID)
-    ]
+    crowds = [start(folder, str(CONTENDERS), str(folder), "50", str(uid), uid=uid) for uid in (UID, OTHER_UID)]
     lines = [line.split() for crowd in crowds for line in crowd.communicate(timeout=120)[0].splitlines()]
     assert [crowd.returncode for crowd in crowds] == [0, 0]
     assert len({start for _, start, _ in lines}) == 100
@@ -101,7 +105,9 @@ def test_a_lease_says_who_holds_it_since_when_and_for_what(folder: Path) -> None
         holder = holders(folder)["GPU-a"]
         assert (holder.pid, holder.experiment) == (process.pid, "theirs")
         assert holder.user
-        assert f"GPU-a is leased by {holder}" in refused(folder, "GPU-a", "GPU-b")
+        # Two that each hold what the other needs would wait for ever.
+        assert f"GPU-a is leased by {holder}" in refused(folder, "GPU-b", "GPU-a", "GPU-c")
+        assert set(holders(folder)) == {"GPU-a"}
         with ours(folder, "GPU-b"):
             assert set(holders(folder)) == {"GPU-a", "GPU-b"}
 
@@ -118,62 +124,37 @@ def test_a_holder_killed_with_sigkill_leaves_nothing_that_blocks(folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("theirs", "mine", "both"),
-    [("machine", "machine", False), ("machine", "gpus", False), ("gpus", "machine", False), ("gpus", "gpus", True)],
+    ("theirs", "mine", "name", "said"),
+    [
+        ("machine", "machine", "GPU-b", "theirs"),
+        ("machine", "gpus", "GPU-b", "theirs"),
+        ("gpus", "machine", "GPU-b", "theirs"),
+        ("gpus", "gpus", CPU, "cpu is leased by"),
+        ("gpus", "gpus", "GPU-b", None),
+    ],
 )
-def test_a_machine_to_oneself_excludes_everybody_a_shared_one_nobody(
-    folder: Path, theirs: str, mine: str, both: bool
+def test_a_machine_to_oneself_excludes_everybody_and_a_shared_one_others_on_its_cpu(
+    folder: Path, theirs: str, mine: str, name: str, said: str | None
 ) -> None:
-    """On different GPUs, so that only the machine is at stake."""
-    with another_user(folder, theirs, "GPU-a"):
-        if both:
-            with ours(folder, "GPU-b", exclusive=mine):
-                return
-        assert "theirs" in refused(folder, "GPU-b", exclusive=mine)
-
-
-def test_two_measurements_on_the_cpu_exclude_each_other_even_where_the_machine_is_shared(folder: Path) -> None:
-    """They would share its cores; one on a GPU may go on beside."""
-    with another_user(folder, "gpus", CPU):
-        assert "cpu is leased by" in refused(folder, CPU, exclusive="gpus")
-        with ours(folder, "GPU-a"):
-            pass
+    """They would share its cores; on other GPUs of a shared machine nobody is in the way."""
+    with another_user(folder, theirs, "GPU-a", *([CPU] if name == CPU else [])):
+        if said:
+            assert said in refused(folder, name, exclusive=mine)
+        else:
+            with ours(folder, name, exclusive=mine):
+                assert set(holders(folder)) == {"GPU-a", name}
 
 
 def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(folder: Path) -> None:
     """And nobody waits longer than asked."""
     told: list[str] = []
     with another_user(folder, "machine", "GPU-a") as process:
-        assert "waited 0.5 s" in refused_after(0.5, folder)
+        assert "waited 0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
         threading.Timer(0.7, process.kill).start()
         with held(Wanted(("GPU-a",), "machine", "ours", 30), told.append, folder):
             assert holders(folder)[MACHINE].experiment == "ours"
     assert len(told) == 1
     assert "waiting up to 30 s: this machine is measured on by" in told[0]
-
-
-def refused_after(wait_s: float, folder: Path) -> str:
-    with pytest.raises(PreflightError) as caught, ours(folder, "GPU-a", exclusive="machine", wait_s=wait_s):
-        pass
-    return str(caught.value)
-
-
-def test_what_could_not_be_had_together_is_not_kept_in_part(folder: Path) -> None:
-    """Two that each hold what the other needs would wait for ever."""
-    with another_user(folder, "gpus", "GPU-b"):
-        refused(folder, "GPU-a", "GPU-b", "GPU-c")
-        assert set(holders(folder)) == {"GPU-b"}
-
-
-def test_a_child_that_was_given_the_lease_keeps_it_until_it_ends(folder: Path) -> None:
-    """A coordinator may be killed while its runner is still on the GPU."""
-    with ExitStack() as stack:
-        lease_fds = stack.enter_context(held(Wanted(("GPU-a",), "machine", "ours"), lambda line: None, folder))
-        child = subprocess.Popen(["sleep", "60"], pass_fds=lease_fds)
-    assert holders(folder)["GPU-a"].experiment == "ours"
-    child.kill()
-    child.wait()
-    assert holders(folder) == {}
 
 
 def test_looking_does_not_refuse_anybody(folder: Path) -> None:
@@ -206,63 +187,29 @@ def test_a_note_cannot_steer_the_terminal_of_who_reads_it(folder: Path) -> None:
         assert len(holders(folder)["GPU-a"].experiment) < 200
 
 
-def as_user(code: str, folder: Path) -> str:
-    """What a lease attempt says as an unprivileged user."""
-    attempt = (
-        "from pathlib import Path\nfrom wattdock.errors import PreflightError\n"
-        f"from wattdock.host.leases import ready_folder\nfrom wattdock.host.leases import Wanted, held\n"
-        f"folder = Path({str(folder)!r})\ntry:\n    {code}\nexcept PreflightError as error:\n    print(error)\n"
-    )
-    home = folder.parent
-    process = popen_as_user(
-        [sys.executable, "-c", attempt], env={"HOME": str(home)}, cwd=home, stdout=subprocess.PIPE, text=True
-    )
-    return str(process.communicate(timeout=240)[0])
-
-
-TAKE = "with held(Wanted(('GPU-a',), 'machine', 'ours'), print, ready_folder(folder)): print('held')"
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="makes folders of other users")
-
-
-@needs_root
-def test_a_folder_that_one_may_not_write_to_is_named_with_what_to_do(folder: Path) -> None:
-    """Its owner, or root, opens it; or another one is chosen."""
-    folder.chmod(0o755)
-    os.chown(folder, 0, 0)
-    said = as_user(TAKE, folder)
-    assert f"cannot write to the lease folder {folder}: permission denied" in said
-    assert f"install -d -m 1777 {folder}" in said
-    assert "WATTDOCK_LEASES" in said
-
-
-@needs_root
-def test_a_lease_file_that_one_may_not_open_is_named(folder: Path) -> None:
-    """Somebody made it by hand."""
-    (folder / "machine.lease").touch(mode=0o600)
-    assert "machine.lease: Permission denied; remove it, or chmod 666 it" in as_user(TAKE, folder)
-
-
-def test_what_a_killed_process_of_the_same_number_left_stands_in_nobodys_way(folder: Path) -> None:
-    """Process ids are used again, and containers that share the folder have the same ones."""
-    (folder / f".machine.lease.{os.getpid()}").touch(mode=0o600)
-    with ours(folder, "GPU-a"):
-        assert "GPU-a" in holders(folder)
-
-
-@needs_root
-@pytest.mark.parametrize("link", ["symlink", "folder"])
-def test_what_stands_in_a_lease_s_place_is_not_followed(folder: Path, link: str) -> None:
-    """In a folder open to all, anybody can lay a link to somebody's file."""
+@pytest.mark.skipif(os.getuid() != 0, reason="makes folders of other users")
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ("chmod 755 {0}; chown 0:0 {0}", "cannot write to the lease folder {0}: permission denied"),
+        ("chmod 755 {0}; chown 0:0 {0}", "install -d -m 1777 {0}"),
+        ("install -m 600 /dev/null {0}/machine.lease", "machine.lease: Permission denied; remove it, or chmod 666 it"),
+        ("ln -s {0}/../victim {0}/machine.lease", "cannot use the lease"),
+        ("mkdir {0}/machine.lease", "cannot use the lease"),
+    ],
+)
+def test_a_folder_or_a_file_that_cannot_be_used_is_named_and_links_are_not_followed(
+    folder: Path, spoil: str, said: str
+) -> None:
+    """In a folder open to all, anybody can lay a link to somebody's file; the way out is in the line."""
     victim = folder.parent / "victim"
     victim.write_text("precious")
     victim.chmod(0o666)
-    place = folder / "machine.lease"
-    place.symlink_to(victim) if link == "symlink" else place.mkdir()
-    assert "cannot use the lease" in as_user(TAKE, folder)
+    subprocess.run(["sh", "-c", spoil.format(folder)], check=True)
+    assert said.format(folder) in start(folder, "-c", HOLD, str(folder), "machine", "GPU-a").communicate(timeout=240)[0]
     assert victim.read_text() == "precious"
 
 
-@needs_root
 @pytest.mark.skipif(unable() is not None, reason="cannot mount here")
 @pytest.mark.parametrize(
     ("options", "said"),
@@ -273,19 +220,19 @@ def test_a_full_or_read_only_file_system_is_a_clear_error_and_holds_nothing(
 ) -> None:
     """A lease whose holder nobody could see is not taken."""
     fill = f"dd if=/dev/zero of={folder}/filler bs=4k count=1 status=none" if options == "size=4k" else "true"
-    attempt = (
-        "from pathlib import Path\nfrom wattdock.errors import PreflightError\nimport sys\n"
-        "from wattdock.host.leases import ready_folder\n"
-        "from wattdock.host.leases import Wanted, held, holders\n"
-        f"folder = Path(sys.argv[1])\ntry:\n    {TAKE}\nexcept PreflightError as error:\n"
-        "    print(error, holders(folder))\n"
+    script = (
+        f'mount -t tmpfs -o {options} tmpfs {folder} && {fill} && exec {sys.executable} -c "$0" {folder} gpus GPU-a'
     )
-    script = f'mount -t tmpfs -o {options} tmpfs {folder} && {fill} && exec {sys.executable} -c "$0" {folder}'
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, attempt], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script, HOLD], capture_output=True, text=True, timeout=120)
     assert said in done.stdout, done.stderr
     assert done.stdout.strip().endswith("{}")
+
+
+def test_what_a_killed_process_of_the_same_number_left_stands_in_nobodys_way(folder: Path) -> None:
+    """Process ids are used again, and containers that share the folder have the same ones."""
+    (folder / f".machine.lease.{os.getpid()}").touch(mode=0o600)
+    with ours(folder, "GPU-a"):
+        assert "GPU-a" in holders(folder)
 
 
 def test_the_folder_is_made_open_to_all_whatever_the_umask(tmp_path: Path) -> None:
@@ -357,5 +304,5 @@ def test_a_lease_file_that_was_replaced_before_it_was_locked_is_not_the_lease(
         return lock(descriptor, kind)
 
     monkeypatch.setattr(leases, "_lock", lock_what_was_replaced)
-    with held(Wanted((CPU,), "machine", "one"), print, folder):
+    with held(Wanted((CPU,), "machine", "x"), print, folder):
         assert set(holders(folder)) == {CPU, MACHINE}

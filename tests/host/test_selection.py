@@ -21,10 +21,9 @@ def gpu(index: int, **more: Any) -> Gpu:
     return Gpu.model_validate(known | more)
 
 
-THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
 NONE = GpuInventory((), "no NVIDIA driver")
-
-
+THREE = GpuInventory((gpu(0), gpu(1), gpu(2)))
+CROWDED = GpuInventory((gpu(0, vram_total_bytes=10**11, vram_used_bytes=30 * 10**9),))
 ANA = Holder("ana", 4242, "batch 8", "2026-11-21T08:00:00+00:00")
 
 
@@ -64,38 +63,56 @@ def process(kind: Literal["compute", "graphics"] = "compute") -> GpuProcess:
 
 
 @pytest.mark.parametrize(
-    ("settings", "indices"),
+    ("visible", "settings", "indices"),
     [
-        ({}, [0]),
-        ({"gpus": [2, 0]}, [2, 0]),
-        ({"gpus": ["GPU-111"]}, [1]),
-        ({"gpus": {"count": 2}}, [0, 1]),
-        ({"accelerator": "cpu"}, []),
+        (None, {}, [0]),
+        (None, {"gpus": [2, 0]}, [2, 0]),
+        (None, {"gpus": ["GPU-111"]}, [1]),
+        (None, {"gpus": {"count": 2}}, [0, 1]),
+        (None, {"accelerator": "cpu"}, []),
+        ("1,2", {}, [1]),
+        ("GPU-222", {}, [2]),
+        ("", {}, []),
     ],
 )
-def test_what_was_asked_for_is_given_in_the_order_asked(settings: dict[str, Any], indices: list[int]) -> None:
-    """By index, UUID, count, or the one that a section without parallelism needs."""
-    assert chosen(THREE, **settings) == indices
+def test_what_was_asked_for_is_given_in_the_order_asked_of_those_that_a_scheduler_gave(
+    visible: str | None, settings: dict[str, Any], indices: list[int]
+) -> None:
+    """By index, UUID, count, or the one that a section without parallelism needs; of CUDA_VISIBLE_DEVICES."""
+    assert chosen(THREE, visible, **settings) == indices
 
 
-def test_a_machine_without_gpus_runs_on_the_cpu_only_where_nothing_else_was_asked() -> None:
-    """Asking for a GPU and getting a CPU would be another measurement."""
+def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
+    """Where nothing else was asked for."""
     assert chosen(NONE) == []
-    for settings in ({"accelerator": "cuda"}, {"gpus": [0]}, {"gpus": {"count": 1}}):
-        with pytest.raises(PreflightError, match="none"):
-            chosen(NONE, **settings)
 
 
-@pytest.mark.parametrize(("visible", "indices"), [("1,2", [1]), ("GPU-222", [2]), ("", [])])
-def test_a_scheduler_s_choice_is_respected(visible: str, indices: list[int]) -> None:
-    """CUDA_VISIBLE_DEVICES says which GPUs of a shared machine are the caller's."""
-    assert chosen(THREE, visible) == indices
-
-
-def test_a_gpu_that_the_scheduler_did_not_give_is_refused_by_name() -> None:
-    """The message names the variable that hides it."""
-    with pytest.raises(PreflightError, match="CUDA_VISIBLE_DEVICES=1"):
-        chosen(THREE, "1", gpus=[0])
+@pytest.mark.parametrize(
+    ("found", "visible", "settings", "said"),
+    [
+        # Asking for a GPU and getting a CPU would be another measurement.
+        (NONE, None, {"accelerator": "cuda"}, "none"),
+        (NONE, None, {"gpus": [0]}, "none"),
+        (NONE, None, {"gpus": {"count": 1}}, "none"),
+        (THREE, "1", {"gpus": [0]}, "CUDA_VISIBLE_DEVICES=1"),
+        # In the file's own words, not in Python's.
+        (
+            THREE,
+            None,
+            {"accelerator": "cpu", "gpus": {"count": 2}},
+            r"accelerator: cpu and gpus: \{count: 2\} contradict",
+        ),
+        (THREE, None, {"gpus": [0, "GPU-000"]}, "twice"),
+        # A container does not see the processes of others.
+        (CROWDED, None, {}, "30,000,000,000 bytes of it are in use"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_with_the_reason(
+    found: GpuInventory, visible: str | None, settings: dict[str, Any], said: str
+) -> None:
+    """Before anything is started."""
+    with pytest.raises(PreflightError, match=said):
+        chosen(found, visible, **settings)
 
 
 def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
@@ -109,18 +126,6 @@ def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
     assert chosen(lost, accelerator="cpu") == []
 
 
-def test_the_cpu_and_gpus_at_once_are_refused_as_they_were_written() -> None:
-    """In the file's own words, not in Python's."""
-    with pytest.raises(PreflightError, match=r"accelerator: cpu and gpus: \{count: 2\} contradict each other"):
-        chosen(THREE, accelerator="cpu", gpus={"count": 2})
-
-
-def test_a_gpu_named_twice_is_refused() -> None:
-    """By index and by UUID it is still one GPU."""
-    with pytest.raises(PreflightError, match="twice"):
-        chosen(THREE, gpus=[0, "GPU-000"])
-
-
 def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_another_is_free() -> None:
     """Somebody else's work would be metered, and disturbed."""
     found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process()), "GPU-111": busy()})
@@ -129,6 +134,8 @@ def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_anot
         chosen(found, gpus=[0])
     with pytest.raises(PreflightError, match=r"2 GPUs needed.*process 99 \(bob"):
         chosen(found, gpus={"count": 2})
+    # A workstation's only GPU draws its screen; the doctor and the audit tell of it.
+    assert chosen(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
 
 
 def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> None:
@@ -143,18 +150,6 @@ def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> No
         chosen(found, backend="vllm", vllm={"tensor_parallel_size": 3}, gpus=[0, 1, 2])
     with pytest.raises(PreflightError, match=r"choose others with gpus$"):
         chosen(found, weight_bytes=40 * 10**9, gpus=[0, 1, 2])
-
-
-def test_a_display_does_not_occupy_a_gpu() -> None:
-    """A workstation's only GPU draws its screen; the doctor and the audit tell of it."""
-    assert chosen(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
-
-
-def test_memory_in_use_by_nobody_in_sight_means_that_somebody_is_there() -> None:
-    """A container does not see the processes of others."""
-    crowded = GpuInventory((gpu(0, vram_total_bytes=10**11, vram_used_bytes=30 * 10**9),))
-    with pytest.raises(PreflightError, match="30,000,000,000 bytes of it are in use"):
-        chosen(crowded)
 
 
 @pytest.mark.parametrize("settings", [{}, {"gpus": [0]}])
@@ -203,18 +198,14 @@ def test_a_group_is_of_one_model() -> None:
     assert "2 models" in found.warnings(found.gpus[:2])[0]
 
 
-def test_the_best_linked_group_comes_first() -> None:
-    """One slow link makes a group slow; among equals the lowest indices are taken, every time."""
+def test_the_best_linked_group_comes_first_and_a_slow_link_is_warned_of() -> None:
+    """One slow link makes a group slow; among equals the lowest indices are taken; the pair and its way are named."""
     found = GpuInventory(
         tuple(map(gpu, range(4))), links=links(_01="SYS", _02=4, _03="SYS", _12="SYS", _13="NODE", _23=18)
     )
     assert chosen(found, gpus={"count": 2}) == [2, 3]
     assert chosen(found, gpus={"count": 1}) == [0]
     assert chosen(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
-
-
-def test_a_group_that_crosses_a_slow_link_is_warned_of() -> None:
-    """The pair and the way between them are named."""
     found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
     (warning,) = found.warnings(found.gpus)
     assert "GPUs 0 and 1 are linked over the link between CPUs (SYS)" in warning

@@ -1,15 +1,17 @@
-"""Which commit measured, where that can be known."""
+"""What is known of a machine: the commit that measures, the peaks of GPU models, and folders to write to."""
 
 from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
+
+from wattdock.errors import PreflightError
+from wattdock.host.folders import require_writable
+from wattdock.host.gpu_models import peak_of, why_no_peak
 from wattdock.host.machine import Checkout, checkout
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C")
 
@@ -46,3 +48,21 @@ def asked_anew(folder: Path) -> Checkout:
 def test_an_installed_package_has_no_commit(tmp_path: Path) -> None:
     """Nor does the checkout that it may lie in by chance count as ours."""
     assert checkout(tmp_path) is None
+
+
+def test_peaks_of_several_gpus_add_up_and_what_nobody_has_read_in_a_source_makes_them_unknown() -> None:
+    """Half a peak would double the share; a figure from memory must not make a check pass, and says why it does not."""
+    two = peak_of(["NVIDIA H200", "NVIDIA H200"])
+    assert two is not None
+    assert two.memory_bytes_per_s == pytest.approx(9.6e12)
+    assert [peak_of(names) for names in ([], ["NVIDIA H200", "NVIDIA GeForce"], ["NVIDIA H200 NVL"])] == [None] * 3
+    assert why_no_peak(["NVIDIA H200", "NVIDIA H200 NVL"]) == "the peak of NVIDIA H200 NVL in gpus.yaml is not verified"
+    assert why_no_peak(["NVIDIA H200"]) is None
+
+
+def test_a_folder_that_is_on_no_disk_is_not_called_full() -> None:
+    """/proc has no room and never will, whoever asks."""
+    with pytest.raises(
+        PreflightError, match=r"^cannot write to /proc/wattdock: .*; choose another folder with --here$"
+    ):
+        require_writable(Path("/proc/wattdock"), setting="--here")
