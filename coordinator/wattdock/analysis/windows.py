@@ -313,7 +313,7 @@ class _Phase:
         if self.duration_s < MIN_TICKS * period_s:
             needed_s = MIN_TICKS * period_s
             return f"{self.name} lasted {self.duration_s:.2f} s, {MIN_TICKS} counter periods are {needed_s:.2f} s"
-        # All of a shorter one lies in the ticks of its ends, whose course of power is a guess.
+        # A shorter phase lies within the first and last counter interval, where the course of power is unknown.
         if (shortest_s := min(span.duration_s for span in self.spans)) < MIN_SPAN_TICKS * period_s:
             needed_s = MIN_SPAN_TICKS * period_s
             return f"a {self.name} lasted {shortest_s:.3f} s, {MIN_SPAN_TICKS} counter periods are {needed_s:.3f} s"

@@ -121,7 +121,7 @@ def preflight(
         PreflightError: The driver cannot be talked to, or there is no folder for leases.
     """
     host = _Host(inventory(), leases.holders())
-    checked: dict[tuple[str, str], ExecutionPlan | WattdockError] = {}
+    checked: dict[tuple[str, str, float], ExecutionPlan | WattdockError] = {}
     for config in experiments:
         if (key := _shared_key(config)) not in checked:
             try:
@@ -171,9 +171,9 @@ def _memory(
     return fit.weight_bytes, fit.note
 
 
-def _shared_key(config: ExperimentConfig) -> tuple[str, str]:
+def _shared_key(config: ExperimentConfig) -> tuple[str, str, float]:
     """Return a key that is equal for experiments that pass or fail preflight together."""
-    return config.load_key, config.prompts.model_dump_json()
+    return config.load_key, config.prompts.model_dump_json(), config.wait_s
 
 
 def _for_workload(

@@ -1,4 +1,4 @@
-"""What a failure was, told from the runner's words, and what is measured instead: a ladder of other settings.
+"""Classify failures by their messages, and list the experiments to measure instead: a ladder of other settings.
 
 Engines have no common classes of errors, and a process that died says nothing at all: its words decide. Each step of a
 ladder differs from the failed experiment in one respect, is an experiment of its own, and never stands for it.

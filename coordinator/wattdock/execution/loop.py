@@ -312,7 +312,7 @@ class _Loop:
 
 
 def _position(result: ExperimentResult, ids: Sequence[str]) -> tuple[int, int]:
-    """Return a result's place among all: a fallback stands behind what was asked for."""
+    """Return a result's place among all: fallbacks follow the experiment that they replace."""
     if result.fallback:
         return ids.index(result.fallback.fallback_of), result.fallback.step
     return ids.index(result.experiment_id), 0
@@ -335,7 +335,7 @@ def _machine_identity(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
     gpus = plans[0].inventory.gpus
     launches = [(plan.config.backend, plan.launch.containers) for plan in plans]
     images = {f"{backend}'s image": containers.image.id for backend, containers in launches if containers}
-    # Equal bits under another name: passes before would be called by a digest that nobody had held them against.
+    # Equal bits under another name: earlier passes would be attributed to a digest that was not checked.
     pins = {f"{plan.config.backend}'s locked digest": plan.launch.pin.repo_digest for plan in plans if plan.launch.pin}
     return {
         **images,

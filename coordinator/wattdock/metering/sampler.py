@@ -368,11 +368,13 @@ def _standstills(ticks: Ticks, power: Series | None, *, start_ns: int, end_ns: i
         return []
     known_ns = np.concatenate(([start_ns], ticks.after_start_ns, [end_ns]))
     events = []
-    for begin_ns, until_ns in itertools.pairwise(known_ns):
-        inside = (power.at_ns >= begin_ns) & (power.at_ns <= until_ns)
+    # Power is looked up for the few long intervals only: a session has tens of thousands of short ones.
+    for index in np.flatnonzero(np.diff(known_ns) >= FROZEN_S * NS_PER_S):
+        begin_ns, until_ns = int(known_ns[index]), int(known_ns[index + 1])
         stood_s = (until_ns - begin_ns) / NS_PER_S
-        if stood_s >= FROZEN_S and inside.any() and float(np.median(power.value[inside])) > FROZEN_POWER_W:
-            mean_w = float(np.mean(power.value[inside]))
+        power_w = power.value[(power.at_ns >= begin_ns) & (power.at_ns <= until_ns)]
+        if len(power_w) and float(np.median(power_w)) > FROZEN_POWER_W:
+            mean_w = float(np.mean(power_w))
             message = f"counter did not change for {stood_s:.1f} s while the GPU drew {mean_w:.0f} W"
             at_ns = int(begin_ns + FROZEN_S * NS_PER_S)
             events.append(MeterEvent(at_ns=at_ns, kind="counter_frozen", message=message))

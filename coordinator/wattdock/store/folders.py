@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -61,7 +62,7 @@ class _Workload(BaseModel):
 
 
 class _Settings(BaseModel):
-    """What everybody takes for granted of a stored config, of whatever version; the rest may have been otherwise."""
+    """The settings that readers of stored results need."""
 
     backend: str
     model: dict[str, Any]
@@ -74,7 +75,7 @@ def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log:
     Raises:
         StoreError: It could not be written there; it was put under the temporary folder, or printed, instead.
     """
-    # A coordinator that was killed may have stored the result before it could say so.
+    # A coordinator that was killed may have stored the result before noting it in the journal.
     if stored := _find_stored(result, output_dir):
         return stored
     name = folder_name(result)
@@ -100,11 +101,11 @@ def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
     A failure before the first new span has the spans of the interrupted result that it followed; it is another result.
     """
     for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
-        if not (folder / RESULT).exists():
-            continue
-        found = load_result(folder)
-        if (found.spans, found.status) == (result.spans, result.status):
-            return folder
+        # A neighbour that cannot be read is another result, and must not keep this one from being stored.
+        with suppress(StoreError):
+            found = load_result(folder)
+            if (found.spans, found.status) == (result.spans, result.status):
+                return folder
     return None
 
 
