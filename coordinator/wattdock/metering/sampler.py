@@ -5,7 +5,6 @@ Runs in one thread and touches one GPU. Knows nothing of threads, spans or joule
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
