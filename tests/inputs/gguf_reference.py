@@ -65,8 +65,8 @@ def main(source: Path, folder: Path) -> dict[str, object]:
         # transformers' GGUF reader leaves the digit split out, so it gets the pieces one by one.
         return [token for piece in split_digits(text) for token in gguf_tokenizer(piece).input_ids]
 
-    def rendered(chosen: object) -> str:
-        return chosen.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)  # type: ignore[attr-defined, no-any-return]
+    def rendered(tokenizer: object) -> str:
+        return tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)  # type: ignore[attr-defined, no-any-return]
 
     texts = strings(600)
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)

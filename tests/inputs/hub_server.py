@@ -24,21 +24,19 @@ class Hub:
     Attributes:
         files: Of every model, path to content, by id OWNER/NAME.
         gated: Ids that need the token `hf_valid`.
-        broken: Answer everything with this status.
         requests: Method, path and Authorization header of each request.
     """
 
     url: str = ""
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
-    broken: int | None = None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def answer(self, path: str, token: str | None) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body for one request."""
-        if self.broken:
-            return self.broken, {}, b""
         match unquote(urlsplit(path).path).strip("/").split("/"):
+            case ["api", "models", _, "broken", *_]:
+                return 403, {}, b""
             case ["api", "models", owner, name, "revision", revision]:
                 return self._info(f"{owner}/{name}", revision)
             case ["api", "models", owner, name, "tree", commit] if commit == COMMIT:

@@ -2,98 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, printed_by
 from hypothesis import given
 from hypothesis import strategies as st
+from inputs.forms import CONFIGS, EXPERTS, LENGTHS, SMALL, WITH_FLOPS
 
-from wattdock.inputs import Architecture, UnknownArchitectureError, presets
-
-SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "head_dim": 16,
-    "vocab_size": 128,
-}
-EXPERTS = {"num_experts_per_tok": 2, "num_key_value_heads": 2}
-PLAIN = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 128}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "dense": {**SMALL, "model_type": "llama"},
-    "grouped queries": {**SMALL, "model_type": "llama", "num_key_value_heads": 1},
-    "tied embeddings": {**SMALL, "model_type": "llama", "tie_word_embeddings": True},
-    "wide heads": {**SMALL, "model_type": "qwen3", "head_dim": 32},
-    "experts": {**SMALL, **EXPERTS, "model_type": "mixtral", "num_local_experts": 4, "sliding_window": None},
-    "experts in every other layer": {
-        **SMALL,
-        **EXPERTS,
-        "model_type": "qwen3_moe",
-        "num_experts": 4,
-        "moe_intermediate_size": 48,
-        "decoder_sparse_step": 2,
-        "mlp_only_layers": [],
-    },
-    "experts and windows": {
-        **SMALL,
-        **EXPERTS,
-        "model_type": "gpt_oss",
-        "num_local_experts": 4,
-        "sliding_window": 8,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    },
-    "windows in every layer": {**SMALL, "model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 8},
-    "windows in later layers": {
-        **SMALL,
-        "model_type": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": 8,
-        "max_window_layers": 1,
-    },
-    "windows that are off": {**SMALL, "model_type": "qwen3", "sliding_window": 8},
-    "windows and experts in every layer": {
-        **SMALL,
-        **EXPERTS,
-        "model_type": "qwen3_moe",
-        "num_experts": 4,
-        "moe_intermediate_size": 48,
-        "use_sliding_window": True,
-        "sliding_window": 8,
-    },
-    "multi-query": {**PLAIN, "model_type": "falcon", "multi_query": True},
-    "multi-head": {**PLAIN, "model_type": "falcon", "multi_query": False, "parallel_attn": False, "alibi": True},
-    "grouped queries, plain MLP": {
-        **PLAIN,
-        "model_type": "falcon",
-        "new_decoder_architecture": True,
-        "num_kv_heads": 2,
-        "ffn_hidden_size": 160,
-        "tie_word_embeddings": False,
-    },
-    "learned positions": {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 128},
-    "eight billion": dict(presets()["llama-3.1-8b"].config),
-}
+from wattdock.inputs import Architecture, UnknownArchitectureError
 
 
-@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
-def test_every_form_of_decoder_is_counted_exactly_as_torch_counts_it() -> None:
+@pytest.mark.parametrize("name", WITH_FLOPS)
+def test_every_form_of_decoder_is_counted_exactly_as_torch_counts_it(
+    name: str, theirs: dict[str, dict[str, Any]]
+) -> None:
     """torch multiplies the whole square of a prompt's attention, so that convention is compared."""
-    lengths = [(7, 5), (1, 1), (40, 3)]
-    cases = [(name, prompt, output) for name in CONFIGS for prompt, output in lengths]
-    given_to_torch = [{"config": CONFIGS[name], "prompt_tokens": s, "output_tokens": t} for name, s, t in cases]
-    script = Path(__file__).with_name("flop_counter.py")
-    counted = printed_by(script, json.dumps(given_to_torch), python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER)
-    ours = [
-        Architecture.from_config(CONFIGS[name]).request_flops(prompt_tokens=s, output_tokens=t, causal=False)
-        for name, s, t in cases
-    ]
-    assert dict(zip(cases, ours, strict=True)) == dict(zip(cases, json.loads(counted), strict=True))
+    model = Architecture.from_config(CONFIGS[name])
+    ours = [model.request_flops(prompt_tokens=prompt, output_tokens=out, causal=False) for prompt, out in LENGTHS]
+    assert ours == theirs[name]["flops"]
 
 
 def test_the_causal_convention_leaves_out_what_a_prompt_s_tokens_cannot_see() -> None:
@@ -125,12 +52,6 @@ def test_a_tied_embedding_is_computed_and_held_once() -> None:
     tied, own = Architecture.from_config(CONFIGS["tied embeddings"]), Architecture.from_config(CONFIGS["dense"])
     assert tied.active_weights == own.active_weights
     assert own.total_weights - tied.total_weights == 64 * 128
-
-
-def test_learned_positions_are_held() -> None:
-    """GPT-2's table of 1024 positions."""
-    gpt2 = Architecture.from_config(CONFIGS["learned positions"])
-    assert gpt2.total_weights == 3 * 12 * 64**2 + 64 * 128 + 64 * 1024
 
 
 @pytest.mark.parametrize(

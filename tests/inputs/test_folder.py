@@ -1,21 +1,44 @@
-"""Local model folders: what makes one whole, and how it is pinned."""
+"""Model folders: what makes one whole, how it is pinned, and how one is made once."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from inputs import tiny
+from unprivileged import run_as_user, user_home
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.inputs import check_model, resolve_model
-from wattdock.inputs.model_folder import sampled_revision
+from wattdock.inputs.model_folder import build_once, sampled_revision
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+BUILD = """
+import sys
+from pathlib import Path
+from wattdock.errors import PreflightError
+from wattdock.inputs.model_folder import build_once
+target = Path(sys.argv[1])
+def build(scratch):
+    (scratch / "half").touch()
+    print("building", flush=True)
+    sys.stdin.read()
+    (scratch / "whole").touch()
+try:
+    build_once(target, build, progress=lambda line: print(line, flush=True))
+except PreflightError as error:
+    sys.exit(f"refused: {error}")
+print("done", sorted(file.name for file in target.iterdir()), flush=True)
+"""
+DONE = "done ['half', 'whole']"
 INDEX = "model.safetensors.index.json"
 
 
@@ -29,13 +52,6 @@ def test_a_whole_folder_is_used_where_it_lies(tmp_path: Path) -> None:
     assert folder.size_bytes == sum(map(len, tiny.files().values()))
     assert said == []
     assert not (tmp_path / "home").exists()
-
-
-def test_a_folder_without_tokenizer_is_fine_and_says_so(tmp_path: Path) -> None:
-    """Prompts of token ids need none."""
-    path = tiny.write(tmp_path / "model")
-    (path / "tokenizer.json").unlink()
-    assert not resolve_model(ModelSpec(path=path), home=tmp_path, progress=print).has_tokenizer
 
 
 def test_pytorch_weights_are_accepted(tmp_path: Path) -> None:
@@ -106,15 +122,83 @@ def test_a_revision_of_what_has_none_is_refused(given: dict[str, str]) -> None:
         check_model(ModelSpec.model_validate({**given, "revision": "main"}))
 
 
-def test_a_config_without_vocabulary_size_leaves_it_unknown(tmp_path: Path) -> None:
-    """Text prompts do not need it; synthetic ones are refused without."""
-    path = tiny.write(tmp_path / "model", tiny.files() | {"config.json": b"{}"})
+@pytest.mark.parametrize(("config", "vocab_size"), [({}, None), ({"text_config": {"vocab_size": 7}}, 7)])
+def test_a_tokenizer_may_be_missing_and_the_vocabulary_size_unknown_or_nested(
+    tmp_path: Path, config: dict[str, Any], vocab_size: int | None
+) -> None:
+    """Text prompts do not need the size, token ids no tokenizer; models with several parts keep it a level down."""
+    path = tiny.write(tmp_path / "model", tiny.files() | {"config.json": json.dumps(config).encode()})
+    (path / "tokenizer.json").unlink()
     folder = resolve_model(ModelSpec(path=path), home=tmp_path, progress=print)
-    assert folder.vocab_size is None
+    assert (folder.vocab_size, folder.has_tokenizer) == (vocab_size, False)
 
 
-def test_the_vocabulary_size_of_a_nested_text_config_is_found(tmp_path: Path) -> None:
-    """Models with several parts keep it one level down."""
-    nested = json.dumps({"text_config": {"vocab_size": 7}}).encode()
-    path = tiny.write(tmp_path / "model", tiny.files() | {"config.json": nested})
-    assert resolve_model(ModelSpec(path=path), home=tmp_path, progress=print).vocab_size == 7
+def start(target: Path) -> Any:
+    """Start one that builds until its standard input is closed."""
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(target)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_several_that_want_a_folder_one_builds_and_the_others_wait(tmp_path: Path) -> None:
+    """All get the whole folder; Ctrl-C in one terminal does not ruin the download in another."""
+    target = tmp_path / "models" / "m"
+    builder = start(target)
+    assert builder.stdout.readline() == "building\n"
+    waiting = [start(target), start(target)]
+    for process in waiting:
+        assert process.stdout.readline() == f"waiting for another wattdock that holds {tmp_path}/models/.m.lock\n"
+    waiting[0].send_signal(signal.SIGINT)
+    waiting[0].communicate(timeout=240)
+    assert [process.communicate(timeout=240)[0] for process in (builder, waiting[1])] == [f"{DONE}\n"] * 2
+
+
+def test_a_killed_builder_leaves_no_folder_and_the_next_one_starts_afresh(tmp_path: Path) -> None:
+    """Half a model must never be found under the model's name."""
+    target = tmp_path / "m"
+    process = start(target)
+    assert process.stdout.readline() == "building\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=240)
+    assert not target.exists()
+    build_once(target, lambda scratch: (scratch / "whole").touch(), progress=pytest.fail)
+    assert [file.name for file in target.iterdir()] == ["whole"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".m.lock", "m"]
+
+
+def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:
+    """The next attempt must not think that it is done."""
+
+    def build(scratch: Path) -> None:
+        (scratch / "half").touch()
+        raise PreflightError("no")
+
+    with pytest.raises(PreflightError, match=r"^no$"):
+        build_once(tmp_path / "m", build, progress=print)
+    assert [file.name for file in tmp_path.iterdir()] == [".m.lock"]
+
+
+def test_too_little_space_is_said_before_anything_is_built(tmp_path: Path) -> None:
+    """With both figures and the way out."""
+
+    def build(scratch: Path) -> None:
+        pytest.fail("built without the space for it")
+
+    with pytest.raises(PreflightError, match=r"GB free and 1000000\.00 GB are needed.*WATTDOCK_HOME"):
+        build_once(tmp_path / "m", build, progress=print, needed_bytes=10**15)
+
+
+def test_a_home_that_may_not_be_written_to_is_refused_in_one_line(tmp_path: Path) -> None:
+    """As a real unprivileged user, for whom it is true."""
+    home = user_home(tmp_path)
+    barred = home / "barred"
+    barred.mkdir(mode=0o755)
+    os.chown(barred, 0, 0) if os.getuid() == 0 else barred.chmod(0o555)
+    done = run_as_user([sys.executable, "-c", BUILD, barred / "models" / "m"], env={"HOME": str(home)}, cwd=home)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"refused: cannot write {barred}/models/m: Permission denied; ")
+    assert done.stderr.count("\n") == 1

@@ -73,35 +73,25 @@ def test_a_model_comes_down_once_with_its_commit_and_its_size_said_first(hub: Hu
     assert resolve(hub, tmp_path)["said"] == []
 
 
-def test_a_cached_commit_is_used_without_a_request(hub: Hub, tmp_path: Path) -> None:
-    """A pinned model must load on a machine that has lost its network."""
+def test_a_cached_commit_is_used_without_a_request_unless_a_file_is_gone(hub: Hub, tmp_path: Path) -> None:
+    """A pinned model must load on a machine without a network; an interrupted download must not pass for a model."""
     first = resolve(hub, tmp_path)
     hub.requests.clear()
     assert resolve(hub, tmp_path, model={"id": MODEL, "revision": COMMIT})["folder"] == first["folder"]
     assert hub.requests == []
-
-
-def test_a_cached_commit_with_a_file_gone_is_completed(hub: Hub, tmp_path: Path) -> None:
-    """An interrupted download must not pass for a model."""
-    folder = resolve(hub, tmp_path)["folder"]
     (tmp_path / "models/hub/models--owner--tiny/snapshots" / COMMIT / "model.safetensors").unlink()
-    assert resolve(hub, tmp_path, model={"id": MODEL, "revision": COMMIT})["folder"] == folder
+    assert resolve(hub, tmp_path, model={"id": MODEL, "revision": COMMIT})["folder"] == first["folder"]
 
 
 def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> None:
-    """Second copies of the weights, other formats and foreign code stay where they are."""
+    """Second copies of the weights and other formats stay where they are, and code that is not trusted."""
     extra = {"consolidated.safetensors": b"x", "onnx/model.json": b"{}", "pytorch_model.bin": b"x", "modeling.py": b"x"}
     hub.files[MODEL] |= extra
     asked = resolve(hub, tmp_path)
     assert asked["folder"]["size_bytes"] == sum(map(len, tiny.files().values()))
     assert not [path for _, path, _ in hub.requests if any(name in path for name in extra)]
-
-
-def test_code_comes_along_where_it_is_trusted(hub: Hub, tmp_path: Path) -> None:
-    """`trust_remote_code` is of no use without the code."""
-    hub.files[MODEL]["modeling.py"] = b"x = 1\n"
-    folder = resolve(hub, tmp_path, model={"id": MODEL, "trust_remote_code": True})["folder"]
-    assert folder["size_bytes"] == sum(map(len, hub.files[MODEL].values()))
+    trusted = resolve(hub, tmp_path / "trusted", model={"id": MODEL, "trust_remote_code": True})["folder"]
+    assert trusted["size_bytes"] == asked["folder"]["size_bytes"] + len(extra["modeling.py"])
 
 
 @pytest.mark.parametrize(
@@ -114,6 +104,7 @@ def test_code_comes_along_where_it_is_trusted(hub: Hub, tmp_path: Path) -> None:
         ({"id": "owner/bin"}, {}, "has no *.safetensors files"),
         ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
         ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "does not answer (ConnectError)"),
+        ({"id": "owner/broken"}, {}, "was refused by http://127.0.0.1:"),
     ],
 )
 def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
@@ -128,13 +119,6 @@ def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
     assert "\n" not in answer["message"]
 
 
-def test_a_failing_hub_is_named_with_its_status(hub: Hub, tmp_path: Path) -> None:
-    """Server trouble is not the user's mistake, and must not look like one."""
-    hub.broken = 403
-    assert "refused by http://127.0.0.1" in (message := resolve(hub, tmp_path)["message"])
-    assert "status 403" in message
-
-
 def test_the_token_opens_a_gated_model_and_appears_nowhere(hub: Hub, tmp_path: Path) -> None:
     """huggingface_hub reads the token; nothing of ours ever shows it."""
     hub.files["owner/gated"] = tiny.files()
@@ -146,43 +130,32 @@ def test_the_token_opens_a_gated_model_and_appears_nowhere(hub: Hub, tmp_path: P
     assert not [file for file in written if b"hf_valid" in file.read_bytes()]
 
 
-def test_offline_mode_uses_the_branch_as_last_seen(hub: Hub, tmp_path: Path) -> None:
-    """HF_HUB_OFFLINE asks for exactly that, so it is no silent fallback."""
+def test_without_network_the_branch_as_last_seen_is_used_in_offline_mode_only(hub: Hub, tmp_path: Path) -> None:
+    """HF_HUB_OFFLINE asks for exactly that; otherwise, which commit `main` is today cannot be known."""
     folder = resolve(hub, tmp_path)["folder"]
     hub.requests.clear()
     assert resolve(hub, tmp_path, HF_HUB_OFFLINE="1")["folder"] == folder
     assert hub.requests == []
+    said = resolve(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["message"]
+    assert "set `revision` to a commit that is cached" in said
 
 
-def test_without_network_an_unpinned_model_is_refused_though_it_is_cached(hub: Hub, tmp_path: Path) -> None:
-    """Which commit `main` is today cannot be known, so nothing is guessed."""
-    resolve(hub, tmp_path)
-    assert (
-        "set `revision` to a commit that is cached"
-        in resolve(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["message"]
-    )
+DID_YOU_MEAN = r"did you mean 'smollm2-135m-instruct'\? A hub's ids look like OWNER/NAME"
 
 
-@pytest.mark.parametrize("model_id", ["a/b/c", "owner/na me", "-x/y", ""])
-def test_an_impossible_id_is_refused_before_anyone_is_asked(model_id: str) -> None:
-    """Needs no network, so it comes first."""
-    with pytest.raises(ConfigError, match="is no model id; write OWNER/NAME"):
+@pytest.mark.parametrize(
+    ("model_id", "said"),
+    [
+        *((model_id, "is no model id; write OWNER/NAME") for model_id in ("a/b/c", "owner/na me", "-x/y", "")),
+        ("smollm2-135m-instuct", DID_YOU_MEAN),
+        ("SmolLM2-135M-Instruct", DID_YOU_MEAN),
+        ("smollm2-135m", r"'smollm2-135m' is .* shape; write shape:smollm2-135m for random weights or "),
+    ],
+)
+def test_an_id_that_no_hub_has_is_refused_before_anyone_is_asked(model_id: str, said: str) -> None:
+    """Needs no network, so it comes first; a hub would say that it does not answer, or that there is no such model."""
+    with pytest.raises(ConfigError, match=said):
         check_model(ModelSpec(id=model_id))
-
-
-@pytest.mark.parametrize("model_id", ["smollm2-135m-instuct", "SmolLM2-135M-Instruct"])
-def test_a_misspelt_embedded_model_is_named_before_a_hub_is_asked_for_it(model_id: str) -> None:
-    """A hub would say that it does not answer, or that there is no such model."""
-    with pytest.raises(ConfigError, match="did you mean 'smollm2-135m-instruct'\\? A hub's ids look like OWNER/NAME"):
-        check_model(ModelSpec(id=model_id))
-
-
-def test_a_shape_s_name_is_told_how_to_be_written() -> None:
-    """A hub knows no model without an owner."""
-    with pytest.raises(
-        ConfigError, match=r"'smollm2-135m' is .* shape; write shape:smollm2-135m for random weights or "
-    ):
-        check_model(ModelSpec(id="smollm2-135m"))
 
 
 @pytest.mark.parametrize("model_id", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from wattdock.config import PromptSpec
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BUNDLED_COUNT = 200
 
@@ -64,20 +61,13 @@ def test_a_source_that_is_too_small_is_gone_through_again_and_says_so(tmp_path: 
 
 
 def test_equal_seeds_give_equal_prompts_and_other_seeds_others() -> None:
-    """A result names its seed, so that the prompts can be had again."""
+    """A result names its seed, so that the prompts can be had again, on any machine and version of numpy."""
     for source in ("bundled", "synthetic"):
         assert load(source, 3, seed=5) == load(source, 3, seed=5)
         assert load(source, 3, seed=5).items != load(source, 3, seed=6).items
-
-
-def test_the_order_of_the_bundled_set_is_pinned() -> None:
-    """A numpy that permutes differently must not change what a seed means unnoticed."""
-    items = load("bundled", count=3, seed=0).items
-    assert [str(item)[:40] for item in items] == [
-        "Write a Makefile with targets build, tes",
-        "What is inflation, how is it measured, a",
-        "Rewrite this sentence in plain English: ",
-    ]
+    bundled = [str(item)[:20] for item in load("bundled", count=3, seed=0).items]
+    assert bundled == ["Write a Makefile wit", "What is inflation, h", "Rewrite this sentenc"]
+    assert load("synthetic", 2, 1, seed=7).items[0][:4] == (281, 277, 152, 445)
 
 
 def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> None:
@@ -88,15 +78,7 @@ def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> 
     assert (ids.min(), ids.max()) == (0, 49)
     assert (prompts.name, prompts.reused, prompts.max_output_tokens) == ("synthetic-16", False, (None,) * 500)
     assert set(prompts.items).isdisjoint(load("synthetic", 1, 500, vocab_size=50).items)
-
-
-def test_synthetic_ids_are_pinned_to_their_seed() -> None:
-    """Equal results on any machine and version of numpy, or this fails."""
-    assert load("synthetic", 2, 1, seed=7).items[0][:4] == (281, 277, 152, 445)
-
-
-def test_synthetic_prompts_without_a_vocabulary_are_refused() -> None:
-    """Guessing one could send ids that the model does not have."""
+    # Guessing a vocabulary could send ids that the model does not have.
     with pytest.raises(ConfigError, match="need the model's vocabulary size"):
         load_prompts(PromptSpec(source="synthetic"), seed=0, pass_index=0, count=1)
 
@@ -104,8 +86,7 @@ def test_synthetic_prompts_without_a_vocabulary_are_refused() -> None:
 def test_the_hash_is_of_the_whole_source_whichever_part_of_it_a_pass_gets(tmp_path: Path) -> None:
     """Two results with one hash drew from one set."""
     source = jsonl(tmp_path, {"prompt": "a"}, {"prompt": "b"})
-    with open(source, "rb") as file:  # noqa: PTH123
-        expected = hashlib.sha256(file.read()).hexdigest()
+    expected = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     assert load(source, 0, 1).sha256 == load(source, 1, 1, seed=9).sha256 == expected
     assert load("synthetic", 0).sha256 == load("synthetic", 1).sha256 != load("synthetic", 0, seed=1).sha256
 

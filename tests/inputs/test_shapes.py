@@ -32,14 +32,14 @@ def test_a_shape_has_the_parameters_that_its_model_is_published_with(name: str, 
 
 def test_every_known_model_says_where_its_figures_are_from_and_who_was_not_found_says_so() -> None:
     """A figure without a source is a guess, and two presets have some."""
-    assert all(one.source for one in presets().values())
-    assert [name for name, one in presets().items() if not one.verified] == ["alia-40b", "gpt-sw3-40b"]
-    named = {one for one in presets() if preset_of(presets()[one].id or one) == presets()[one]}
+    assert all(known.source for known in presets().values())
+    assert [name for name, known in presets().items() if not known.verified] == ["alia-40b", "gpt-sw3-40b"]
+    named = {name for name, known in presets().items() if preset_of(known.id or name) == known}
     assert named == presets().keys()
 
 
 def test_a_shape_is_a_folder_with_nothing_but_a_config(tmp_path: Path) -> None:
-    """Weights are the runner's to draw, and there is nothing to download."""
+    """Weights are the runner's to draw, there is nothing to download, and it is written once."""
     folder = resolve_model(ModelSpec(shape="tiny-llama"), home=tmp_path, progress=pytest.fail)
     assert [file.name for file in folder.path.iterdir()] == ["config.json"]
     assert json.loads((folder.path / "config.json").read_text()) == shape_config("tiny-llama")
@@ -47,15 +47,9 @@ def test_a_shape_is_a_folder_with_nothing_but_a_config(tmp_path: Path) -> None:
     assert (folder.random_weights, folder.has_tokenizer) == (True, False)
     assert folder.revision is not None
     assert folder.path.name == f"tiny-llama-{folder.revision.removeprefix('config-sha256:')[:8]}"
-
-
-def test_a_shape_is_written_once(tmp_path: Path) -> None:
-    """A second run finds the first one's folder, with every time stamp as it was."""
-    spec = ModelSpec(shape="tiny-llama")
-    first = resolve_model(spec, home=tmp_path, progress=print)
-    written_ns = (first.path / "config.json").stat().st_mtime_ns
-    assert resolve_model(spec, home=tmp_path, progress=print) == first
-    assert (first.path / "config.json").stat().st_mtime_ns == written_ns
+    written_ns = (folder.path / "config.json").stat().st_mtime_ns
+    assert resolve_model(ModelSpec(shape="tiny-llama"), home=tmp_path, progress=print) == folder
+    assert (folder.path / "config.json").stat().st_mtime_ns == written_ns
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Run by a runner's interpreter: what transformers itself makes of each config.json on standard input.
+"""Run by a runner's interpreter: what transformers and torch themselves make of each config.json on standard input.
 
-Parameters, keys and values kept after a prefill, and the peak of what else was alive in it. Meta device: nothing is
-allocated. Reads and prints one JSON object, by name.
+Parameters, keys and values kept after a prefill, the peak of what else was alive in it, and operations of whole
+requests. Meta device: nothing is allocated. Reads {name: [config, [[prompt tokens, output tokens], ...]]} and prints
+one JSON object by name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 REQUESTS, PROMPT_TOKENS = 2, 300
@@ -49,8 +51,8 @@ class Live(TorchDispatchMode):  # type: ignore[misc]
         self._now -= self._sizes.pop(key, 0)
 
 
-def pluralize(config: dict[str, object]) -> dict[str, int | None]:
-    """Return parameters (each tied one once), bytes of keys and values, and bytes of activations; 16-bit."""
+def all_of(config: dict[str, object], lengths: list[tuple[int, int]]) -> dict[str, object]:
+    """Return parameters (each tied one once), bytes of keys and values and of activations, and operations; 16-bit."""
     # The default implementation of experts looks at the data, which a meta tensor has not.
     kind = AutoConfig.for_model(**config, experts_implementation="batched_mm")
     with torch.device("meta"):
@@ -58,7 +60,24 @@ def pluralize(config: dict[str, object]) -> dict[str, int | None]:
     model.tie_weights()
     parameters = sum(int(parameter.numel()) for parameter in model.parameters())
     kept, alive = (None, None) if kind.model_type in NOT_RUN else prefilled(model)
-    return {"parameters": parameters, "kv_bytes": kept, "activation_bytes": alive}
+    flops = [operations(kind, *length) for length in lengths]
+    return {"parameters": parameters, "kv_bytes": kept, "activation_bytes": alive, "flops": flops}
+
+
+def operations(kind: Any, prompt_tokens: int, output_tokens: int) -> int:
+    """Return the operations of a prefill and the decode steps after it, with a cache, as torch counts them."""
+    # sdpa is not counted on a CPU.
+    kind._attn_implementation = "eager"
+    device = "cpu" if kind.model_type in NOT_RUN else "meta"
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(kind, dtype=torch.bfloat16).eval()
+    cache = None
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        for tokens in (prompt_tokens, *[1] * (output_tokens - 1)):
+            ids = torch.zeros((1, tokens), dtype=torch.long, device=device)
+            cache = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+    total: int = counter.get_total_flops()
+    return total
 
 
 def prefilled(model: Any) -> tuple[int, int]:
@@ -73,4 +92,4 @@ def prefilled(model: Any) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: pluralize(config) for name, config in json.load(sys.stdin).items()}))
+    print(json.dumps({name: all_of(*case) for name, case in json.load(sys.stdin).items()}))
