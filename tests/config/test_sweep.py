@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wattdock.config import load_study
 from wattdock.config.schema import study_schema
-from wattdock.config.study import SweepError, points, values
+from wattdock.config.study import SweepError, values
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def test_a_range_that_makes_no_sense_is_refused_with_what_was_seen(written: Any,
         ("sweep: {'': [1]}\n", "''"),
         (f"sweep: {{{'a.' * 400}a: [1]}}\n", "no setting lies that deep"),
         ("sweep: {workload.foo: {from: 1, to: 20000, step: 1}}\n", "unknown key 'foo'"),
+        # Silently ignoring it would measure something else than was meant.
+        ("defaults: {vllm: {max_num_seqs: 3}}\nsweep: {workload.batch_size: [1]}\n", "unknown key 'vllm'"),
         ("sweep: {backend: [3, 4]}\n", "backend: must be text, not 3"),
     ],
 )
@@ -137,12 +139,6 @@ def test_what_is_swept_in_a_backends_section_multiplies_that_backend_only(tmp_pa
     assert found.experiments[0].section.engine_args() == {}
     assert found.experiments[1].section.engine_args() == {"max_model_len": 512, "max_num_seqs": 4}
     assert found.notes == ()
-
-
-def test_a_section_of_a_backend_that_the_study_never_names_is_still_a_mistake(tmp_path: Path) -> None:
-    """Silently ignoring it would measure something else than was meant."""
-    with pytest.raises(ConfigError, match="unknown key 'vllm'"):
-        study(tmp_path, "defaults: {vllm: {max_num_seqs: 3}}\nsweep: {workload.batch_size: [1]}\n")
 
 
 def test_exclusions_leave_out_points_that_have_all_their_settings(tmp_path: Path) -> None:
@@ -181,10 +177,7 @@ def test_equal_experiments_are_measured_once_and_that_is_said(tmp_path: Path) ->
     assert [each.workload.batch_size for each in found.experiments] == [1, 2]
     assert len(found.notes) == 2
     assert "'again' is the same experiment as 'batch_size=1'" in found.notes[1]
-
-
-def test_a_flag_wins_over_what_is_swept_and_merges_what_it_makes_equal(tmp_path: Path) -> None:
-    """`--batch-size 3` on a sweep of batch sizes leaves each."""
+    # A flag wins over what is swept.
     found = study(tmp_path, "sweep: {workload.batch_size: [1, 2]}\n", **{"workload.batch_size": 3})
     assert [each.workload.batch_size for each in found.experiments] == [3]
 
@@ -224,12 +217,6 @@ def test_expansion_has_no_duplicates_and_does_not_depend_on_the_order_of_writing
         assert {each.name.count("=") for each in first.invalid} == {each.name.count("=") for each in second.invalid}
 
 
-def test_a_study_that_is_expanded_is_not_unfolded_twice() -> None:
-    """Points come one by one: what is looked at is not held."""
-    first = next(points({"a": {"from": 1, "to": 100, "step": 1}, "b": {"from": 1, "to": 200, "step": 1}}))
-    assert first == {"a": 1, "b": 1}
-
-
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_every_example_can_be_run_as_it_stands_and_edited(file: Path) -> None:
     """Each experiment has a name of its own and room for its requests; the published schema finds no mistake."""
@@ -263,10 +250,3 @@ def test_the_published_schema_finds_mistakes(wrong: dict[str, Any]) -> None:
     """Otherwise it would be of no use to an editor."""
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(study_schema()).validate(wrong)
-
-
-def test_points_of_a_swept_section_are_named_by_its_settings(tmp_path: Path) -> None:
-    """Two splits of equal size would have one name by their values."""
-    text = "sweep:\n  backend: [vllm]\n  vllm: [{tensor_parallel_size: 2}, {pipeline_parallel_size: 2}]\n"
-    names = [each.name for each in study(tmp_path, text).experiments]
-    assert names == ["backend=vllm tensor_parallel_size=2", "backend=vllm pipeline_parallel_size=2"]
