@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
 
+import fake_nvml
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 # More threads than cores wait for each other: engines side by side would crawl.
@@ -84,3 +88,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Files go in the order in which they were collected, not by how many tests they hold."""
     config.option.loadscopereorder = False
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a freshly built fake libnvidia-ml.so.1."""
+    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+@pytest.fixture
+def called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., CompletedProcess[str]]:
+    """Call the command line in this process, in an empty current folder and with a home of its own."""
+    from wattdock.cli import exits, main
+
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for name in ("COLUMNS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WATTDOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("WATTDOCK_RUNNERS", str(Path(__file__).parent / "runners"))
+    for module in (exits, main):
+        # Nobody else in this process would hear Ctrl-C again.
+        monkeypatch.setattr(module, "ignore_interrupts", lambda: None)
+
+    def call(*words: str | Path) -> CompletedProcess[str]:
+        python = ("--runner-python", sys.executable) if words[0] in ("run", "plan", "reproduce") else ()
+        monkeypatch.setattr(sys, "argv", ["wattdock", *map(str, (*words, *python))])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        printed = capsys.readouterr()
+        return CompletedProcess(words, int(ended.value.code or 0), printed.out, printed.err)
+
+    return call

@@ -8,13 +8,15 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.gpus import multi_gpu
+from wattdock.analysis.gpus import data_parallel, multi_gpu
+from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import performance, tpot_s, ttft_s
 from wattdock.analysis.statistics import statistics
 from wattdock.clock import NS_PER_S
+from wattdock.config import ExperimentConfig
 from wattdock.execution.experiment import MARGIN_NS
 from wattdock.metering.timeline import Span
-from wattdock.records.restart import RestartRecord
+from wattdock.records.restart import ReplicaPass, RestartRecord
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101), request(1, 10, 11.0, 29.0, 99)))
 BUSY, IDLE = constant_power("GPU-busy", 600, start_s=0, end_s=40), constant_power("GPU-idle", 80, start_s=0, end_s=40)
@@ -45,6 +47,23 @@ def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)
     assert shared.energy_per_output_token_j == pytest.approx(68, rel=1e-3)
     assert "NVSwitch" in shared.boundary_statement
+
+
+def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> None:
+    """600 W for 9.5 s and 80 W for 1 s without work; both are part of the total."""
+    replicas = tuple(
+        ReplicaPass((uuid,), PASS.span, 1, tokens, round(last_s * NS_PER_S))
+        for uuid, tokens, last_s in (("GPU-busy", 101, 20.5), ("GPU-idle", 99, 29.0))
+    )
+    restart = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, replicas=replicas),))
+    both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
+    energy = measured_energy([restart], both, None, cpu_tdp_w=50)
+    split = data_parallel(ExperimentConfig(), [restart], energy, SpanJoules())
+    assert split is not None
+    assert [share.output_tokens for share in split.replicas] == [101, 99]
+    assert [share.tail_s for share in split.replicas] == pytest.approx([9.5, 1])
+    assert [share.tail_idle_j for share in split.replicas] == pytest.approx([5_700, 80], rel=5e-3)
+    assert split.tail_share == pytest.approx(5_780 / 13_600, rel=5e-3)
 
 
 def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None:

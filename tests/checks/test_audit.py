@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
-
-
-@pytest.fixture(scope="module")
 def sound(library: Path) -> ExperimentResult:
     return result_of(World(), library)
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import audit_world
-import fake_nvml
 import numpy as np
 import pytest
 from audit_world import OTHER, POWER, RUNNER, USED, World, result_of
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
 
 ALL = frozenset({0, 1, 2})
 SHIFTED_W = (constant(80, 75), constant(121))
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
 
 
 def changed(library: Path, change: Change, world: World, monkeypatch: pytest.MonkeyPatch) -> ExperimentResult:

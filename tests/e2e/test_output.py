@@ -1,7 +1,8 @@
-"""What is printed, where it goes: terminals of any width, pipes, readers that leave, disks that are full."""
+"""Where output goes: terminals, pipes, readers that leave, disks that are full; and Ctrl-C while watching."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -10,53 +11,17 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-from command import SMALL, WATTDOCK
-from rich.console import Console
+from command import SMALL, WATTDOCK, on_gpus
+from fake_nvml import FakeGpu
 from unprivileged import give_to_user, run_as_user
-
-from wattdock.reports.terminal import Sheet
 
 if TYPE_CHECKING:
     from command import Command
 
-SIZES = [("one experiment of a long name", "0.05312", "12,383"), ("two", "0.08061", "7,640")]
 # How a terminal is told to print bold or in colour.
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 # Long enough for a machine that has other things to do.
 PATIENT_S = 240
-SHEET = Sheet(("experiment", "J/token", "tokens/s"), SIZES)
-
-
-def printed(sheet: Sheet, columns: int) -> str:
-    out = Console(width=columns)
-    with out.capture() as captured:
-        out.print(sheet)
-    return captured.get()
-
-
-@pytest.mark.parametrize("columns", [100, 40, 32, 20])
-def test_no_width_of_a_terminal_cuts_a_figure_or_a_word(columns: int) -> None:
-    """Texts are wrapped, then rows become lines of heading and value; what is read is the same."""
-    seen = printed(SHEET, columns)
-    assert "…" not in seen
-    assert max(len(line.rstrip()) for line in seen.splitlines()) <= columns
-    letters = "".join(seen.split())
-    for words in SIZES:
-        assert all(figure in seen for figure in words[1:])
-        assert all(piece in letters for piece in words[0].split())
-
-
-def test_columns_of_figures_stand_at_the_right_and_only_texts_are_wrapped() -> None:
-    """A date or a folder's name that begins with a digit is a text."""
-    sheet = Sheet(
-        ("name", "J/token", "began"), [("a text of a good many words", "0.05", "2026-01-31"), ("b", "–", "–")]
-    )
-    heading, first, *_ = printed(sheet, 100).splitlines()
-    assert heading.index("J/token") + len("J/token") == first.index("0.05") + len("0.05")
-    assert heading.index("began") == first.index("2026-01-31")
-    assert "0.05" in printed(sheet, 31)
-    assert "J/token 0.05" in " ".join(printed(sheet, 20).split())
 
 
 def on_terminal(wattdock: Command, *words: str, columns: int) -> str:
@@ -96,30 +61,23 @@ def test_a_pipe_gets_whole_lines_and_a_narrow_terminal_every_figure(wattdock: Co
 def test_a_reader_that_leaves_ends_a_command_by_sigpipe_and_silently(wattdock: Command) -> None:
     """As `wattdock estimate | head` in a shell, which says 141; text and JSON alike."""
     for words in (("estimate",), ("estimate", "--json"), ("--help",)):
-        ours, theirs = os.pipe()
-        os.close(ours)
-        with wattdock.start(*words, stdout=theirs, stderr=subprocess.PIPE) as process:
-            os.close(theirs)
-            _, err = process.communicate(timeout=PATIENT_S)
-        assert (process.returncode, err) == (-signal.SIGPIPE, ""), words
+        assert unread(wattdock, *words, stderr=subprocess.PIPE) == (-signal.SIGPIPE, ""), words
 
 
-def test_an_error_keeps_its_code_where_nobody_reads(wattdock: Command) -> None:
-    """A script that looks at the code alone still learns it."""
+def unread(wattdock: Command, *words: str, stderr: int | None = None) -> tuple[int, str | None]:
+    """Run a command whose standard output, and error stream where none is named, nobody reads."""
     ours, theirs = os.pipe()
     os.close(ours)
-    with wattdock.start("plan", "missing.yaml", stdout=theirs, stderr=theirs) as process:
+    with wattdock.start(*words, stdout=theirs, stderr=stderr or theirs) as process:
         os.close(theirs)
-        assert process.wait(PATIENT_S) == 2
+        _, err = process.communicate(timeout=PATIENT_S)
+    return process.returncode, err
 
 
-def test_readers_that_leave_cost_no_measurement(wattdock: Command) -> None:
+def test_readers_that_leave_cost_no_exit_code_and_no_measurement(wattdock: Command) -> None:
     """Progress and table both went to `head`: the result is stored before the end by SIGPIPE."""
-    ours, theirs = os.pipe()
-    os.close(ours)
-    with wattdock.start("run", *SMALL, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        assert process.wait(PATIENT_S) == -signal.SIGPIPE
+    assert unread(wattdock, "plan", "missing.yaml") == (2, None)
+    assert unread(wattdock, "run", *SMALL) == (-signal.SIGPIPE, None)
     [result] = wattdock.results()
     assert result["status"] == "ok"
 
@@ -136,3 +94,16 @@ def test_output_that_has_no_room_or_no_place_is_no_traceback(wattdock: Command) 
     give_to_user(script)
     closed = run_as_user(["/bin/sh", script, WATTDOCK, "estimate"], env=wattdock.env(), cwd=wattdock.folder)
     assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "")
+
+
+def test_watching_goes_on_until_ctrl_c_which_is_no_failure(wattdock: Command) -> None:
+    """One JSON object a line for a program that reads along."""
+    gpu = FakeGpu()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    watch = wattdock.start("gpus", "--watch", "--json", env=on_gpus(wattdock, gpu), **pipes)
+    assert watch.stdout is not None
+    for _ in range(2):
+        assert json.loads(watch.stdout.readline())["gpus"][0]["uuid"] == gpu.uuid
+    wattdock.interrupt()
+    _, said = watch.communicate(timeout=PATIENT_S)
+    assert (watch.returncode, said) == (0, "")

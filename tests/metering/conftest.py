@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from wattdock.metering.timeline import Timeline
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a freshly built fake libnvidia-ml.so.1."""
-    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
-
-
 @pytest.fixture(params=[NvmlSource, ZeusSource], ids=["nvml", "zeus"])
 def metered(request: pytest.FixtureRequest, library: Path) -> Callable[[Sequence[FakeGpu], float], Timeline]:
     """Let one of the real meters watch simulated GPUs in virtual time, for so many seconds."""

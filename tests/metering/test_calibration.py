@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 PULSES, PERIOD_S, DUTY = 60, 1.3713, 0.45
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
-
-
 def watched(library: Path, gpu: FakeGpu) -> Timeline:
     """Let the real meter watch pulses whose distance is no multiple of the counter's period."""
     with fake_nvml.loaded(library, gpus=[gpu]) as fake:

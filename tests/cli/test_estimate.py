@@ -1,0 +1,67 @@
+"""`wattdock estimate` answers from shapes and figures of GPUs alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+from inputs import tiny
+from inputs.hub_server import serve
+from safetensors.numpy import save
+
+from wattdock.inputs.shapes import shape_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Called = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_70b_model_needs_two_80_gb_gpus_and_fewer_are_refused(called: Called) -> None:
+    """141 GB of weights on 85.5 GB cannot be, however small the rest."""
+    done = called("estimate", "llama-3.1-70b", "--gpu", "H100-80GB", "--tp", "1", "--json")
+    assert done.returncode == 3, done.stderr
+    [gpu] = json.loads(done.stdout)["gpus"]
+    assert gpu["smallest"]["tensor"] == {"gpus": 2, "verdict": "fits"}
+    assert (gpu["split"], gpu["verdict"]) == ("one GPU", "cannot fit")
+    assert gpu["needs"]["weights"] == 70_553_706_496 * 2
+
+
+def test_figures_that_were_found_nowhere_are_printed_as_not_verified(called: Called) -> None:
+    """The first line says so."""
+    said = called("estimate", "gpt-sw3-40b", "--gpu", "H200").stdout
+    assert said.startswith("NOT VERIFIED: not all figures of gpt-sw3-40b were found in a source")
+    assert "NOT VERIFIED" not in called("estimate", "falcon-180b", "--gpu", "H200").stdout
+
+
+def asked_of(hub: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Ask in a process of its own: the hub's client reads the hub's address when it is imported."""
+    words = (sys.executable, "-m", "wattdock", "estimate", *words)
+    env = {**os.environ, "HF_ENDPOINT": hub, "no_proxy": "127.0.0.1"}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+
+def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files() -> None:
+    """In the precision they are stored in, whatever the config says; known where the snapshot is not here."""
+    weights = save({"all": np.zeros(4_999_424, dtype=np.int8)})
+    config = json.dumps(shape_config("tiny-llama")).encode()
+    with serve() as hub:
+        hub.files["owner/tiny"] = tiny.files() | {"config.json": config, "model.safetensors": weights}
+        seen = json.loads(asked_of(hub.url, "owner/tiny", "--gpu", "L4", "--json").stdout)
+    assert (seen["weights_bytes"], seen["parameters"]) == (4_999_424, 4_999_424)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once() -> None:
+    """One line, where the hub's own client tries for half a minute and says so each time."""
+    with socket.socket() as nobody:
+        # Bound and not listening: refused at once.
+        nobody.bind(("127.0.0.1", 0))
+        hub = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = asked_of(hub, "owner/model")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert done.stderr.startswith(f"wattdock: owner/model cannot be asked for: {hub} does not answer")

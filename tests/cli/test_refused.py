@@ -1,0 +1,128 @@
+"""What a command line asks for and cannot have: one line with the value seen, a documented exit code, nothing begun."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wattdock.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from subprocess import CompletedProcess
+
+    Called = Callable[..., CompletedProcess[str]]
+
+CONFIG, PREFLIGHT = ExitCode.CONFIG, ExitCode.PREFLIGHT
+FAKE = ("--backend", "fake", "--model", "shape:tiny-llama")
+SHAPE_FP8 = ("--backend", "vllm", "--model", "shape:tiny-llama", "--set", "vllm.quantization=fp8")
+SPLIT = ("--set", "pytorch.data_parallel_size=2")
+
+
+def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("wattdock: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        ((*FAKE, "--backend", "pytorhc"), CONFIG, ("pytorhc", "pytorch")),
+        ((*FAKE, "--batch-size", "0"), CONFIG, ("--batch-size", "0")),
+        ((*FAKE, "--model", "./nowhere"), PREFLIGHT, ("nowhere",)),
+        ((*FAKE, "--model", "shape:tiny-lama"), CONFIG, ("tiny-lama", "tiny-llama")),
+        ((*FAKE, "--gpus", "7"), PREFLIGHT, ("7", "GPU")),
+        ((*FAKE, "--gpus", "GPU-none"), PREFLIGHT, ("GPU-none",)),
+        ((*FAKE, "--gpus", "count:2"), PREFLIGHT, ("2 GPU",)),
+        ((*FAKE, "--accelerator", "cuda"), PREFLIGHT, ("GPU",)),
+        ((*FAKE, "--launcher", "docker"), PREFLIGHT, ("docker", "--launcher process")),
+        ((*FAKE, "--meter", "nvml"), PREFLIGHT, ("meter: nvml: ", "--meter none")),
+        ((*FAKE, "--meter", "zeus"), PREFLIGHT, ("meter: zeus: ", "--meter none")),
+        ((*FAKE, "--prompts", "nofile.jsonl"), CONFIG, ("nofile.jsonl",)),
+        ((*FAKE, "--prompts", "bundled"), CONFIG, ("tokenizer", "synthetic")),
+        ((*FAKE, "--set", "workload.seed"), CONFIG, ("NAME=VALUE",)),
+        ((*FAKE, "--set", "workload.sede=1"), CONFIG, ("sede", "seed")),
+        ((*FAKE, "--set", "runner_python=/bin/true"), PREFLIGHT, ("/bin/true",)),
+        (("nofile.yaml",), CONFIG, ("nofile.yaml",)),
+        (SHAPE_FP8, CONFIG, ("vllm.quantization: fp8 needs weights to read, and a shape's are drawn at random",)),
+        ((*SPLIT, "--set", "workload.batch_size=3"), CONFIG, ("batch_size: 3", "data_parallel_size: 2")),
+        ((*SPLIT, "--set", "pytorch.device_map=auto"), CONFIG, ("device_map: auto", "choose one")),
+        (("--set", "pytorch.tp_size=2"), CONFIG, ("tp_plan: auto",)),
+        (("--set", "workload.arrival=closed"), CONFIG, ("arrival: closed is not among what pytorch can serve: batch",)),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_starts(
+    called: Called, args: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    """No result is stored, since nothing was attempted."""
+    assert_one_clear_line(called("run", *args), code, *words)
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("workload:\n  batch_sise: 2\n", ("x.yaml:2", "batch_size")),
+        ("workload: [\n", ("x.yaml:2", "fix the YAML")),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line(called: Called, text: str, words: tuple[str, ...]) -> None:
+    """Whoever wrote the file finds the place."""
+    Path("x.yaml").write_text(text)
+    assert_one_clear_line(called("run", "x.yaml"), CONFIG, *words)
+
+
+def test_points_that_cannot_be_are_refused_before_anything_is_measured(called: Called) -> None:
+    """`plan` shows them all, `run` does not begin."""
+    defaults = {"backend": "fake", "model": "shape:tiny-llama"}
+    sweep = {"workload.arrival": ["batch", "single"], "workload.batch_size": [1, 2]}
+    Path("x.yaml").write_text(json.dumps({"defaults": defaults, "sweep": sweep}))
+    assert_one_clear_line(called("run", "x.yaml"), CONFIG, "1 of 4 points cannot be experiments")
+    assert not Path("results").exists()
+    planned = called("plan", "x.yaml")
+    assert planned.returncode == CONFIG
+    assert "invalid: arrival=single batch_size=2: " in planned.stdout
+    assert "3 experiments, 1 load group," in planned.stdout
+
+
+def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) -> None:
+    """Names that only the engine knows are named; not even a folder is made; a person's text is no markup."""
+    planned = called("plan", *FAKE, "--set", "fake.step_s=0.01", "--set", "fake.another=1", "--set", "name='[/x] [b]'")
+    assert planned.returncode == 0, planned.stderr
+    said = "not checked: fake.step_s, fake.another, arrival: batch; only fake's runner knows what its engine takes"
+    assert said in planned.stdout
+    assert "[/x] [b]" in planned.stdout
+    assert "not checked" not in called("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
+    on_hub = called("plan", *FAKE[:2], "--model", "nobody/nothing").stdout
+    assert "not checked: nobody/nothing; a hub is asked for a model when its turn comes" in on_hub
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("margin", ["0", "200%", "five", "-1%"])
+def test_a_margin_that_makes_no_sense_is_refused(called: Called, margin: str) -> None:
+    """Before the bundle is looked at."""
+    assert_one_clear_line(called("reproduce", "b.tar", f"--margin={margin}"), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "why"),
+    [
+        (("gemini",), CONFIG, "model 'gemini' is not known; write OWNER/NAME, ./FOLDER, or one of alia-40b"),
+        (("smollm2-135m-instruct",), CONFIG, "is not known; did you mean smollm2-135m? write OWNER/NAME"),
+        (("llama-3.1-8b", "--gpu", "H1000"), CONFIG, "GPU 'H1000' is not known; did you mean H100-80GB?"),
+        (("llama-3.1-8b", "--dtype", "int3"), CONFIG, "dtype 'int3' is not known; known are float32"),
+        (("llama-3.1-8b", "--backend", "vlm"), CONFIG, "vllm"),
+        (("llama-3.1-70b", "--tp", "6"), CONFIG, "over 6 GPUs is not possible: the model has 64 heads, 8 key/value"),
+    ],
+)
+def test_an_estimate_of_what_is_not_known_or_cannot_be_is_one_line(
+    called: Called, args: tuple[str, ...], code: int, why: str
+) -> None:
+    """With what is known, or legal."""
+    assert_one_clear_line(called("estimate", *args), code, why)

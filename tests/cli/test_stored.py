@@ -1,0 +1,211 @@
+"""Commands over stored results: what a name means, what is shown of it, and results that are spoiled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from scaled_results import document
+from stored_results import store_golden, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from subprocess import CompletedProcess
+
+    Called = Callable[..., CompletedProcess[str]]
+
+RESULTS = Path("results")
+STUDY = "20260101T000000-two-sizes-0123abcd"
+NAMES = [f"20260101T00000{number}-fake-{number}" for number in (1, 2)]
+
+
+@pytest.fixture
+def study(called: Called) -> Called:
+    """Two results of one study and a third by itself, in the current folder."""
+    for number, name in enumerate(NAMES, 1):
+        part = {"study_id": STUDY, "attempt": 1}
+        stored(RESULTS, name=name, study=part, experiment_id=f"{number}" * 64)
+    stored(RESULTS, name="20260101T000003-other-3", experiment_id="3" * 64)
+    (RESULTS / "studies" / STUDY).mkdir(parents=True)
+    (RESULTS / "studies" / STUDY / "journal.jsonl").touch()
+    return called
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report two-sizes", "2 results"),
+        ("show two-sizes", "version three"),
+        ("compare two-sizes two-sizes", "nothing else that was recorded differs"),
+        ("plot table two-sizes -o t.csv", "2 results"),
+        ("bundle create two-sizes -o b.tar", "2 results"),
+    ],
+)
+def test_the_beginning_of_a_studys_name_means_its_results(study: Called, words: str, said: str) -> None:
+    """With its time or without; every command by the same rule."""
+    done = study(*words.split())
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+
+
+def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
+    """With its time or without."""
+    for written in ("20260101T000003-other-3", "20260101T000003", "other"):
+        shown = study("show", written, "--json")
+        assert shown.returncode == 0, shown.stderr
+        assert json.loads(shown.stdout)["experiment_id"] == "3" * 64
+
+
+def test_a_study_is_a_list_in_json_though_it_is_of_one_result(called: Called) -> None:
+    """A script must not meet another form when a study has one result; its own folder may have stayed behind."""
+    alone = {"study_id": "20260101T000000-alone-0123abcd", "attempt": 1}
+    name = stored(Path("copies"), name="20260101T000001-fake-1", study=alone).name
+    for written, kind in (("alone", list), ("2026", list), ("copies", list), (name, dict), ("fake-", dict)):
+        done = called("show", written, "--output-dir", "copies", "--json")
+        assert isinstance(json.loads(done.stdout), kind), written
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("report 2 -o x.html", 2, NAMES[0]),
+        ("report nothing -o x.html", 7, "whose name begins so; `wattdock results list`"),
+        ("show two-sizes --window all", 2, "takes one result, and two-sizes is 2"),
+        ("show two-sizes --window best", 2, "'best' is not one of 'drained', 'steady_state'"),
+        ("report study.yaml", 7, "study.yaml: is no bundle, which ends in .tar, and no result.json"),
+        ("bundle create two-sizes -o missing/deep/b.tar", 7, "there is no folder missing/deep; make it"),
+        ("scaling nowhere/at/all", 7, "no such folder"),
+        ("results query SELEC", 2, "the query failed"),
+    ],
+)
+def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
+    study: Called, words: str, code: int, said: str
+) -> None:
+    """With its exit code, and nothing is written."""
+    Path("study.yaml").write_text("model: shape:tiny-llama\n")
+    done = study(*words.split())
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in Path().iterdir()) == ["results", "study.yaml"]
+
+
+def spoil(folder: Path, kind: str) -> None:
+    file, timeline = folder / "result.json", folder / "restarts/0/timeline.parquet"
+    if kind == "cut":
+        file.write_bytes(file.read_bytes()[:500])
+    elif kind == "bare":
+        text = json.loads(file.read_text())
+        del text["config"]["workload"]
+        file.write_text(json.dumps(text))
+    elif kind == "column":
+        table = pq.ParquetFile(timeline).read()
+        names = [name.replace("value", "Value") for name in table.column_names]
+        pq.write_table(table.rename_columns(names), timeline)
+    else:
+        (folder / "restarts/0/requests.parquet").write_text("no parquet\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "verbs"),
+    [
+        ("cut", "is no JSON", ("show a", "report a", "results agreement a a")),
+        ("bare", "(workload: Field required)", ("show a", "scaling a", "plot batch a -o b.svg")),
+        ("requests", "cannot be read: ", ("show a", "results agreement a a")),
+        ("column", "restarts/0 does not hold what was measured", ("show a --window drained",)),
+    ],
+)
+def test_a_spoiled_result_is_one_line_and_its_file(
+    called: Called, kind: str, said: str, verbs: tuple[str, ...]
+) -> None:
+    """Whatever reads it."""
+    spoil(stored(RESULTS, name="a"), kind)
+    for verb in verbs:
+        done = called(*verb.split())
+        assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
+        assert said in done.stderr
+        assert "results/a/re" in done.stderr
+
+
+def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(study: Called) -> None:
+    """One result of two would look like a study of one; each by itself is still to be had."""
+    spoil(RESULTS / NAMES[0], "cut")
+    for verb in (
+        *("show two-sizes", "report two-sizes", f"report results/studies/{STUDY} -o f.html", "scaling two-sizes"),
+        *("compare two-sizes other", "plot table two-sizes -o t.csv", "bundle create two-sizes -o b.tar"),
+    ):
+        done = study(*verb.split())
+        assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
+        assert f"results/{NAMES[0]}/result.json is no JSON; was it cut short?" in done.stderr
+    assert study("show", NAMES[1]).returncode == 0
+
+
+def test_scaling_holds_curves_the_refused_fit_and_the_cheapest_split(called: Called) -> None:
+    """As a table, as JSON for a notebook and as a figure for a paper; it says which result is on no curve."""
+    made = {
+        f"20261121T10000{gpus}-vllm-0000000{gpus}": document(
+            {"tensor_parallel_size": gpus} if gpus > 1 else {},
+            [100.0 * gpus**0.9, 101.0 * gpus**0.9],
+            [600.0 * gpus, 601.0 * gpus],
+        )
+        for gpus in (1, 2, 4)
+    }
+    made["20261121T100009-vllm-00000009"] = document({}, [1.0], [1.0]) | {"status": "failed"}
+    for name, result in made.items():
+        (RESULTS / name).mkdir(parents=True)
+        (RESULTS / name / "result.json").write_text(json.dumps(result))
+    done = called("scaling", "results")
+    assert done.returncode == 0, done.stderr
+    assert "Amdahl, tensor: not fitted: 3 GPU counts (1, 2, 4); a fit needs at least 4" in done.stdout
+    assert "fewest joules per token: one GPU, 5.975 J/token; next is TP=2, +7.2%" in done.stdout
+    assert "left out: 20261121T100009-vllm-00000009: status failed" in done.stdout
+    drawn = called("scaling", "results", "--json", "--plot", "scaling.png")
+    [setting] = json.loads(drawn.stdout)["settings"]
+    [curve] = setting["curves"]
+    assert [scaled["point"]["gpus"] for scaled in curve["points"]] == [1, 2, 4]
+    assert curve["points"][2]["efficiency"]["value"] == pytest.approx(4**-0.1, rel=1e-3)
+    assert Path("scaling.png").read_bytes().startswith(b"\x89PNG")
+    refused = called("scaling", "results", "--plot", "scaling.gif")
+    assert (refused.returncode, "figures are written as .pdf, .svg, .png" in refused.stderr) == (2, True)
+    failed = called("scaling", "20261121T100009")
+    assert (failed.returncode, "none of 1 results can be compared; all: status failed" in failed.stderr) == (2, True)
+
+
+def test_results_are_listed_queried_and_exported(called: Called) -> None:
+    """Three ways to look at the same results; whoever averages them can leave fallbacks out."""
+    store_golden(RESULTS, "fake-fallback", "fake-fallback-1", "fake-fallback-2")
+    assert "3 results" in called("results", "list", "--backend", "fake").stdout
+    assert len(json.loads(called("results", "list", "--json", "--limit", "1").stdout)) == 1
+    sql = "SELECT name, error_cause FROM results WHERE fallback_of IS NULL"
+    [asked] = json.loads(called("results", "query", sql, "--json").stdout)
+    assert asked["error_cause"] == "KV cache too small"
+    sql = "SELECT count(*) AS n FROM results JOIN passes USING (folder)"
+    [joined] = json.loads(called("results", "query", sql, "--json").stdout)
+    assert joined["n"] > 0
+    assert called("results", "export", "--csv", "all.csv").stdout == "3 results written to all.csv\n"
+    assert len(Path("all.csv").read_text().splitlines()) == 4
+
+
+def test_what_was_stored_of_a_run_is_analysed_anew_under_any_window(called: Called) -> None:
+    """What is read back gives the figures that were stored; a window counts passes from 1, as progress does."""
+    [folder] = store_golden(RESULTS, "fake-full")
+    stored_windows = json.loads((folder / "result.json").read_text())["energy"]["windows"]
+    assert json.loads(called("show", folder, "--window", "all", "--json").stdout) == stored_windows
+    table = called("show", folder, "--window", "all").stdout
+    assert next(line.split()[1:3] for line in table.splitlines() if line.startswith("drained")) == ["1", "1"]
+
+
+def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:
+    """Strong scaling with its replicas; in a report, the restart that went on after a reboot."""
+    replicas, rebooted = store_golden(RESULTS, "fake-replicas", "fake-other-boot")
+    shown = called("show", replicas).stdout
+    assert "replicas" in shown
+    assert "strong scaling" in shown
+    agreement = called("results", "agreement", replicas, replicas)
+    assert "requests identical, 100.00% of tokens before a first difference" in agreement.stdout
+    refused = called("results", "agreement", replicas, rebooted)
+    assert (refused.returncode, "differs" in refused.stderr) == (2, True)
+    assert called("report", rebooted, "-o", "report.html").returncode == 0
+    assert "after a reboot" in Path("report.html").read_text()

@@ -1,0 +1,42 @@
+"""Tables on terminals of any width."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from wattdock.reports.terminal import Sheet
+
+SIZES = [("one experiment of a long name", "0.05312", "12,383"), ("two", "0.08061", "7,640")]
+SHEET = Sheet(("experiment", "J/token", "tokens/s"), SIZES)
+
+
+def printed(sheet: Sheet, columns: int) -> str:
+    out = Console(width=columns)
+    with out.capture() as captured:
+        out.print(sheet)
+    return captured.get()
+
+
+@pytest.mark.parametrize("columns", [100, 40, 32, 20])
+def test_no_width_of_a_terminal_cuts_a_figure_or_a_word(columns: int) -> None:
+    """Texts are wrapped, then rows become lines of heading and value; what is read is the same."""
+    seen = printed(SHEET, columns)
+    assert "…" not in seen
+    assert max(len(line.rstrip()) for line in seen.splitlines()) <= columns
+    letters = "".join(seen.split())
+    for words in SIZES:
+        assert all(figure in seen for figure in words[1:])
+        assert all(piece in letters for piece in words[0].split())
+
+
+def test_columns_of_figures_stand_at_the_right_and_only_texts_are_wrapped() -> None:
+    """A date or a folder's name that begins with a digit is a text."""
+    sheet = Sheet(
+        ("name", "J/token", "began"), [("a text of a good many words", "0.05", "2026-01-31"), ("b", "–", "–")]
+    )
+    heading, first, *_ = printed(sheet, 100).splitlines()
+    assert heading.index("J/token") + len("J/token") == first.index("0.05") + len("0.05")
+    assert heading.index("began") == first.index("2026-01-31")
+    assert "0.05" in printed(sheet, 31)
+    assert "J/token 0.05" in " ".join(printed(sheet, 20).split())
