@@ -18,7 +18,7 @@ from fake_nvml import FakeGpu, FakeProcess, constant
 from wattdock.analysis.result import analyse
 from wattdock.checks.audit import audit
 from wattdock.checks.preflight import ExecutionPlan
-from wattdock.clock import NS_PER_S, ClockCheck
+from wattdock.clock import NS_PER_S, Clock, ClockCheck
 from wattdock.config import ExperimentConfig
 from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, Machine
@@ -166,7 +166,7 @@ def _environment(
     return None if differing is None else environment(plan, record, runner, model).model_copy(update=differing)
 
 
-class EdgeClock:
+class EdgeClock(Clock):
     """The library's clock, on which each pass begins and ends with a call of the meter, as around real passes."""
 
     def __init__(self, fake: FakeNvml) -> None:

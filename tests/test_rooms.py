@@ -20,12 +20,12 @@ AT_THE_ROOT = 5
 DOOR = 10
 WIDER_DOORS = {
     "analysis": 27,
-    "config": 12,
+    "config": 11,
     "host": 12,
     "inputs": 11,
     "launch": 13,
     "launch.images": 12,
-    "metering": 17,
+    "metering": 15,
     "records": 24,
     "reports": 11,
     "store": 16,

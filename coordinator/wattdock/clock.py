@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,21 +24,25 @@ class Clock(Protocol):
         """Return this instant in nanoseconds."""
         ...
 
-    def sleep(self, duration_s: float) -> None:
-        """Return when `duration_s` seconds are over."""
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
         ...
 
+    def sleep(self, duration_s: float) -> None:
+        """Return when `duration_s` seconds are over."""
+        self.wait(threading.Event(), duration_s)
 
-class HostClock:
+
+class HostClock(Clock):
     """The host's CLOCK_MONOTONIC."""
 
     def now_ns(self) -> int:
         """Return this instant in nanoseconds."""
         return time.monotonic_ns()
 
-    def sleep(self, duration_s: float) -> None:
-        """Return when `duration_s` seconds are over."""
-        time.sleep(duration_s)
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
+        return event.wait(timeout_s)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from wattdock.execution.procedure import Procedure, Recording, new_record, rest
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.meter import Meter
-from wattdock.metering.source import NoSource
+from wattdock.metering.source import Source
 from wattdock.metering.timeline import MeterEvent
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
     procedure = Procedure(
         client=cast("Any", DyingClient(checks_left=1)),
         model=MODEL,
-        meter=Meter(NoSource("test")),
+        meter=Meter(Source("test")),
         gpu_uuids=(),
         clock=VirtualClock(),
         emit=lambda _: None,
@@ -73,7 +73,7 @@ class Cooling(Meter):
     """A meter of one GPU that draws 100 W for three seconds from `now_s` on, and 80 W afterwards."""
 
     def __init__(self, now_s: float) -> None:
-        super().__init__(NoSource("test"))
+        super().__init__(Source("test"))
         told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
         self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(told,))
 

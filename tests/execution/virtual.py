@@ -15,7 +15,7 @@ import numpy as np
 from merge_samples import PERIOD_S
 
 from wattdock.checks import ExecutionPlan
-from wattdock.clock import NS_PER_S, ClockCheck
+from wattdock.clock import NS_PER_S, Clock, ClockCheck
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import RunnerError
 from wattdock.execution import Seams, StudyRun, events
@@ -29,6 +29,7 @@ from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, Runne
 from wattdock.runner import Heartbeat, RunnerDescription
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
@@ -47,7 +48,7 @@ LAUNCH_S, LOAD_S, PROMPT_TOKENS = 2.0, 10.0, 8
 Power = Callable[[float], float]
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """A clock that moves only when somebody sleeps."""
 
     def __init__(self, start_s: float = 100.0) -> None:
@@ -56,8 +57,9 @@ class VirtualClock:
     def now_ns(self) -> int:
         return self._now_ns
 
-    def sleep(self, duration_s: float) -> None:
-        self._now_ns += round(duration_s * NS_PER_S)
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self._now_ns += round(timeout_s * NS_PER_S)
+        return event.is_set()
 
 
 @dataclass

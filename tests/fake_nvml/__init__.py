@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
+from wattdock.clock import Clock
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Sequence
@@ -248,7 +250,7 @@ def _open(library: Path) -> ctypes.CDLL:
     return opened
 
 
-class FakeNvml:
+class FakeNvml(Clock):
     """The library as loaded into this process; also a `Clock` on the library's own time."""
 
     def __init__(self, library: ctypes.CDLL, folder: Path) -> None:

@@ -14,7 +14,7 @@ from wattdock.errors import MeterError
 from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
-from wattdock.metering.source import NoSource
+from wattdock.metering.source import Source
 from wattdock.metering.timeline import LagModel
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(metered
 
 def test_a_run_without_a_source_has_a_timeline_that_says_why() -> None:
     """Null with a reason, at once and without threads."""
-    meter = Meter(NoSource("asked for on the command line"))
+    meter = Meter(Source("asked for on the command line"))
     meter.start()
     with meter.window("pass"):
         pass

@@ -8,10 +8,10 @@ from merge_samples import measured, request
 from powercap import add_domain, set_uj, two_sockets
 
 from wattdock.analysis.joules import host_energy
-from wattdock.clock import NS_PER_S
+from wattdock.clock import NS_PER_S, Clock
 from wattdock.metering.meter import Meter
 from wattdock.metering.rapl import Domain, RaplRecorder, find_domains, unwrapped
-from wattdock.metering.source import NoSource
+from wattdock.metering.source import Source
 from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline
 from wattdock.records.restart import RestartRecord
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Virtual:
+class Virtual(Clock):
     """A clock that lets counter files count while it is waited on, and ends the recording after some seconds."""
 
     def __init__(self, until_s: float, count: Callable[[float], None]) -> None:
@@ -86,7 +86,7 @@ def test_two_packages_that_wrap_apart_give_the_joules_of_their_watts(tmp_path: P
 def test_a_meter_records_the_hosts_counters_beside_the_gpus(tmp_path: Path) -> None:
     """A machine without a GPU still says what its packages used."""
     two_sockets(tmp_path)
-    meter = Meter(NoSource("no GPU here", name="rapl"), find_domains(tmp_path).readable)
+    meter = Meter(Source("no GPU here", name="rapl"), find_domains(tmp_path).readable)
     meter.start()
     timeline = meter.stop()
     assert (timeline.meter, timeline.reason) == ("rapl", "no GPU here")

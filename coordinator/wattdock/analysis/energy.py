@@ -23,7 +23,7 @@ from wattdock.analysis.joules import (
 )
 from wattdock.analysis.steadiness import IdleBaseline
 from wattdock.analysis.windows import Phases, WindowSummary
-from wattdock.metering import COUNTER_LAG
+from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
@@ -210,8 +210,8 @@ def measured_energy(
         reason=reason,
         uncertainty=Uncertainty(
             timing_j=None if reason else combined_timing_j(used),
-            counter_lag_s=COUNTER_LAG.mean_s,
-            counter_lag_std_s=COUNTER_LAG.std_s,
+            counter_lag_s=EnergyCurve.COUNTER_LAG.mean_s,
+            counter_lag_std_s=EnergyCurve.COUNTER_LAG.std_s,
         ),
         per_gpu_j=_summed(joules.per_gpu_j for joules in used),
         allocation_j=known_sum(joules.total_j for joules in per_pass(gpus.leased)) if passes else None,
@@ -303,7 +303,7 @@ def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
     periods = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     counted = timelines[-1].energy_source == "counter"
-    lag = timelines[-1].lag or (COUNTER_LAG if counted else None)
+    lag = timelines[-1].lag or (EnergyCurve.COUNTER_LAG if counted else None)
     return MeterFact(
         source=timelines[-1].energy_source,
         counter_period_s=float(np.median(periods)) if periods else None,

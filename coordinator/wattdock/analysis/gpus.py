@@ -12,7 +12,7 @@ from pydantic import Field
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
-from wattdock.metering import POWER_LAG, Span
+from wattdock.metering import EnergyCurve, Span
 from wattdock.records import clocks_of
 from wattdock.values import Stored, all_known, known_sum
 
@@ -309,7 +309,7 @@ def _pass_power_over_counter(gpu: GpuTimeline | None, span: Span, joules_in: Spa
 
 def _sampled_w(power: Series, span: Span) -> float | None:
     """Mean of a span's power samples; None where they cover too little of it."""
-    lag_ns = round(POWER_LAG.mean_s * NS_PER_S)
+    lag_ns = round(EnergyCurve.POWER_LAG.mean_s * NS_PER_S)
     inside = (power.at_ns > span.start_ns + lag_ns) & (power.at_ns < span.end_ns + lag_ns)
     covered_ns = _covered_ns(power.at_ns[inside])
     return float(np.mean(power.value[inside])) if covered_ns >= MIN_COVERED * (span.end_ns - span.start_ns) else None

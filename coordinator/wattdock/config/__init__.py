@@ -10,7 +10,6 @@ from wattdock.config.experiment import ContainerSpec, ExperimentConfig, IdleSpec
 from wattdock.config.load import load_study
 from wattdock.config.sections import EngineMemory, Split
 from wattdock.config.workload import PromptSpec, WorkloadSpec
-from wattdock.config.yaml_lines import read_yaml
 
 __all__ = [
     "ContainerSpec",
@@ -24,5 +23,4 @@ __all__ = [
     "WarmUpSpec",
     "WorkloadSpec",
     "load_study",
-    "read_yaml",
 ]

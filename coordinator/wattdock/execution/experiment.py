@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wattdock.execution.schedule import Cost
     from wattdock.execution.study_folder import SavedRestart, StudyFolder
     from wattdock.inputs import ModelFolder
-    from wattdock.metering import Span, Timeline, Window
+    from wattdock.metering import Timeline
     from wattdock.records import RunnerEnvironment
 
 # Part of the timeline that is kept on either side of a span: idle enough to see its edges.
@@ -163,8 +163,10 @@ class ExperimentState:
 def _intervals(recording: Recording, timeline: Timeline) -> tuple[tuple[int, int], ...]:
     """Return the parts of the timeline that the experiment keeps: around its spans, which may be far from the load."""
     passes = [measured.span for measured in recording.record.passes]
-    windows = [
-        window for window in timeline.windows if any(window.holds(span.start_ns, span.end_ns) for span in passes)
+    ends_ns = [(span.start_ns, span.end_ns) for span in (*recording.record.spans, *passes)]
+    ends_ns += [
+        (window.start_ns, window.end_ns)
+        for window in timeline.windows
+        if any(window.holds(span.start_ns, span.end_ns) for span in passes)
     ]
-    spans: tuple[Span | Window, ...] = (*recording.record.spans, *passes, *windows)
-    return tuple((span.start_ns - MARGIN_NS, span.end_ns + MARGIN_NS) for span in spans)
+    return tuple((start_ns - MARGIN_NS, end_ns + MARGIN_NS) for start_ns, end_ns in ends_ns)

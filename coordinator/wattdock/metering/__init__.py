@@ -2,20 +2,19 @@
 
 In: GPUs by UUID, a clock. Out: a `Meter` records a `Timeline`; `EnergyCurve` turns it and a `Span` into joules and
 their timing uncertainty. Load pulses make a `MeterCard` of a counter, which says how far the counter trails.
-A second counter source is one file that satisfies `source.Source`, as `nvml` and `zeus` do, and a line in `choice`.
+A second counter source is a class derived from `source.Source` in a file of its own, like `nvml`, and a line in
+`choice`.
 Must not know: runners, experiments, results.
 """
 
 from wattdock.metering.calibration import MeterCard, with_cards
 from wattdock.metering.choice import MeterChoice, choose_meter
-from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, POWER_LAG, EnergyCurve, SpanEnergy
+from wattdock.metering.curve import MJ_PER_J, EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
 from wattdock.metering.timeline import GpuTimeline, Series, Span, Ticks, Timeline, Window
 
 __all__ = [
-    "COUNTER_LAG",
     "MJ_PER_J",
-    "POWER_LAG",
     "EnergyCurve",
     "GpuTimeline",
     "Meter",

@@ -12,7 +12,7 @@ from wattdock.errors import PreflightError
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains
-from wattdock.metering.source import NoSource
+from wattdock.metering.source import Source
 from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from wattdock.clock import Clock
     from wattdock.host import GpuInventory
-    from wattdock.metering.source import SamplerClock, Source
 
 # The first version with the calls that `zeus` uses; zeus-ml, of the same import name, ended before it.
 ZEUS_MIN = "0.16"
@@ -45,10 +45,10 @@ class MeterChoice:
     no_gpu_reason: str = ""
     domains: Domains = NO_DOMAINS
 
-    def new_meter(self, clock: SamplerClock | None = None) -> Meter:
+    def new_meter(self, clock: Clock | None = None) -> Meter:
         """Return a meter that has not been started."""
         sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
-        make = sources.get(self.name, lambda: NoSource(self.no_gpu_reason, self.name))
+        make = sources.get(self.name, lambda: Source(self.no_gpu_reason, self.name))
         return Meter(make(), self.domains.readable, clock)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -77,6 +77,10 @@ class SpanEnergy:
 
 class EnergyCurve:
     """Cumulative energy of one GPU, for many spans of one timeline."""
+
+    # What is assumed of a counter without a card, and of power samples.
+    COUNTER_LAG: ClassVar = COUNTER_LAG
+    POWER_LAG: ClassVar = POWER_LAG
 
     def __init__(self, gpu: GpuTimeline, *, lag: LagModel | None = None) -> None:
         self.source = gpu.energy_source

@@ -20,16 +20,9 @@ from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from wattdock.clock import Clock
     from wattdock.metering.rapl import Domain
-    from wattdock.metering.source import Meaning, SamplerClock, Source
-
-
-class _HostSamplerClock(HostClock):
-    """The host's CLOCK_MONOTONIC; satisfies `SamplerClock`."""
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
-        return event.wait(timeout_s)
+    from wattdock.metering.source import Meaning, Source
 
 
 class _SamplerThread(threading.Thread):
@@ -56,8 +49,8 @@ class Meter:
         reason: Once started, why there is no GPU; None where there is one.
     """
 
-    def __init__(self, source: Source, domains: tuple[Domain, ...] = (), clock: SamplerClock | None = None) -> None:
-        self.clock: SamplerClock = clock or _HostSamplerClock()
+    def __init__(self, source: Source, domains: tuple[Domain, ...] = (), clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or HostClock()
         self.reason: str | None = None
         self._source = source
         self._threads: list[_SamplerThread] = []

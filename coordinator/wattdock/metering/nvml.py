@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wattdock.errors import MeterError
 from wattdock.host import nvml
-from wattdock.metering.source import GpuReader, PowerRead
+from wattdock.metering.source import GpuReader, PowerRead, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
-    from wattdock.metering.source import Meaning, SamplerClock
-    from wattdock.metering.timeline import Window
+    from wattdock.metering.source import Meaning
 
 SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
     "temperature_c": nvml.temperature_c,
@@ -31,22 +27,19 @@ SLOW_READS: dict[str, Callable[[nvml.Device], float]] = {
 }
 
 
-class NvmlSource:
-    """The GPUs that NVML lists; satisfies `Source`."""
+class NvmlSource(Source):
+    """The GPUs that NVML lists."""
 
-    name = "nvml"
-    windows: Sequence[Window] = ()
+    def __init__(self) -> None:
+        super().__init__(name="nvml")
 
     def open(self) -> str | None:
         """Initialise NVML; return why there is none, or None.
 
         Raises:
-            MeterError: A driver is there and cannot be talked to.
+            NvmlError: A driver is there and cannot be talked to.
         """
-        try:
-            return nvml.open_nvml()
-        except nvml.NvmlError as error:
-            raise MeterError(f"NVML cannot be read: {error}; does nvidia-smi work on this host?") from error
+        return nvml.open_nvml()
 
     def count(self) -> int:
         """Return how many GPUs NVML lists."""
@@ -59,10 +52,6 @@ class NvmlSource:
             NvmlError: It does not answer.
         """
         return nvml_reader(nvml.device(index))
-
-    def window(self, key: str, clock: SamplerClock) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Measure nothing: NVML has no windows of its own."""
-        return nullcontext()
 
     def close(self) -> None:
         """Close NVML."""

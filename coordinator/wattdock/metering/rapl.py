@@ -17,7 +17,7 @@ import numpy as np
 from wattdock.metering.timeline import HostTimeline, MeterEvent, Series
 
 if TYPE_CHECKING:
-    from wattdock.metering.source import SamplerClock
+    from wattdock.clock import Clock
 
 POWERCAP = Path("/sys/class/powercap")
 # Packages hold their cores and graphics; a platform holds packages: adding those would count twice.
@@ -99,7 +99,7 @@ def _name(folder: Path, root: Path) -> str:
 class RaplRecorder(threading.Thread):
     """Reads each counter at a fixed rate until it is stopped."""
 
-    def __init__(self, domains: tuple[Domain, ...], clock: SamplerClock) -> None:
+    def __init__(self, domains: tuple[Domain, ...], clock: Clock) -> None:
         super().__init__(name="meter-rapl", daemon=True)
         self._clock = clock
         self._domains = domains

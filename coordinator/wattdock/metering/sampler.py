@@ -22,7 +22,8 @@ from wattdock.metering.timeline import GpuTimeline, MeterEvent, ProcessSample, S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.metering.source import GpuReader, Meaning, ProcessKind, SamplerClock
+    from wattdock.clock import Clock
+    from wattdock.metering.source import GpuReader, Meaning, ProcessKind
     from wattdock.metering.timeline import EnergySource
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ class Recording:
 class GpuSampler:
     """Reads one GPU until it is stopped, and a second beyond."""
 
-    def __init__(self, reader: GpuReader, clock: SamplerClock) -> None:
+    def __init__(self, reader: GpuReader, clock: Clock) -> None:
         self.uuid = reader.uuid
         self.recording = Recording()
         self.latest_power_w: float | None = None

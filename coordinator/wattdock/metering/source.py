@@ -1,4 +1,4 @@
-"""Where energy counters are read: one protocol that NVML, Zeus or another library satisfies.
+"""Where energy counters are read: one class from which NVML, Zeus or another library is derived.
 
 A new source is a file beside `nvml` that makes a `GpuReader` for each GPU, and a line in `choice`. Says what can be
 called and what its errors mean; `sampler` decides when.
@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from wattdock.clock import Clock
     from wattdock.metering.timeline import Window
 
 ProcessKind = Literal["compute", "graphics", "mps"]
 Meaning = Literal["gpu_lost", "not_supported", "read_error"]
-
-
-class SamplerClock(Protocol):
-    """CLOCK_MONOTONIC, or a simulation of it, whose sleeper another thread can wake."""
-
-    def now_ns(self) -> int:
-        """Return this instant in nanoseconds."""
-        ...
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Sleep until the event is set or the time is over; return whether the event is set."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -65,31 +53,33 @@ class GpuReader:
     meaning: Callable[[Exception], Meaning]
 
 
-class Source(Protocol):
-    """The GPUs of this machine as one library reads them, in NVML's order.
+class Source:
+    """The GPUs of this machine as one library reads them, in NVML's order; this class itself reads none.
 
     Attributes:
         name: What a timeline calls a meter with this source.
+        windows: What the source itself measured of each `window`, if it measures any.
     """
 
-    name: str
+    name = "none"
+    windows: Sequence[Window] = ()
 
-    @property
-    def windows(self) -> Sequence[Window]:
-        """What the source itself measured of each `window`, if it measures any."""
-        ...
+    def __init__(self, reason: str = "", name: str = "none") -> None:
+        """Make a source that reads no GPU; results hold the reason instead of a figure."""
+        self.name = name
+        self._reason = reason
 
     def open(self) -> str | None:
         """Return why there is no GPU to read, or None; then `close` is due.
 
         Raises:
-            MeterError: A driver is there and cannot be talked to.
+            MeterError, NvmlError: A driver is there and cannot be talked to.
         """
-        ...
+        return self._reason
 
     def count(self) -> int:
         """Return how many GPUs there are."""
-        ...
+        return 0
 
     def reader(self, index: int) -> GpuReader:
         """Return what can be read of one GPU.
@@ -97,45 +87,11 @@ class Source(Protocol):
         Raises:
             NvmlError: This GPU does not answer.
         """
-        ...
-
-    def window(self, key: str, clock: SamplerClock) -> AbstractContextManager[None]:
-        """Enter around an interval that the source may measure by itself."""
-        ...
-
-    def close(self) -> None:
-        """Undo `open`."""
-        ...
-
-
-class NoSource:
-    """No GPU is read; satisfies `Source`.
-
-    Args:
-        reason: Why; results hold it instead of a figure.
-    """
-
-    windows: Sequence[Window] = ()
-
-    def __init__(self, reason: str, name: str = "none") -> None:
-        self.name = name
-        self._reason = reason
-
-    def open(self) -> str | None:
-        """Return the reason."""
-        return self._reason
-
-    def count(self) -> int:
-        """Return 0."""
-        return 0
-
-    def reader(self, index: int) -> GpuReader:
-        """There is none."""
         raise NotImplementedError
 
-    def window(self, key: str, clock: SamplerClock) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Measure nothing."""
+    def window(self, key: str, clock: Clock) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Enter around an interval that the source may measure by itself."""
         return nullcontext()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Undo `open`."""

@@ -20,22 +20,24 @@ from wattdock.metering.timeline import Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wattdock.metering.source import GpuReader, SamplerClock
+    from wattdock.clock import Clock
+    from wattdock.metering.source import GpuReader
 
 # Would hide GPUs of this host from Zeus, or put its daemon between us and NVML.
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
 
 
 class ZeusSource(NvmlSource):
-    """The GPUs of this host as Zeus's device layer holds them; satisfies `Source`.
+    """The GPUs of this host as Zeus's device layer holds them.
 
     Zeus reads the counter, power and temperature; what it has no call for is read through NVML on Zeus's handles.
     """
 
-    name = "zeus"
     _errors: tuple[type[Exception], ...] = ()
 
     def __init__(self) -> None:
+        super().__init__()
+        self.name = "zeus"
         self.windows: list[Window] = []
 
     def open(self) -> str | None:
@@ -94,7 +96,7 @@ class ZeusSource(NvmlSource):
         )
 
     @contextmanager
-    def window(self, key: str, clock: SamplerClock) -> Iterator[None]:
+    def window(self, key: str, clock: Clock) -> Iterator[None]:
         """Measure the interval with ZeusMonitor too; the window holds the error where that fails."""
         energy_j: dict[str, float] = {}
         start_ns, failed = self._call(clock, lambda: self._monitor.begin_window(key, sync_execution=False))
@@ -104,7 +106,7 @@ class ZeusSource(NvmlSource):
             end_ns, end_failed = self._call(clock, lambda: None if failed else energy_j.update(self._end_window(key)))
             self.windows.append(Window(key, start_ns, end_ns, "zeus", energy_j, failed or end_failed))
 
-    def _call(self, clock: SamplerClock, call: Callable[[], None]) -> tuple[int, str | None]:
+    def _call(self, clock: Clock, call: Callable[[], None]) -> tuple[int, str | None]:
         """Return the middle of a call into ZeusMonitor, and its error."""
         began_ns, failed = clock.now_ns(), None
         try:
