@@ -15,7 +15,7 @@ from stored_results import SAMPLE, stored
 
 from wattdock.analysis.result import ExperimentResult
 from wattdock.store.folders import load_result, store_result
-from wattdock.text import json_text
+from wattdock.text import dotted, json_text
 
 COORDINATOR = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # What is hashed, sent to our own runner, written for an engine, or read back by Python alone.
@@ -98,3 +98,9 @@ def test_a_setting_without_end_is_refused_or_recorded_as_such(tmp_path: Path, se
         assert done.returncode == 2
         [line] = done.stderr.splitlines()
         assert "finite number" in line
+
+
+def test_every_leaf_has_its_dotted_name_in_order_and_an_empty_group_is_one() -> None:
+    """That a section was there is a fact, too."""
+    nested = {"a": {"b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}
+    assert list(dotted(nested)) == [("a.b.c", 1), ("a.d", {}), ("e", [{"f": 2}])]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import fake_nvml
 import pytest
-from fresh_zeus import fresh_zeus
+from metering.fresh_zeus import fresh_zeus
 
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource

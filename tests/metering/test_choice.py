@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from powercap import two_sockets
+from metering.powercap import two_sockets
 from unprivileged import run_as_user, user_home
 
 from wattdock.errors import PreflightError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from energy_population import PROFILES, Window, draw_windows
+from metering.energy_population import PROFILES, Window, draw_windows
 
 if TYPE_CHECKING:
     from pathlib import Path

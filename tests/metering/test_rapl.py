@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from merge_samples import measured, request
-from powercap import add_domain, set_uj, two_sockets
+from metering.powercap import add_domain, set_uj, two_sockets
 
 from wattdock.analysis.joules import host_energy
 from wattdock.clock import NS_PER_S, Clock

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant, ramp, square
-from fresh_zeus import fresh_zeus
-from powercap import add_domain
+from metering.fresh_zeus import fresh_zeus
+from metering.powercap import add_domain
 
 from wattdock.analysis.joules import SpanJoules, cross_check
 from wattdock.errors import MeterError

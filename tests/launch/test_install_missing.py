@@ -5,27 +5,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from launch.local_index import make_wheel
 
-INSTALLER = Path(__file__).parents[1] / "docker" / "install_missing.py"
+INSTALLER = Path(__file__).parents[2] / "docker" / "install_missing.py"
 
 
-def write_wheel(folder: Path, name: str, version: str, needs: tuple[str, ...] = ()) -> Path:
-    """Write the smallest wheel that pip installs."""
+def write_wheel(folder: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> Path:
     folder.mkdir(exist_ok=True)
-    wheel, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
-    requires = "".join(f"Requires-Dist: {need}\n" for need in needs)
-    with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr(f"{name}.py", f"version = {version!r}\n")
-        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}")
-        file.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return wheel
+    file, content = make_wheel(name, version, requires)
+    (folder / file).write_bytes(content)
+    return folder / file
 
 
 @pytest.fixture(scope="module")
@@ -67,37 +59,31 @@ def test_only_what_is_missing_is_added_beside_the_base(base: Path, tmp_path: Pat
     index = tmp_path / "index"
     write_wheel(index, "engine", "8.0")
     write_wheel(index, "wire", "2.0", ("protobuf>=5",))
-    write_wheel(index, "wire", "1.0", ("protobuf>=4,<5", "small"))
-    write_wheel(index, "small", "1.0")
+    write_wheel(index, "wire", "1.0", ("protobuf>=4,<5", "small", "unwanted"))
+    for name in ("small", "unwanted"):
+        write_wheel(index, name, "1.0")
     done = install(base, tmp_path, "# wattdock: without unwanted\nengine==8.0\nwire>=1.0\nprotobuf>=3\n", index)
     assert done.returncode == 0, done.stderr
     assert added(tmp_path) == ["small", "wire"]
+    # What a requirements file does without is left out, though another package asks for it.
     assert "1.0" in (tmp_path / "added/wire.py").read_text()
 
 
-def test_what_a_requirements_file_does_without_is_left_out(base: Path, tmp_path: Path) -> None:
-    """Though another package asks for it."""
-    index = tmp_path / "index"
-    write_wheel(index, "wire", "1.0", ("unwanted",))
-    write_wheel(index, "unwanted", "1.0")
-    done = install(base, tmp_path, "# wattdock: without unwanted\nwire\n", index)
-    assert done.returncode == 0, done.stderr
-    assert added(tmp_path) == ["wire"]
-
-
-def test_a_base_that_does_not_meet_a_range_is_refused(base: Path, tmp_path: Path) -> None:
-    """Replacing what the base has would break what was built on it."""
-    done = install(base, tmp_path, "protobuf>=5\n", tmp_path)
-    assert done.returncode != 0
-    assert "the base image has protobuf 4.0, and protobuf>=5 is needed: choose another base" in done.stderr
-
-
-def test_nothing_that_fits_the_base_is_an_error_and_not_a_replacement(base: Path, tmp_path: Path) -> None:
-    """The build fails before it changes anything."""
+@pytest.mark.parametrize(
+    ("requirement", "said"),
+    [
+        ("protobuf>=5", "the base image has protobuf 4.0, and protobuf>=5 is needed: choose another base"),
+        ("wire", "protobuf"),
+    ],
+)
+def test_nothing_that_fits_the_base_is_an_error_and_not_a_replacement(
+    requirement: str, said: str, base: Path, tmp_path: Path
+) -> None:
+    """The build fails before it changes anything: that would break what was built on the base."""
     write_wheel(tmp_path / "index", "wire", "2.0", ("protobuf>=5",))
-    done = install(base, tmp_path, "wire\n", tmp_path / "index")
+    done = install(base, tmp_path, f"{requirement}\n", tmp_path / "index")
     assert done.returncode != 0
-    assert "protobuf" in done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
     assert added(tmp_path) == []
 
 

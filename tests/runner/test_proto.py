@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 GENERATED = ("runner_pb2.py", "runner_pb2.pyi", "runner_pb2_grpc.py")
 
 
