@@ -8,7 +8,7 @@ import pytest
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
-from wattdock.execution.schedule import Cost, Remaining, cost_of, duration, words
+from wattdock.execution.schedule import Remaining, duration, pass_seconds, words
 from wattdock.metering.timeline import Span
 
 
@@ -20,55 +20,35 @@ def span(name: str, start_s: int, end_s: int) -> Span:
     return Span(name, start_s * NS_PER_S, end_s * NS_PER_S)
 
 
-def test_the_cost_of_an_experiment_is_that_of_its_spans() -> None:
-    """Two restarts: means of opening and passes; warm-up and what else a pass needs around it, per restart."""
-    one = [
-        span("launch", 0, 2),
-        span("load", 2, 10),
-        span("warm-up", 10, 13),
-        span("pass", 13, 18),
-        span("pass", 18, 25),
-        span("one-token", 25, 27),
-    ]
-    other = [
-        span("idle-empty", 28, 30),
-        span("launch", 30, 34),
-        span("load", 34, 44),
-        span("warm-up", 44, 49),
-        span("pass", 50, 56),
-    ]
-    assert cost_of([*one, *other]) == Cost(opening_s=2 + 3 + 9, around_s=5, pass_s=6)
+def test_a_pass_takes_its_share_of_what_is_around_it_but_not_of_the_load() -> None:
+    """Experiments that share a runner load once; a failed load has no pass to tell of."""
+    first = [span("launch", 0, 2), span("load", 2, 10)]
+    measuring = [span("warm-up", 10, 13), span("pass", 13, 18), span("pass", 18, 25), span("one-token", 25, 27)]
+    other = [span("idle-empty", 28, 30), span("load", 34, 44), span("warm-up", 44, 49), span("pass", 50, 56)]
+    assert pass_seconds([*first, *measuring, *other]) == (3 + 5 + 7 + 2 + 5 + 6) / 3
+    assert pass_seconds(first) is None
 
 
-def test_what_was_seen_is_multiplied_by_what_is_left() -> None:
-    """Each restart that is left opens its group once and warms each experiment up."""
-    seen = Cost(opening_s=10, around_s=2, pass_s=5)
-    work = [Remaining(config(), (2, 2), seen), Remaining(config(), (1,), seen)]
-    left = duration(work, ((0, 1),))
-    assert left.whole
-    assert left.seconds == 2 * 10 + (2 * 2 + 4 * 5) + (2 + 5)
+@pytest.mark.parametrize(
+    ("work", "text"),
+    [
+        # Nothing left takes no time, and that is known.
+        ([(0, None)], "0 s"),
+        ([(4, 5.0), (1, 10.0)], "30 s"),
+        # A pass that was never seen lasts at least as long as was asked for; more would be a guess.
+        ([(3, None)], "at least 60 s"),
+        ([(3, None), (2, 5.0)], "at least 70 s"),
+    ],
+)
+def test_what_was_seen_is_multiplied_by_what_is_left(work: list[tuple[int, float | None]], text: str) -> None:
+    """Only what was seen, and bounds."""
+    long = config(workload={"min_duration_s": 20})
+    assert duration([Remaining(long, passes, pass_s) for passes, pass_s in work]) == text
 
 
-def test_what_was_never_seen_counts_with_its_bound_and_is_called_so() -> None:
-    """A pass lasts at least as long as was asked for; more would be a guess."""
-    work = [Remaining(config(workload={"min_duration_s": 20}), (3,), None)]
-    left = duration(work, ((0,),))
-    assert (left.seconds, left.whole) == (60, False)
-    assert str(left) == "at least 60 s"
-    assert str(duration([Remaining(config(), (1,), None)], ((0,),))) == "time unknown"
-
-
-def test_opening_another_group_takes_what_the_same_backend_took() -> None:
-    """Before a group was opened, its backend's is the nearest that was seen."""
-    seen, unseen = Remaining(config(), (1,), Cost(7, 0, 1)), Remaining(config(), (1,), Cost(None, 0, 1))
-    assert duration([seen, unseen], ((0,), (1,))).seconds == 2 * 7 + 2
-    other = Remaining(config(backend="vllm"), (1,), Cost(None, 0, 1))
-    assert not duration([seen, other], ((0,), (1,))).whole
-
-
-def test_nothing_left_takes_no_time() -> None:
-    """And that is known, not bounded."""
-    assert str(duration([Remaining(config(), (), None)], ((0,),))) == "0 s"
+def test_what_has_no_bound_is_not_known() -> None:
+    """Never seen, and as short as it likes."""
+    assert duration([Remaining(config(), 1, None)]) == "time unknown"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (89, "89 s"), (125, "2 min"), (12_000, "3 h 20 min")])

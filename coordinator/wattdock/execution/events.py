@@ -36,7 +36,7 @@ class StudyStarted(Event):
     Attributes:
         resumed: An earlier run began it; None where nothing was asked to be resumed.
         done: Experiments that were finished before.
-        time_left: In words.
+        time_left: In words, without starting runners.
     """
 
     study_id: str

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.procedure import new_record
-from wattdock.execution.schedule import Remaining
+from wattdock.execution.schedule import Remaining, pass_seconds
 from wattdock.execution.study_folder import PASS
 from wattdock.records import INTERRUPTED, Failure, RestartRecord
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wattdock.analysis import Fallback
     from wattdock.checks import ExecutionPlan
     from wattdock.config import ExperimentConfig
     from wattdock.execution.procedure import Recording
-    from wattdock.execution.schedule import Cost
     from wattdock.execution.study_folder import SavedRestart, StudyFolder
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Timeline
@@ -39,7 +39,7 @@ class ExperimentState:
 
     Attributes:
         earlier_results: Number of results of it that the study has stored before.
-        expected: Cost in earlier results; None where there are none.
+        expected_pass_s: Seconds of a pass in earlier results; None where there are none.
         model: As this run's last runner had it.
         saved: Restarts on disk, by the record's name; an interrupted restart that was resumed has two records.
         interruption: Why the run ended in the middle of the experiment, if it did.
@@ -50,7 +50,7 @@ class ExperimentState:
     plan: ExecutionPlan
     folder: StudyFolder
     earlier_results: int = 0
-    expected: Cost | None = None
+    expected_pass_s: float | None = None
     model: ModelFolder | None = None
     saved: dict[str, SavedRestart] = field(default_factory=dict)
     interruption: Failure | None = None
@@ -70,7 +70,7 @@ class ExperimentState:
     @property
     def failure(self) -> Failure | None:
         """Why a restart failed."""
-        return next((restart.failure for restart in self.saved.values() if restart.failure), None)
+        return next((saved.record.failure for saved in self.saved.values() if saved.record.failure), None)
 
     @property
     def begun(self) -> bool:
@@ -80,27 +80,24 @@ class ExperimentState:
     @property
     def complete(self) -> bool:
         """Whether every pass of every restart is measured, or a restart has failed."""
-        return bool(self.failure) or not any(self.passes_left())
+        return bool(self.failure) or not self.remaining().passes
 
     def measured(self, restart: int) -> frozenset[int]:
         """Return the measured passes of restart number `restart`, from 0."""
-        return frozenset().union(*(saved.passes for saved in self.saved.values() if saved.restart == restart))
+        return frozenset().union(*(saved.passes for saved in self.saved.values() if saved.record.restart == restart))
 
     def wants(self, restart: int) -> bool:
         """Return whether a pass of restart number `restart`, from 0, is still to be measured."""
         repeats = self.config.repeats
         return restart < repeats.restarts and not self.failure and len(self.measured(restart)) < repeats.passes
 
-    def passes_left(self) -> tuple[int, ...]:
-        """Return how many passes are left of each restart that is not complete."""
-        repeats = self.config.repeats
-        left = (repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
-        return tuple(number for number in left if number)
-
     def remaining(self) -> Remaining:
-        """Return what is left, and what a part of it has cost so far."""
-        seen = next((restart.cost for restart in reversed(self.saved.values()) if restart.passes), self.expected)
-        return Remaining(self.config, () if self.failure else self.passes_left(), seen)
+        """Return what is left, and what a pass has taken so far."""
+        repeats, saved = self.config.repeats, [saved.record for saved in self.saved.values() if saved.record.passes]
+        left = sum(repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
+        last = saved[-1] if saved else None
+        seen_s = pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
+        return Remaining(self.config, 0 if self.failure else left, seen_s or self.expected_pass_s)
 
     def save(self, recording: Recording, timeline: Timeline | None) -> None:
         """Make what a runner has measured so far durable."""
@@ -136,7 +133,7 @@ class ExperimentState:
         Raises:
             StoreError: A record cannot be read back.
         """
-        found = [(saved.read(), saved.at if isinstance(saved.at, Path) else None) for saved in self.saved.values()]
+        found = [(saved.read(), saved.folder) for saved in self.saved.values()]
         found.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
         if self.complete:
             return found

@@ -19,7 +19,7 @@ from wattdock.execution.events import Note, ResultStored, StudyStarted, notes
 from wattdock.execution.failures import describe_ladder, failure_context, ladder
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.resume import open_study, require_same_prompts, restore, stored_result
-from wattdock.execution.schedule import Breaker, Remaining, duration, earlier_costs, load_groups, schedule
+from wattdock.execution.schedule import Breaker, Remaining, duration, earlier_pass_s, load_groups, schedule
 from wattdock.execution.session import Seams, Session, Workplace
 from wattdock.execution.study_folder import FAILED, GIVEN_UP, OK, STORED, UNFINISHED, History, histories
 from wattdock.host import folders, leases
@@ -131,14 +131,14 @@ class StudyRun:
         """Return the unfinished experiments by position, and append finished ones to `results`."""
         unfinished = {}
         before = histories(folder.lines)
-        expected = earlier_costs(self._study.experiments, self._output_dir)
+        expected_s = earlier_pass_s(self._study.experiments, self._output_dir)
         for position, plan in enumerate(self.plans):
             experiment_id = plan.config.experiment_id
             history = before.get(experiment_id, History())
             if history.is_done(retry_failed=self._retry_failed):
                 self.results.append(stored_result(history.folders[-1], self._output_dir))
             else:
-                unfinished[position] = restore(plan, folder, history, expected=expected.get(experiment_id))
+                unfinished[position] = restore(plan, folder, history, expected_pass_s=expected_s.get(experiment_id))
         if unfinished:
             configs = {plan.config.experiment_id: plan.config for plan in self.plans}
             for stored in self.results:
@@ -189,12 +189,12 @@ class _Loop:
             self._folder.end()
 
     def left(self) -> tuple[int, str]:
-        """Return how many passes the study has left, and how long they take, in words."""
+        """Return how many passes the study has left, and how long they take without starting runners."""
         work = [
-            self._states[position].remaining() if position in self._states else Remaining(config, (), None)
+            self._states[position].remaining() if position in self._states else Remaining(config, 0, None)
             for position, config in enumerate(self._study.experiments)
         ]
-        return sum(sum(item.passes_left) for item in work), str(duration(work, self._groups))
+        return sum(experiment.passes for experiment in work), duration(work)
 
     def _measure_all(self) -> None:
         """Serve each load group in each restart, with fresh runners until none of its experiments is pending."""
@@ -263,7 +263,7 @@ class _Loop:
         # On the same GPUs, whose leases are held for the whole run.
         plan = replace(self._plans[failed.experiment_id], config=step.config)
         try:
-            state = restore(plan, self._folder, history, expected=None)
+            state = restore(plan, self._folder, history, expected_pass_s=None)
         except (ConfigError, PreflightError) as error:
             # The records stay, for a resumption that can go on with them; other experiments are measured now.
             self._left_begun = True

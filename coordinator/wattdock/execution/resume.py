@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from wattdock.checks import ExecutionPlan
     from wattdock.config import Study
-    from wattdock.execution.schedule import Cost
     from wattdock.execution.study_folder import History, Line
+    from wattdock.records import RestartRecord
 
 SHOWN = 3
 
@@ -70,7 +70,9 @@ def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], re
     return folder
 
 
-def restore(plan: ExecutionPlan, folder: StudyFolder, history: History, *, expected: Cost | None) -> ExperimentState:
+def restore(
+    plan: ExecutionPlan, folder: StudyFolder, history: History, *, expected_pass_s: float | None
+) -> ExperimentState:
     """Return the state of an experiment that is not done, with what was measured of it before.
 
     Raises:
@@ -78,14 +80,15 @@ def restore(plan: ExecutionPlan, folder: StudyFolder, history: History, *, expec
         PreflightError: Other GPUs were chosen for it than those it was measured on.
     """
     experiment_id = plan.config.experiment_id
-    state = ExperimentState(plan, folder, earlier_results=len(history.folders), expected=expected)
+    state = ExperimentState(plan, folder, earlier_results=len(history.folders), expected_pass_s=expected_pass_s)
     if history.status == FAILED:
         folder.drop(experiment_id)
         folder.note(RETRIED, experiment=experiment_id)
         return state
     state.saved = folder.saved(experiment_id)
-    _require_same_gpus(plan, state)
-    require_same_prompts(plan.config, [sent for restart in state.saved.values() for sent in restart.prompts_sha256])
+    before = [saved.record for saved in state.saved.values()]
+    _require_same_gpus(plan, before)
+    require_same_prompts(plan.config, [measured.prompts_sha256 for record in before for measured in record.passes])
     for restart in range(plan.config.repeats.restarts):
         # Killed between the record and the journal's line.
         for index in sorted(state.measured(restart)):
@@ -94,10 +97,12 @@ def restore(plan: ExecutionPlan, folder: StudyFolder, history: History, *, expec
     return state
 
 
-def _require_same_gpus(plan: ExecutionPlan, state: ExperimentState) -> None:
+def _require_same_gpus(plan: ExecutionPlan, records: Iterable[RestartRecord]) -> None:
     """Refuse other GPUs than those of the passes before: an experiment's joules are those of one set of GPUs."""
     planned = frozenset(gpu.uuid for gpu in plan.gpus)
-    measured_on = [restart.gpu_uuids for restart in state.saved.values() if restart.passes]
+    measured_on = [
+        frozenset(record.environment.leased_gpus if record.environment else ()) for record in records if record.passes
+    ]
     before = next((uuids for uuids in measured_on if uuids != planned), None)
     if before is not None:
         raise PreflightError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from statistics import mean
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S
@@ -92,24 +91,8 @@ class Breaker:
         )
 
 
-PASS, OPENING = "pass", ("idle-empty", "launch", "load")
-# Spans of a restart around its measured passes.
-AROUND = ("idle-loaded-before", "warm-up", "one-token", "idle-loaded-after")
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Mean seconds of an experiment's parts; None where none was seen.
-
-    Attributes:
-        opening_s: Idle before a runner starts, launching it and loading the model.
-        around_s: All warm-up and one-token passes of a restart, and its idle spans, together.
-        pass_s: One measured pass.
-    """
-
-    opening_s: float | None
-    around_s: float | None
-    pass_s: float | None
+# Spans of a restart besides its runner's launch and load, which experiments of a load group share.
+MEASURING = ("pass", "idle-loaded-before", "warm-up", "one-token", "idle-loaded-after")
 
 
 @dataclass(frozen=True)
@@ -117,86 +100,61 @@ class Remaining:
     """What is left of one experiment.
 
     Attributes:
-        passes_left: Measured passes left, one number per restart that is not complete.
-        cost: As seen in this study or in earlier results; None where the experiment never ran.
+        passes: Measured passes left.
+        pass_s: Seconds of a pass in this study or in earlier results; None where the experiment never ran.
     """
 
     config: ExperimentConfig
-    passes_left: tuple[int, ...]
-    cost: Cost | None
-
-
-@dataclass(frozen=True)
-class Duration:
-    """Seconds; `whole` is False where they are a lower bound."""
-
-    seconds: float
-    whole: bool
-
-    def __add__(self, other: Duration) -> Duration:
-        return Duration(self.seconds + other.seconds, self.whole and other.whole)
-
-    def __str__(self) -> str:
-        if not self.whole and self.seconds < 1:
-            return "time unknown"
-        return words(self.seconds) if self.whole else f"at least {words(self.seconds)}"
+    passes: int
+    pass_s: float | None
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a study that has not begun would take.
+    """What a study that has not begun would take, in words and without starting runners.
 
     Attributes:
         groups: Load groups, as positions of experiments.
-        experiments: How long each experiment takes by itself.
+        experiments: How long each experiment takes.
         passes: Measured passes of all experiments.
         total: How long the study takes.
     """
 
     groups: Groups
-    experiments: tuple[Duration, ...]
+    experiments: tuple[str, ...]
     passes: int
-    total: Duration
+    total: str
 
 
 def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forecast:
     """Return what experiments would take, judged by their earlier results under `output_dir`."""
-    costs = earlier_costs(experiments, output_dir)
+    seen_s = earlier_pass_s(experiments, output_dir)
     work = [
-        Remaining(config, (config.repeats.passes,) * config.repeats.restarts, costs.get(config.experiment_id))
+        Remaining(config, config.repeats.passes * config.repeats.restarts, seen_s.get(config.experiment_id))
         for config in experiments
     ]
-    groups = load_groups(experiments)
-    alone = tuple(duration([experiment], ((0,),)) for experiment in work)
-    passes = sum(sum(experiment.passes_left) for experiment in work)
-    return Forecast(groups, alone, passes, duration(work, groups))
+    alone = tuple(duration([experiment]) for experiment in work)
+    return Forecast(load_groups(experiments), alone, sum(experiment.passes for experiment in work), duration(work))
 
 
-def cost_of(spans: Iterable[Span] | Iterable[StoredSpan]) -> Cost:
-    """Return what the spans of an experiment's restarts cost."""
-    seconds: dict[str, list[float]] = {}
-    for span in spans:
-        seconds.setdefault(span.name, []).append((span.end_ns - span.start_ns) / NS_PER_S)
-    opening = [mean(seconds[name]) for name in OPENING if name in seconds]
-    restarts = max((len(seconds.get(name, ())) for name in OPENING), default=0)
-    return Cost(
-        opening_s=sum(opening) if opening else None,
-        around_s=sum(sum(seconds.get(name, ())) for name in AROUND) / max(restarts, 1),
-        pass_s=mean(seconds[PASS]) if PASS in seconds else None,
-    )
+def pass_seconds(spans: Iterable[Span] | Iterable[StoredSpan]) -> float | None:
+    """Return the mean seconds of a measured pass, with its share of warm-up and idle; None without a pass."""
+    own = [span for span in spans if span.name in MEASURING]
+    passes = sum(span.name == "pass" for span in own)
+    return sum(span.end_ns - span.start_ns for span in own) / NS_PER_S / passes if passes else None
 
 
-def earlier_costs(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, Cost]:
-    """Return what each experiment cost in its latest good result under `output_dir`, by experiment id."""
+def earlier_pass_s(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, float]:
+    """Return the seconds of a pass in each experiment's latest good result under `output_dir`, by experiment id."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(output_dir.glob("2*-*-*")):
         folders.setdefault(path.name.split("-")[2], []).append(path)
     ids = [experiment.experiment_id for experiment in experiments]
-    found = {experiment_id: _earlier_cost(folders.get(experiment_id[:8], ()), experiment_id) for experiment_id in ids}
-    return {experiment_id: cost for experiment_id, cost in found.items() if cost}
+    found = {experiment_id: _earlier(folders.get(experiment_id[:8], ()), experiment_id) for experiment_id in ids}
+    return {experiment_id: pass_s for experiment_id, pass_s in found.items() if pass_s}
 
 
-def _earlier_cost(folders: Sequence[Path], experiment_id: str) -> Cost | None:
+def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
     for folder in reversed(folders):
         try:
             result = load_result(folder)
@@ -204,39 +162,20 @@ def _earlier_cost(folders: Sequence[Path], experiment_id: str) -> Cost | None:
             # Another version's, or being written: it only would have told how long it took.
             continue
         if result.status == "ok" and result.experiment_id == experiment_id:
-            return cost_of(result.spans)
+            return pass_seconds(result.spans)
     return None
 
 
-def duration(work: Sequence[Remaining], groups: Groups) -> Duration:
-    """Return how long all of `work` takes.
-
-    Args:
-        groups: Load groups, positions in `work`: each is opened once for each restart that is left in it.
-    """
-    opened = {
-        item.config.backend: item.cost.opening_s for item in work if item.cost and item.cost.opening_s is not None
-    }
-    total = Duration(0.0, whole=True)
-    for group in groups:
-        members = [work[position] for position in group]
-        total = sum(map(_serving, members), total) + _opening(members, opened)
-    return total
-
-
-def _serving(item: Remaining) -> Duration:
-    left = sum(item.passes_left)
-    if item.cost and item.cost.pass_s is not None:
-        return Duration(left * item.cost.pass_s + len(item.passes_left) * (item.cost.around_s or 0.0), whole=True)
-    return Duration(left * (item.config.workload.min_duration_s or 0.0), whole=not left)
-
-
-def _opening(members: Sequence[Remaining], opened: Mapping[str, float]) -> Duration:
-    """Return how long a group's runners take to open: as long as this group's did, else the same backend's."""
-    restarts = max(len(member.passes_left) for member in members)
-    own = next((item.cost.opening_s for item in members if item.cost and item.cost.opening_s is not None), None)
-    seen_s = opened.get(members[0].config.backend) if own is None else own
-    return Duration(restarts * (seen_s or 0.0), whole=seen_s is not None or not restarts)
+def duration(work: Iterable[Remaining]) -> str:
+    """Return how long all of `work` takes without starting runners, in words."""
+    left = [experiment for experiment in work if experiment.passes]
+    least_s = sum(
+        experiment.passes * (experiment.pass_s or experiment.config.workload.min_duration_s or 0.0)
+        for experiment in left
+    )
+    if all(experiment.pass_s is not None for experiment in left):
+        return words(least_s)
+    return f"at least {words(least_s)}" if least_s >= 1 else "time unknown"
 
 
 def words(seconds: float) -> str:

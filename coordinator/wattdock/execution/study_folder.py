@@ -12,12 +12,11 @@ import os
 import re
 import secrets
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
-from wattdock.execution.schedule import cost_of
 from wattdock.files import sync
 from wattdock.records import RestartRecord, find_restarts, read_restart, write_restart
 from wattdock.text import json_text
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-    from wattdock.execution.schedule import Cost
-    from wattdock.records import Failure
 
 STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"
 JOURNAL_SCHEMA = 1
@@ -174,31 +171,28 @@ def histories(lines: Iterable[Line]) -> dict[str, History]:
 
 @dataclass(frozen=True)
 class SavedRestart:
-    """A summary of one record of a restart, and where the record is: on disk or, where that failed, in memory.
+    """A record of a restart that lies in a folder, whose timeline and requests are read only when they are needed.
 
     Attributes:
-        passes: Numbers of the measured passes.
-        failure: Why the restart ended early.
-        cost: How long its parts took.
-        prompts_sha256: Hashes of the prompts sent.
-        gpu_uuids: GPUs that the runner was given; empty on a CPU, and where nothing was loaded.
+        record: Without these; whole where it could not be written.
+        folder: None where it could not be written.
     """
 
-    restart: int
-    passes: frozenset[int]
-    failure: Failure | None
-    cost: Cost
-    prompts_sha256: frozenset[str]
-    gpu_uuids: frozenset[str]
-    at: Path | RestartRecord
+    record: RestartRecord
+    folder: Path | None
+
+    @property
+    def passes(self) -> frozenset[int]:
+        """Numbers of the measured passes."""
+        return frozenset(measured.index for measured in self.record.passes)
 
     def read(self) -> RestartRecord:
-        """Return the record.
+        """Return the whole record.
 
         Raises:
             StoreError: A file cannot be read.
         """
-        return self.at if isinstance(self.at, RestartRecord) else read_restart(self.at)
+        return self.record if self.folder is None else read_restart(self.folder)
 
 
 class StudyFolder:
@@ -288,13 +282,12 @@ class StudyFolder:
     def save(self, name: str, record: RestartRecord) -> SavedRestart:
         """Make a record durable under `name`, replacing an earlier state of it."""
         folder = self.path / RECORDS / name
-        at: Path | RestartRecord = folder
         try:
             write_restart(folder, record)
         except OSError as error:
             self._break(error)
-            at = record
-        return _saved(record, at)
+            return SavedRestart(record, None)
+        return _saved(record, folder)
 
     def saved(self, experiment_id: str) -> dict[str, SavedRestart]:
         """Return the records of an experiment by name.
@@ -330,16 +323,9 @@ class StudyFolder:
         )
 
 
-def _saved(record: RestartRecord, at: Path | RestartRecord) -> SavedRestart:
-    return SavedRestart(
-        restart=record.restart,
-        passes=frozenset(measured.index for measured in record.passes),
-        failure=record.failure,
-        cost=cost_of([*record.spans, *(measured.span for measured in record.passes)]),
-        prompts_sha256=frozenset(measured.prompts_sha256 for measured in record.passes),
-        gpu_uuids=frozenset(record.environment.leased_gpus if record.environment else ()),
-        at=at,
-    )
+def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
+    passes = tuple(replace(measured, requests=()) for measured in record.passes)
+    return SavedRestart(replace(record, passes=passes, timeline=None), folder)
 
 
 def named_like(folder: str, study: Study) -> bool:

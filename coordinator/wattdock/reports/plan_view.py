@@ -80,7 +80,7 @@ def plan_view(plan: Plan) -> View:
     yield from _unchecked(study.experiments)
     yield (
         f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
-        f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total}"
+        f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total} besides starting runners"
     )
 
 
@@ -93,7 +93,7 @@ def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
     return (
         *(str(group), config.label, config.experiment_id[:8], config.model.label, prompts),
-        *(str(config.workload.batch_size), repeats, place, str(plan.forecast.experiments[position])),
+        *(str(config.workload.batch_size), repeats, place, plan.forecast.experiments[position]),
     )
 
 
