@@ -71,12 +71,6 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         server.shutdown()
 
 
-def reason(image: str = "any") -> str:
-    with pytest.raises(NoContainersError) as refused:
-        find_containers(image, backend="fake")
-    return refused.value.reason
-
-
 def test_an_engine_with_the_image_can_serve(engine: Path) -> None:
     """The image is known by its id, and by its digest where a registry has it."""
     built, pulled = (find_containers(name, backend="fake") for name in ("wattdock-here", "wattdock-pulled"))
@@ -85,29 +79,41 @@ def test_an_engine_with_the_image_can_serve(engine: Path) -> None:
     assert (pulled.image.id, pulled.image.digest) == ("sha256:2", "example/x@sha256:3")
 
 
-def test_an_image_that_is_not_there_is_named_with_the_command_that_makes_it(engine: Path) -> None:
-    """It is not pulled either."""
-    with pytest.raises(NoContainersError, match=r"wattdock-absent is not there; make it with: make image-fake$"):
-        find_containers("wattdock-absent", backend="fake")
-
-
-def test_an_image_for_a_cpu_is_refused_where_a_gpu_is_to_be_used(engine: Path) -> None:
-    """Its engine would see no GPU, and say so only after loading."""
+@pytest.mark.parametrize(
+    ("image", "needs_gpu", "said"),
+    [
+        ("wattdock-absent", False, r"wattdock-absent is not there; make it with: make image-fake$"),
+        ("wattdock-cpu", True, "wattdock-cpu was built for a CPU; make one for GPUs with: make image-"),
+    ],
+)
+def test_an_image_that_cannot_serve_is_named_with_the_command_that_makes_one(
+    engine: Path, image: str, needs_gpu: bool, said: str
+) -> None:
+    """It is not pulled either; an engine built for a CPU would see no GPU, and say so only after loading."""
     assert find_containers("wattdock-cpu", backend="fake").image.variant == "cpu"
-    with pytest.raises(
-        NoContainersError, match="wattdock-cpu was built for a CPU; make one for GPUs with: make image-"
-    ):
-        find_containers("wattdock-cpu", backend="fake", needs_gpu=True)
+    with pytest.raises(NoContainersError, match=said):
+        find_containers(image, backend="fake", needs_gpu=needs_gpu)
 
 
-def test_no_engine_is_named_with_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("unix://{0}/absent.sock", "no Docker engine answers at unix://{0}/absent.sock"),
+        # A program that hung up, or speaks something else.
+        ("unix://{0}/e.sock", "no Docker engine answers at unix://{0}/e.sock"),
+        ("tcp://127.0.0.1:1", "the engine at tcp://127.0.0.1:1 cannot share a runner's socket with this machine"),
+        (None, "no Docker engine answers at unix:///var/run/docker.sock"),
+    ],
+)
+def test_where_no_engine_can_serve_the_address_is_named(
+    address: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The common case on a laptop or a cluster."""
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
-    assert reason() == f"no Docker engine answers at unix://{tmp_path}/absent.sock"
-
-
-def test_a_socket_behind_which_nobody_answers_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that hung up, or speaks something else, cannot run containers."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    if address:
+        monkeypatch.setenv("DOCKER_HOST", address.format(tmp_path))
+    elif Path("/var/run/docker.sock").exists():
+        pytest.skip("a Docker engine runs here")
 
     class HangUp(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -115,23 +121,10 @@ def test_a_socket_behind_which_nobody_answers_is_no_engine(tmp_path: Path, monke
 
     with socketserver.UnixStreamServer(str(tmp_path / "e.sock"), HangUp) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/e.sock")
-        assert reason() == f"no Docker engine answers at unix://{tmp_path}/e.sock"
+        with pytest.raises(NoContainersError) as refused:
+            find_containers("any", backend="fake")
         server.shutdown()
-
-
-def test_an_engine_elsewhere_cannot_share_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner's socket would lie on another machine."""
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
-    assert reason() == "the engine at tcp://127.0.0.1:2375 cannot share a runner's socket with this machine"
-
-
-def test_without_docker_host_the_usual_socket_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason always says where it looked."""
-    if Path("/var/run/docker.sock").exists():
-        pytest.skip("a Docker engine runs here")
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    assert reason() == "no Docker engine answers at unix:///var/run/docker.sock"
+    assert refused.value.reason == said.format(tmp_path)
 
 
 def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: Path) -> None:

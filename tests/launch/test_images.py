@@ -11,7 +11,6 @@ import yaml
 from wattdock.checks.preflight import _Host
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import GpuInventory
-from wattdock.launch.engine import image_from
 from wattdock.launch.images import LOCK_VARIABLE, ImagesLock, build_image, image_names, read_lock
 from wattdock.launch.images.build import Base, base_reference, build_environment, build_words, own_digest
 from wattdock.launch.images.lock import DEFAULT_LOCK, LockedImage, write_lock
@@ -42,17 +41,12 @@ def written(folder: Path, **changes: object) -> Path:
     return file
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    """Hashes of digits only stay text."""
-    assert read_lock(written(tmp_path)).images == {"x": LockedImage.model_validate(RESOLVED)}
-
-
 def test_all_experiments_of_a_run_start_what_one_lock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that is written while the first of them is checked does not count."""
     monkeypatch.setenv(LOCK_VARIABLE, str(written(tmp_path)))
     host = _Host(inventory=GpuInventory(()), holders={})
     before = read_lock()
-    assert host.lock.images["x"].revision == "6550c3b"
+    assert host.lock.images == {"x": LockedImage.model_validate(RESOLVED)}
     written(tmp_path, revision="abc")
     assert (host.lock.images["x"].revision, host.lock.sha256) == ("6550c3b", before.sha256)
     assert read_lock().sha256 != before.sha256
@@ -90,15 +84,11 @@ def test_a_file_that_is_no_lock_is_a_mistake_in_one_line(text: str, tmp_path: Pa
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_lock_is_a_mistake_only_for_who_needs_one(tmp_path: Path) -> None:
-    """The first `images lock` writes it."""
+def test_the_lock_that_is_shipped_names_every_image(tmp_path: Path) -> None:
+    """What is not pinned says so; a missing lock is a mistake only for who needs one."""
     with pytest.raises(ConfigError, match="is not there; write it with: wattdock images lock"):
         read_lock(tmp_path / "absent")
     assert read_lock(tmp_path / "absent", may_be_absent=True).images == {}
-
-
-def test_the_lock_that_is_shipped_names_every_image() -> None:
-    """What is not pinned says so."""
     shipped = read_lock(DEFAULT_LOCK).images
     assert tuple(shipped) == image_names() == ("coordinator", "pytorch", "tensorrt", "vllm")
     assert all(entry.repo_digest or entry.open_points["digest"] for entry in shipped.values())
@@ -160,14 +150,10 @@ def test_a_build_takes_its_base_by_digest_and_writes_down_what_was_built(monkeyp
     assert Base(f"python@{DIGEST}", DIGEST).reference == f"python@{DIGEST}"
     own = build_words("pytorch", "cpu", Base("mine", None))
     assert {"BASE=mine", "org.opencontainers.image.base.digest=", "wattdock-pytorch"} <= {*own}
-
-
-def test_it_is_the_engine_with_the_base_that_builds_on_it() -> None:
-    """Another builder has other images under the same names."""
-    chosen = {"BUILDX_BUILDER": "elsewhere", "DOCKER_CONTEXT": "remote", "PATH": "/bin"}
-    found = build_environment(chosen, "unix:///engine.sock")
-    assert (found["BUILDX_BUILDER"], found["DOCKER_HOST"], found["PATH"]) == ("default", "unix:///engine.sock", "/bin")
-    assert "DOCKER_CONTEXT" not in found
+    # The engine with the base builds on it: another builder has other images under the same names.
+    found = build_environment({"BUILDX_BUILDER": "x", "DOCKER_CONTEXT": "x", "PATH": "/bin"}, "unix:///engine.sock")
+    assert (found["BUILDX_BUILDER"], found["DOCKER_HOST"]) == ("default", "unix:///engine.sock")
+    assert (found["PATH"], "DOCKER_CONTEXT" in found) == ("/bin", False)
 
 
 @pytest.mark.parametrize("option", ["--build-arg=BASE=other", "-t x", "--label a=b", "-fx"])
@@ -175,18 +161,6 @@ def test_options_that_would_make_it_another_image_are_refused(option: str, tmp_p
     """Before any engine is asked."""
     with pytest.raises(ConfigError, match="is not for --build-options: the image would not be what it says it is"):
         build_image("pytorch", ImagesLock(tmp_path, {}, ""), variant="cpu", options=f"-q {option}")
-
-
-def test_an_image_says_what_it_was_built_from() -> None:
-    """What its builder did not know is unknown, not empty."""
-    labels = {
-        "org.opencontainers.image.revision": "unknown",
-        "org.opencontainers.image.base.name": "python:3.12",
-        "org.opencontainers.image.base.digest": "",
-    }
-    image = image_from("x", {"Id": DIGEST, "Config": {"Labels": labels}})
-    assert (image.base, image.base_digest, image.revision) == ("python:3.12", None, None)
-    assert image_from("x", {"Id": DIGEST}).base is None
 
 
 def test_docker_hub_is_found_by_the_name_that_engines_leave_out() -> None:

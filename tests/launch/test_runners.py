@@ -52,45 +52,36 @@ def test_the_project_comes_last(more_runners: Path, monkeypatch: pytest.MonkeyPa
     assert runners_path() == (more_runners, Path("/absent"), REPO / "runners")
 
 
-def test_an_unknown_backend_is_refused_with_the_nearest_name(more_runners: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("slimm", r"unknown backend 'slimm' .*did you mean 'slim'\?"),
+        # What a file says must not reach outside the runners.
+        *((name, "unknown backend") for name in ("../slim", "", "slim/", ".")),
+    ],
+)
+def test_an_unknown_backend_is_refused_with_the_nearest_name(more_runners: Path, name: str, said: str) -> None:
     """A slip of the finger costs one line."""
-    with pytest.raises(ConfigError, match=r"unknown backend 'slimm' .*did you mean 'slim'\?"):
-        find_runner("slimm")
-
-
-@pytest.mark.parametrize("name", ["../slim", "", "slim/", "."])
-def test_a_backend_is_a_name_and_no_path(more_runners: Path, name: str) -> None:
-    """What a file says must not reach outside the runners."""
-    with pytest.raises(ConfigError, match="unknown backend"):
+    with pytest.raises(ConfigError, match=said):
         find_runner(name)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "value", "reaches"),
     [
-        *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "GH_TOKEN", "hf_token", "TOKEN", "PGPASSWORD", "OPENAI_API_KEY"),
-        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"),
+        *((name, "x", False) for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "GH_TOKEN", "hf_token", "PGPASSWORD")),
+        *((name, "x", False) for name in ("TOKEN", "OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN")),
+        *((name, "x", False) for name in ("AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS")),
+        # Secrets also hide in the values of harmless names.
+        ("HTTPS_PROXY", "http://me:secret@proxy:1", False),
+        ("HTTP_PROXY", "http://proxy:1", True),
+        *((name, "x", True) for name in ("PATH", "HOME", "LD_LIBRARY_PATH", "NCCL_NVLS_ENABLE", "VLLM_MAX_TOKENS_X")),
+        *((name, "x", True) for name in ("OMP_NUM_THREADS", "KEYBOARD")),
     ],
 )
-def test_secrets_do_not_reach_a_runner(name: str) -> None:
-    """A runner loads models that the coordinator fetched; it has no use for them."""
-    assert name not in runner_variables(SPEC, {name: "x"}, keep_pythonpath=True)
-
-
-def test_an_address_with_a_password_does_not_reach_a_runner() -> None:
-    """Secrets also hide in the values of harmless names."""
-    environ = {"HTTPS_PROXY": "http://me:secret@proxy:1", "HTTP_PROXY": "http://proxy:1"}
-    kept = runner_variables(SPEC, environ, keep_pythonpath=False)
-    assert "HTTPS_PROXY" not in kept
-    assert kept["HTTP_PROXY"] == "http://proxy:1"
-
-
-@pytest.mark.parametrize(
-    "name", ["PATH", "HOME", "LD_LIBRARY_PATH", "NCCL_NVLS_ENABLE", "VLLM_MAX_TOKENS_X", "OMP_NUM_THREADS", "KEYBOARD"]
-)
-def test_what_steers_an_engine_reaches_it(name: str) -> None:
-    """Users set these for a reason."""
-    assert runner_variables(SPEC, {name: "x"}, keep_pythonpath=False)[name] == "x"
+def test_what_steers_an_engine_reaches_it_and_secrets_do_not(name: str, value: str, reaches: bool) -> None:
+    """A runner loads models that the coordinator fetched, and has no use for secrets."""
+    assert (runner_variables(SPEC, {name: value}, keep_pythonpath=True).get(name) == value) is reaches
 
 
 def test_gpus_are_integer_indices_in_bus_order_and_hubs_are_offline() -> None:
@@ -99,12 +90,9 @@ def test_gpus_are_integer_indices_in_bus_order_and_hubs_are_offline() -> None:
     assert (variables["CUDA_DEVICE_ORDER"], variables["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", "3,0")
     assert (variables["HF_HUB_OFFLINE"], variables["TRANSFORMERS_OFFLINE"]) == ("1", "1")
     assert variables["TOKENIZERS_PARALLELISM"] == "false"
-
-
-def test_no_gpu_asked_for_means_none_visible() -> None:
-    """An absent variable would show all of them."""
-    spec = LaunchSpec(backend="fake", runner_dir=Path("/runners/fake"), log_path=Path("/log"))
-    assert runner_variables(spec, {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
+    # An absent variable would show all of them.
+    without = LaunchSpec(backend="fake", runner_dir=Path("/runners/fake"), log_path=Path("/log"))
+    assert runner_variables(without, {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize(("keep", "theirs"), [(False, []), (True, ["/site", f"{Path.cwd()}/here"])])
@@ -126,6 +114,8 @@ GIVEN = {
     "HF_HUB_OFFLINE": "0",
     "HOME": "/home/me",
     "EDITOR": "vi",
+    # What an image tells the container toolkit, two thousand characters that steer nothing.
+    "NVIDIA_REQUIRE_CUDA": "cuda>=13.0",
 }
 SECRETS = {"HF_TOKEN": "hf_x", "VLLM_API_KEY": "x", "NCCL_KEY_OF_SOMETHING": "y", "HF_ENDPOINT": "https://me:pw@host"}
 
@@ -140,12 +130,6 @@ def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret
     assert container == everywhere
     reached = container_variables(SPEC, GIVEN | SECRETS, cache="/cache")
     assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo"}.items()
-
-
-def test_what_an_image_tells_the_container_toolkit_is_no_setting_of_an_engine() -> None:
-    """NVIDIA's images carry two thousand characters of it, which differ between images and steer nothing."""
-    environ = {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_TF32_OVERRIDE": "1"}
-    assert given_settings(environ, in_container=False) == {"NVIDIA_TF32_OVERRIDE": "1"}
 
 
 def test_the_folder_is_private_and_below_the_runtime_folder(tmp_path: Path) -> None:
