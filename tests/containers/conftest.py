@@ -7,14 +7,13 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import WATTDOCK, Command
-from containers.engines import BASE, build_on, engine_address, image_there, tagged
+from containers.engines import BASE, build_on, engine_address, home_and_folder, image_there, tagged
 from containers.registry import serving
 from docker.errors import APIError
-from unprivileged import give_to_user, user_home
 
 from wattdock.launch.engine import connect
 
@@ -87,6 +86,10 @@ class InContainers(Command):
         in_container = ("--launcher", "docker", "--set", f"container.image={self.containers_image.image.name}")
         return [WATTDOCK, *args, *(in_container if args[0] == "run" else ())]
 
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """Return the results by the names of their experiments."""
+        return {row["config"]["name"]: row for row in self.results()}
+
     def containers(self) -> list[Container]:
         """Return what there is of this user's containers, in any state."""
         made_from = {"ancestor": self.containers_image.image.name}
@@ -122,11 +125,7 @@ def client() -> Iterator[DockerClient]:
 @pytest.fixture
 def in_containers(tmp_path: Path, fake_image: Containers, client: DockerClient) -> Iterator[InContainers]:
     """The command with the fake backend, and a folder of its own."""
-    home = user_home(tmp_path)
-    folder = home / "work"
-    folder.mkdir()
-    give_to_user(folder)
-    yield (command := InContainers(home, folder, containers_image=fake_image, client=client))
+    yield (command := InContainers(*home_and_folder(tmp_path), containers_image=fake_image, client=client))
     for container in command.containers():
         with contextlib.suppress(APIError):
             container.remove(force=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docker.errors import ImageNotFound
+from unprivileged import give_to_user, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, require_socket
@@ -74,6 +75,14 @@ def build_on(
         options = {"pull": False, "rm": True, "labels": labels, "network_mode": "none"}
         client.images.build(fileobj=context, custom_context=True, tag=name, **options)
     return image_there(name)
+
+
+def home_and_folder(tmp_path: Path) -> tuple[Path, Path]:
+    """Make an unprivileged user's home with a folder to work in, and return both."""
+    home = user_home(tmp_path)
+    (home / "work").mkdir()
+    give_to_user(home / "work")
+    return home, home / "work"
 
 
 def image_labels(revision: str, base_digest: str = "") -> dict[str, str]:

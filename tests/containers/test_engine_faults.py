@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import WATTDOCK, Command, on_gpus
-from containers.engines import engine_address
+from containers.engines import engine_address, home_and_folder
 from fake_nvml import FakeGpu
-from unprivileged import give_to_user, popen_as_user, user_home
+from unprivileged import popen_as_user
 
 from wattdock.config import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
@@ -92,15 +92,7 @@ class OnPlainEngine(Command):
         """Measure two experiments; return the exit code and their rows."""
         (self.folder / "x.yaml").write_text(TWO)
         more = {"DOCKER_HOST": self.containers.engine.address, **on_gpus(self, FakeGpu())}
-        command: list[str | Path] = [
-            WATTDOCK,
-            "run",
-            "x.yaml",
-            "--launcher",
-            "docker",
-            "--set",
-            "container.image=empty",
-        ]
+        command: list[str | Path] = [WATTDOCK, *"run x.yaml --launcher docker --set container.image=empty".split()]
         env, reach = self.env(more), [self.engine_folder]
         with popen_as_user(command, env=env, cwd=self.folder, reach=reach, stdout=subprocess.DEVNULL) as running:
             code = running.wait(60)
@@ -112,11 +104,7 @@ class OnPlainEngine(Command):
 @pytest.fixture
 def on_plain_engine(plain_image: Containers, plain_engine: tuple[Path, str], tmp_path: Path) -> OnPlainEngine:
     """The command in a folder of its own."""
-    home = user_home(tmp_path)
-    folder = home / "work"
-    folder.mkdir()
-    give_to_user(folder)
-    return OnPlainEngine(home, folder, containers=plain_image, engine_folder=plain_engine[0])
+    return OnPlainEngine(*home_and_folder(tmp_path), containers=plain_image, engine_folder=plain_engine[0])
 
 
 def test_an_engine_without_nvidias_toolkit_is_named_as_such(on_plain_engine: OnPlainEngine) -> None:
@@ -173,7 +161,7 @@ def test_an_engine_that_dies_costs_no_measured_pass_and_nothing_falls_back(
     container = in_containers.wait_for_container()
     engine.kill()
     _, errors = running.communicate(timeout=240)
-    rows = {row["config"]["name"]: row for row in in_containers.results()}
+    rows = in_containers.by_name()
     assert (running.returncode, rows["one"]["status"], rows["two"]["status"]) == (4, "ok", "failed"), errors
     assert f"container {container.id[:12]} cannot be stopped" in errors
     assert "the engine does not answer any more; see that it runs" in rows["two"]["error"]["message"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import SMALL, WATTDOCK
 from containers.conftest import InContainers
-from containers.engines import build_on, image_labels, tagged
-from unprivileged import give_to_user, user_home
+from containers.engines import build_on, home_and_folder, image_labels, tagged
+from unprivileged import give_to_user
 
 from wattdock.launch.engine import find_containers
 from wattdock.launch.images import read_lock
@@ -70,12 +70,9 @@ def pushed_image(fake_image: Containers, registry: str, client: DockerClient) ->
 @pytest.fixture
 def locked(pushed_image: Containers, registry: str, client: DockerClient, tmp_path: Path) -> Locked:
     """The command, with a lock of that image."""
-    home = user_home(tmp_path)
-    (home / "work").mkdir()
-    give_to_user(home / "work")
     digest = next(digest for digest in pushed_image.image.digests if digest.startswith(registry))
     entry = LockedImage(digest=digest, base="base:1", revision=REVISION)
-    command = Locked(home, home / "work", containers_image=pushed_image, client=client, entry=entry)
+    command = Locked(*home_and_folder(tmp_path), containers_image=pushed_image, client=client, entry=entry)
     command.lock()
     return command
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from command import on_gpus
 from containers.conftest import InContainers
-from containers.engines import BASE, build_on, image_there, tagged
+from containers.engines import BASE, build_on, home_and_folder, image_there, tagged
 from fake_nvml import FakeGpu
 from runners.tensorrt.make_standin import make_standin
-from unprivileged import give_to_user, user_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,23 +68,16 @@ def image(base: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for folder in ("docker", "proto", "runners/common", "runners/tensorrt"):
         shutil.copytree(REPO / folder, context / folder, ignore=shutil.ignore_patterns(".venv", "__pycache__"))
     wheels = context / "build/wheels/tensorrt"
-    fetch: list[Path | str] = [
-        "download",
-        "--only-binary=:all:",
-        "--python-version",
-        PYTHON,
-        "--dest",
-        wheels,
-        *RUNNERS_OWN,
-    ]
-    subprocess.run([sys.executable, "-m", "pip", "--quiet", *fetch], check=True, stderr=subprocess.DEVNULL)
+    what = ("--only-binary=:all:", "--python-version", PYTHON, "--dest", wheels, *RUNNERS_OWN)
+    fetch: list[Path | str] = [sys.executable, "-m", "pip", "--quiet", "download", *what]
+    subprocess.run(fetch, check=True, stderr=subprocess.DEVNULL)
     with tagged("tensorrt") as name:
         # Debian's client has BuildKit; one that lies before it on the path may not.
         docker = next(filter(os.path.exists, ("/usr/bin/docker", "/usr/local/bin/docker")), "docker")
         base_is = ("--build-arg", f"BASE={base.image.name}")
-        what: list[Path | str] = ["--file", context / "docker/tensorrt.Dockerfile", "--tag", name, *base_is, context]
+        built: list[Path | str] = ["--file", context / "docker/tensorrt.Dockerfile", "--tag", name, *base_is, context]
         done = subprocess.run(
-            [docker, "build", "--network=none", "--progress=plain", *what],
+            [docker, "build", "--network=none", "--progress=plain", *built],
             env={**os.environ, "DOCKER_BUILDKIT": "1", "DOCKER_HOST": base.engine.address},
             capture_output=True,
             text=True,
@@ -100,10 +92,7 @@ def test_its_image_is_built_beside_the_base_and_the_doctor_says_that_it_has_neve
     image: Containers, client: DockerClient, tmp_path: Path
 ) -> None:
     """In a container as of a measurement: unprivileged, read-only, without a network."""
-    home = user_home(tmp_path)
-    (folder := home / "work").mkdir()
-    give_to_user(folder)
-    command = InContainers(home, folder, containers_image=image, client=client)
+    command = InContainers(*home_and_folder(tmp_path), containers_image=image, client=client)
     what = ("--backend", "tensorrt", "--launcher", "docker", "--set", f"container.image={image.image.name}", "--json")
     done = command("doctor", *what, env=on_gpus(command, FakeGpu()), timeout=300)
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
