@@ -86,7 +86,7 @@ def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(
     assert found["processes"] == [1]
     assert found["offline"] == ["1", "1"]
     assert found["mounted"] == [
-        *("/", "/cache", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/passwd", "/etc/resolv.conf"),
+        *("/", "/cache", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),
         *("/model/config.json", "/model/generation.json", "/model/onnx", "/run/wattdock", "/tmp"),
     ]
     texts = {"config.json": '{"a": 1}', "generation.json": '{"a": 1}', "onnx/abc": '{"a": 1}'}

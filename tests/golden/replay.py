@@ -104,7 +104,8 @@ def _plan(case: Plain) -> ExecutionPlan:
 def _launch(plain: Plain) -> LauncherChoice:
     containers = None
     if inside := plain["containers"]:
-        engine = {name: value for name, value in inside["engine"].items() if name != "image_store"}
+        gone = ("image_store", "remapped", "selinux")
+        engine = {name: value for name, value in inside["engine"].items() if name not in gone}
         image = {name: value for name, value in inside["image"].items() if name != "platform"}
         engine["runtimes"], image["digests"] = tuple(engine["runtimes"]), tuple(image["digests"])
         containers = Containers(Engine(**engine), Image(**image))

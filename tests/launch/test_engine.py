@@ -142,21 +142,25 @@ def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: P
 
 
 @pytest.mark.parametrize(
-    ("version", "info", "expected"),
+    ("info", "rootless"), [({}, False), ({"SecurityOptions": ["name=rootless", "name=cgroupns"]}, True)]
+)
+def test_a_rootless_engine_is_told_from_what_it_says(info: dict[str, object], rootless: bool) -> None:
+    """Who a container's user is on the host depends on it."""
+    assert engine_from("unix:///x", {"Version": "28.0"}, info).rootless is rootless
+
+
+@pytest.mark.parametrize(
+    ("version", "option", "words"),
     [
-        ({"Version": "28.0"}, {}, ("docker", False, False, False)),
-        ({"Version": "28.0"}, {"SecurityOptions": ["name=rootless", "name=cgroupns"]}, ("docker", True, False, False)),
-        ({"Version": "28.0"}, {"SecurityOptions": ["name=userns", "name=selinux"]}, ("docker", False, True, True)),
-        (
-            {"Version": "5.2", "Components": [{"Name": "Podman Engine"}]},
-            {"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]},
-            ("podman", True, False, False),
-        ),
+        ({"Components": [{"Name": "Podman Engine"}]}, "name=rootless", "is Podman"),
+        ({}, "name=userns", "maps users (userns-remap)"),
+        ({}, "name=selinux", "labels containers (SELinux)"),
     ],
 )
-def test_what_kind_of_engine_answers_is_told_from_what_it_says(
-    version: dict[str, object], info: dict[str, object], expected: tuple[object, ...]
+def test_an_engine_that_would_keep_a_runner_from_its_socket_is_refused(
+    version: dict[str, object], option: str, words: str
 ) -> None:
-    """Who a container's user is on the host depends on it."""
-    engine = engine_from("unix:///x", version, info)
-    assert (engine.name, engine.rootless, engine.remapped, engine.selinux) == expected
+    """With `launcher: auto` the backend then runs as a process."""
+    with pytest.raises(NoContainersError) as refused:
+        engine_from("unix:///x", version, {"SecurityOptions": ["name=seccomp,profile=default", option]})
+    assert str(refused.value) == f"the engine at unix:///x {words}; use Docker without that"

@@ -27,30 +27,16 @@ BYTES_PER_GB = 1_000_000_000
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 LOG_SIZE = "20m"
-
-
-@dataclass(frozen=True)
-class User:
-    """Who the coordinator is on the host, and so who owns what a container is given."""
-
-    uid: int
-    gid: int
-
-    def inside(self, engine: Engine) -> User:
-        """Return who a container's process must be, in the container, to be this user on the host."""
-        # A rootless Docker maps the user to root and nobody else; rootless Podman can keep the number.
-        return User(0, 0) if engine.rootless and engine.name == "docker" else self
-
-    @property
-    def passwd(self) -> str:
-        """The whole of /etc/passwd, so that programs that ask who they are get an answer."""
-        name = "root" if self.uid == 0 else "runner"
-        return f"{name}:x:{self.uid}:{self.gid}::{CACHE_FOLDER}/home:/bin/sh\n"
-
-    @property
-    def group(self) -> str:
-        """The whole of /etc/group."""
-        return f"{'root' if self.gid == 0 else 'runner'}:x:{self.gid}:\n"
+# What keeps a container from everything it was not given.
+WALLS: dict[str, Any] = {
+    "network_mode": "none",
+    # With no network, the container's own name would not resolve, which breaks gloo and MPI; this one does.
+    "hostname": "localhost",
+    "ipc_mode": "private",
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "read_only": True,
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ def create_arguments(
     image: Image,
     engine: Engine,
     *,
-    user: User,
+    user: tuple[int, int],
     binds: tuple[Bind, ...],
     limits: ContainerSpec,
     environ: Mapping[str, str],
@@ -75,10 +61,11 @@ def create_arguments(
     """Return what the docker SDK's `containers.create` is called with.
 
     Args:
-        user: The coordinator's own.
+        user: The coordinator's own uid and gid; what the runner writes is to belong to them.
         environ: The coordinator's environment, of which only engine settings are taken.
     """
-    inside = user.inside(engine)
+    # A rootless engine maps its user to root and nobody else.
+    uid, gid = (0, 0) if engine.rootless else user
     return {
         # By id, not by name: a name may point to another image an hour later.
         "image": image.id,
@@ -87,10 +74,9 @@ def create_arguments(
         "working_dir": SOCKET_FOLDER,
         "environment": container_variables(spec, environ, cache=CACHE_FOLDER),
         "labels": {LABEL_PREFIX + name: value for name, value in spec.labels.items()},
-        "user": f"{inside.uid}:{inside.gid}",
-        "userns_mode": _user_namespace(engine),
+        "user": f"{uid}:{gid}",
         "mounts": [_mount(bind) for bind in binds],
-        **_walls(engine),
+        **WALLS,
         **_resources(limits),
         **_gpus(spec.gpu_uuids),
     }
@@ -101,20 +87,6 @@ def ulimit_arguments() -> dict[str, Any]:
     from docker.types import Ulimit
 
     return {"ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]}
-
-
-def _walls(engine: Engine) -> dict[str, Any]:
-    """Return what keeps a container from everything it was not given."""
-    labels_off = ["label=disable"] if engine.selinux else []
-    return {
-        "network_mode": "none",
-        # With no network, the container's own name would not resolve, which breaks gloo and MPI; this one does.
-        "hostname": "localhost",
-        "ipc_mode": "private",
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges", *labels_off],
-        "read_only": True,
-    }
 
 
 def _resources(limits: ContainerSpec) -> dict[str, Any]:
@@ -140,12 +112,6 @@ def _gpus(uuids: tuple[str, ...]) -> dict[str, Any]:
     from docker.types import DeviceRequest
 
     return {"device_requests": [DeviceRequest(device_ids=list(uuids), capabilities=[CAPABILITIES])]}
-
-
-def _user_namespace(engine: Engine) -> str | None:
-    if engine.name == "podman" and engine.rootless:
-        return "keep-id"
-    return "host" if engine.remapped else None
 
 
 def _mount(bind: Bind) -> Any:

@@ -21,7 +21,6 @@ from wattdock.launch.container import (
     MODEL_FOLDER,
     SOCKET_FOLDER,
     Bind,
-    User,
     create_arguments,
     ulimit_arguments,
 )
@@ -96,15 +95,9 @@ class DockerLauncher:
         """Make and gather everything of the host that the container is given."""
         (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
         spec.log_path.touch()
-        inside = User(os.getuid(), os.getgid()).inside(self._containers.engine)
-        passwd, group = (spec.log_path.with_suffix(suffix) for suffix in (".passwd", ".group"))
-        passwd.write_text(inside.passwd)
-        group.write_text(inside.group)
         return (
             Bind(folder, SOCKET_FOLDER, read_only=False),
             Bind(self._cache, CACHE_FOLDER, read_only=False),
-            Bind(passwd, "/etc/passwd"),
-            Bind(group, "/etc/group"),
             *(model_binds(spec.model_path) if spec.model_path else ()),
         )
 
@@ -117,7 +110,7 @@ class DockerLauncher:
             spec,
             self._containers.image,
             self._containers.engine,
-            user=User(os.getuid(), os.getgid()),
+            user=(os.getuid(), os.getgid()),
             binds=binds,
             limits=self._limits,
             environ=os.environ,

@@ -1,6 +1,6 @@
-"""The container engine of this machine: what it is, what images it has, what dead coordinators left on it.
+"""The Docker engine of this machine: what it is, what images it has, what dead coordinators left on it.
 
-Docker, or Podman behind the same API. Starts nothing and pulls nothing. A coordinator is alive while it holds the lock
+Starts nothing and pulls nothing. A coordinator is alive while it holds the lock
 on the file that its containers' labels name; a pid would prove nothing.
 """
 
@@ -36,6 +36,8 @@ CALL_TIMEOUT_S = 120
 LABEL_PREFIX = "wattdock."
 OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL, FOLDER_LABEL = "owner", "alive", "alive_in", "folder"
 REMOVAL_WAIT_S = 60
+# What keeps a container from the folders that it is given, by the security option that an engine names.
+UNSUPPORTED = {"name=userns": "maps users (userns-remap)", "name=selinux": "labels containers (SELinux)"}
 VARIANT_LABEL = "wattdock.variant"
 # Source: OCI image specification, annotations.
 REVISION_LABEL = "org.opencontainers.image.revision"
@@ -65,10 +67,8 @@ class Engine:
 
     Attributes:
         address: Its Unix socket, "unix:///…".
-        name: "docker" or "podman".
+        name: "docker".
         rootless: It runs as the user, so that its containers' root is the user.
-        remapped: Containers' users are others on the host unless a container asks for the host's.
-        selinux: Containers are labelled, and may not reach unlabelled sockets.
         runtimes: Names of what starts its containers; NVIDIA's gives them GPUs.
     """
 
@@ -76,8 +76,6 @@ class Engine:
     name: str
     version: str
     rootless: bool = False
-    remapped: bool = False
-    selinux: bool = False
     runtimes: tuple[str, ...] = ()
 
 
@@ -213,16 +211,22 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
     """Return what an engine's answers to `version` and `info` say about it. Pure.
 
     Source: Docker Engine API v1.41, GET /version and GET /info; Podman names itself among the components.
+
+    Raises:
+        NoContainersError: It is no Docker engine, or keeps containers from the folders that they are given.
     """
-    components = [str(component.get("Name", "")) for component in version.get("Components") or ()]
+    components = [str(component.get("Name", "")).lower() for component in version.get("Components") or ()]
     options = {str(option).split(",")[0] for option in info.get("SecurityOptions") or ()}
+    refused = [does for option, does in UNSUPPORTED.items() if option in options]
+    if any("podman" in component for component in components):
+        refused.append("is Podman")
+    if refused:
+        raise NoContainersError(f"the engine at {address} {' and '.join(refused)}", "use Docker without that")
     return Engine(
         address=address,
-        name="podman" if any("podman" in name.lower() for name in components) else "docker",
+        name="docker",
         version=str(version.get("Version", "unknown")),
         rootless="name=rootless" in options,
-        remapped="name=userns" in options,
-        selinux="name=selinux" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
     )
 

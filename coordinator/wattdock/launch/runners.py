@@ -125,6 +125,9 @@ def container_variables(spec: LaunchSpec, environ: Mapping[str, str], *, cache: 
     none = {} if spec.gpu_uuids else {"CUDA_VISIBLE_DEVICES": ""}
     return kept | {
         "HOME": f"{cache}/home",
+        # The caller has no name in there; Python and shells ask these before /etc/passwd.
+        "USER": "runner",
+        "LOGNAME": "runner",
         # That home is kept, and packages below it would come before the image's.
         "PYTHONNOUSERSITE": "1",
         "XDG_CACHE_HOME": cache,

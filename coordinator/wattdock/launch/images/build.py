@@ -140,7 +140,7 @@ def build_image(
     Args:
         variant: "cpu" or "cuda": which of the backend's requirement files.
         base: The base image; None is the Dockerfile's own.
-        client: "docker", or Podman's.
+        client: The command that builds.
         pip_conf: A pip configuration, passed as a secret.
         options: More words for the client's `build`.
 
