@@ -106,7 +106,6 @@ images: image-pytorch image-vllm image-coordinator ## Build all images; VARIANT=
 IMAGE_FLAGS = --variant $(VARIANT) $(if $(BASE),--base '$(BASE)')
 
 image-%: $(SETUP) ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
-	@$(BIN)/wattdock images pull $* --bases $(IMAGE_FLAGS)
 	@$(BIN)/wattdock images build $* $(IMAGE_FLAGS) --client '$(DOCKER)' \
 	  $(if $(PIP_CONF),--pip-conf '$(PIP_CONF)') $(if $(BUILD_ARGS),--build-options '$(BUILD_ARGS)')
 

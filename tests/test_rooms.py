@@ -24,7 +24,6 @@ WIDER_DOORS = {
     "host": 12,
     "inputs": 11,
     "launch": 13,
-    "launch.images": 12,
     "metering": 15,
     "records": 24,
     "reports": 11,

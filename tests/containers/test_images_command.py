@@ -34,16 +34,15 @@ def images(*words: str, lock: Path | None = None, engine: str | None = None) -> 
     ("words", "code", "said"),
     [
         ("build nosuch", 2, "unknown image 'nosuch'; there are coordinator, pytorch, tensorrt, vllm"),
-        ("build pytorch --base absent", 3, "image absent is not there; get it with: wattdock images pull pytorch"),
+        ("build pytorch --base 127.0.0.1:1/absent", 3, "cannot pull 127.0.0.1:1/absent: "),
         (f"build pytorch --base {BASE} --variant cpu --client absent", 3, "cannot run absent: No such "),
         ("pull vllm", 3, f"cannot pull vllm: {NOT_BUILT}"),
         ("pull", 2, "the lock holds no image that a registry has; see: wattdock images list"),
-        ("pull vllm --bases --base 127.0.0.1:1/absent", 3, "cannot pull 127.0.0.1:1/absent: "),
         ("push tensorrt --to 127.0.0.1:1/x", 3, "wattdock-tensorrt is not there; build it with: wattdock images "),
     ],
 )
 def test_what_cannot_be_done_is_one_line_with_what_to_do(words: str, code: int, said: str, tmp_path: Path) -> None:
-    """Nothing is pulled but by `pull`."""
+    """And nothing is pulled but what was asked for."""
     image_there(BASE)
     lock = tmp_path / "images.lock"
     write_lock(lock, {"vllm": LockedImage(base="base")})

@@ -11,8 +11,15 @@ import yaml
 from wattdock.checks.preflight import _Host
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import GpuInventory
-from wattdock.launch.images import LOCK_VARIABLE, ImagesLock, build_image, image_names, read_lock
-from wattdock.launch.images.build import Base, base_reference, build_environment, build_words, own_digest
+from wattdock.launch.images import LOCK_VARIABLE, ImagesLock, build_image, read_lock
+from wattdock.launch.images.build import (
+    Base,
+    base_reference,
+    build_environment,
+    build_words,
+    image_names,
+    own_digest,
+)
 from wattdock.launch.images.lock import DEFAULT_LOCK, LockedImage, write_lock
 from wattdock.launch.images.locked import choose_digest
 from wattdock.launch.images.registry import is_gone

@@ -20,7 +20,6 @@ Base = Annotated[str | None, typer.Option(help="Base image; none: the Dockerfile
 Client = Annotated[str, typer.Option(help="The client that builds.")]
 PipConf = Annotated[Path | None, typer.Option(help="pip configuration for the build; does not get into the image.")]
 BuildOptions = Annotated[str, typer.Option(help="More options of the client's build: '--network=none --quiet'.")]
-Bases = Annotated[bool, typer.Option("--bases", help="Get what they are built on instead, where it is not here.")]
 To = Annotated[str, typer.Option(help="Registry, with a prefix where it has one: ghcr.io/team.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Ask no registry, and say that it was not asked.")]
 Registry = Annotated[str | None, typer.Option(help="Beginning of the digest to lock where several registries have it.")]
@@ -57,7 +56,7 @@ def build(
     pip_conf: PipConf = None,
     build_options: BuildOptions = "",
 ) -> None:
-    """Build one image from this checkout; pulls nothing."""
+    """Build one image from this checkout; its base is pulled where it is not here."""
     from wattdock.launch.images import build_image, read_lock
 
     lock = read_lock(may_be_absent=True)
@@ -65,15 +64,11 @@ def build(
 
 
 @app.command()
-def pull(names: Names = None, bases: Bases = False, variant: Variant = "cuda", base: Base = None) -> None:
+def pull(names: Names = None) -> None:
     """Get locked images from their registries, by digest, and see that they are the locked ones."""
-    from wattdock.launch.images import pull_base, pull_image, read_lock
+    from wattdock.launch.images import pull_image, read_lock
 
     lock = read_lock(may_be_absent=True)
-    if bases:
-        for name in _chosen(names):
-            typer.echo(f"{name}: {pull_base(name, lock, variant=variant, base=base)}", err=True)
-        return
     pushed = [name for name, entry in lock.images.items() if entry.repo_digest]
     if not (names or pushed):
         raise ConfigError("the lock holds no image that a registry has; see: wattdock images list")
@@ -91,7 +86,7 @@ def push(name: Name, to: To) -> None:
 
 @app.command()
 def lock(names: Names = None, registry: Registry = None) -> None:
-    """Write what is here into the lock, and ask registries for the digests of bases that it lacks.
+    """Write what is here into the lock.
 
     All of the images named, or none: exit code 3 where one cannot be locked, with every such one and why.
     """
@@ -100,7 +95,7 @@ def lock(names: Names = None, registry: Registry = None) -> None:
     def tell(error: PreflightError) -> None:
         typer.echo(f"wattdock: {error}", err=True)
 
-    entries = lock_images(_chosen(names), read_lock(may_be_absent=True), registry=registry, tell=tell)
+    entries = lock_images(names or (), read_lock(may_be_absent=True), registry=registry, tell=tell)
     for name, entry in entries.items():
         typer.echo(f"{name}: {entry.digest or 'not locked'}")
         for key, why in entry.open_points.items():
@@ -108,15 +103,6 @@ def lock(names: Names = None, registry: Registry = None) -> None:
 
 
 def _statuses(names: list[str] | None, *, ask_registry: bool | None) -> list["ImageStatus"]:
-    from wattdock.launch.images import image_status, read_lock
+    from wattdock.launch.images import image_statuses, read_lock
 
-    lock = read_lock(may_be_absent=True)
-    every = _chosen(names) if names else sorted({*_chosen(None), *lock.images})
-    return [image_status(name, lock, ask_registry=ask_registry) for name in every]
-
-
-def _chosen(names: list[str] | None) -> list[str]:
-    """Return the images that were named, or all that have a Dockerfile."""
-    from wattdock.launch.images import image_names
-
-    return names or [*image_names()]
+    return image_statuses(names or (), read_lock(may_be_absent=True), ask_registry=ask_registry)

@@ -4,9 +4,9 @@ In: a backend's name, its Dockerfile, the local engine. Out: images named `wattd
 says by digest which image `--locked` starts. Must not know: experiments, how a container is started.
 """
 
-from wattdock.launch.images.build import build_image, image_names, pull_base
+from wattdock.launch.images.build import build_image
 from wattdock.launch.images.lock import LOCK_VARIABLE, ImagesLock, lock_path, read_lock
-from wattdock.launch.images.locked import ImageStatus, image_status, lock_images, pull_image
+from wattdock.launch.images.locked import ImageStatus, image_statuses, lock_images, pull_image
 from wattdock.launch.images.registry import push_image
 
 __all__ = [
@@ -14,11 +14,9 @@ __all__ = [
     "ImageStatus",
     "ImagesLock",
     "build_image",
-    "image_names",
-    "image_status",
+    "image_statuses",
     "lock_images",
     "lock_path",
-    "pull_base",
     "pull_image",
     "push_image",
     "read_lock",

@@ -1,7 +1,4 @@
-"""Build an image from this checkout, on a base that is on the engine, and write on it what both were.
-
-Only `pull_base` pulls.
-"""
+"""Build an image from this checkout, and write on it what it was built from; its base is pulled where it is absent."""
 
 from __future__ import annotations
 
@@ -68,33 +65,18 @@ def default_base(name: str, variant: str) -> str:
     return CPU_BASE if variant == "cpu" or found is None else found[1]
 
 
-def pull_base(name: str, lock: ImagesLock, *, variant: str, base: str | None) -> str:
-    """Get the base of an image where it is not here; return in words what was done.
-
-    Args:
-        base: The base image; None is the Dockerfile's own.
+def get_base(name: str, base: str, lock: ImagesLock) -> Base:
+    """Return the base of an image, pulled where it is not here.
 
     Raises:
-        PreflightError: The engine or the registry would not.
+        PreflightError: No engine answers, or the registry does not give the base.
     """
-    wanted = base or default_base(name, variant)
+    reference = base_reference(name, base, lock)
     try:
-        find_base(name, wanted, lock)
+        found = find_containers(reference, backend=name).image
     except NoImageError:
-        pull(base_reference(name, wanted, lock))
-        return f"base {wanted} pulled"
-    return f"base {wanted} is here"
-
-
-def find_base(name: str, base: str, lock: ImagesLock) -> Base:
-    """Return a base that is here.
-
-    Raises:
-        NoImageError: It is not, or not as it is locked.
-        NoContainersError: No engine answers.
-    """
-    how = f"get it with: wattdock images pull {name} --bases (same --variant and --base)"
-    found = find_containers(base_reference(name, base, lock), backend=name, how=how).image
+        pull(reference)
+        found = find_containers(reference, backend=name).image
     return Base(base, own_digest(base, found.digests))
 
 
@@ -135,7 +117,7 @@ def build_image(
     pip_conf: Path | None = None,
     options: str = "",
 ) -> None:
-    """Build `wattdock-<name>` on a base that is on the engine.
+    """Build `wattdock-<name>` on its base, which is pulled where it is not here.
 
     Args:
         variant: "cpu" or "cuda": which of the backend's requirement files.
@@ -145,11 +127,11 @@ def build_image(
         options: More words for the client's `build`.
 
     Raises:
-        PreflightError: The base or the client is not there, or the build failed.
+        PreflightError: The base cannot be had, the client is not there, or the build failed.
         ConfigError: There is no such image, or an option would make it another than it says it is.
     """
     require_harmless(shlex.split(options))
-    found = find_base(name, base or default_base(name, variant), lock)
+    found = get_base(name, base or default_base(name, variant), lock)
     # Mounted by the Dockerfile also where no wheel was fetched.
     (REPO / "build" / "wheels" / name).mkdir(parents=True, exist_ok=True)
     secret = ["--secret", f"id=pip.conf,src={pip_conf}"] if pip_conf else []

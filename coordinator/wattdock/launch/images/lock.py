@@ -30,7 +30,7 @@ HEADER = """\
 WIDTH = 4096
 NOT_BUILT = "not built yet: wattdock images build, then push, then lock"
 NOT_PUSHED = "in no registry: wattdock images push NAME --to REGISTRY, then wattdock images lock NAME"
-NO_BASE_DIGEST = "no registry was reached that has it; on a connected machine: wattdock images lock"
+NO_BASE_DIGEST = "no registry has the base, as far as the engine knows: build on one that was pulled"
 NOT_COMMITTED = "the image holds files that no commit has; commit, build and lock again"
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Reference = Annotated[str, Field(pattern=r"^([^@\s]+@)?sha256:[0-9a-f]{64}$")]

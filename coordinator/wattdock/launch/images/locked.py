@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
 from wattdock.launch.engine import NoContainersError, NoImageError, find_containers
-from wattdock.launch.images.build import changes_since, default_base, familiar
+from wattdock.launch.images.build import changes_since, default_base, familiar, image_names
 from wattdock.launch.images.lock import LockedImage, write_lock
 from wattdock.launch.images.registry import NotInRegistryError, local_name, pull, registry_digest, tag_if_free
 
@@ -105,17 +105,18 @@ def lock_images(
     A lock in which some entries are of this day and some older would look like one decision.
 
     Args:
+        names: Of images; none: all that have a Dockerfile.
         registry: Beginning of the digest to take where several registries have an image.
-        tell: Told why each image that cannot be locked cannot, and which registry did not answer.
+        tell: Told why each image that cannot be locked cannot.
 
     Raises:
         ConfigError: There is no image of one of these names.
         PreflightError: One of them cannot be locked, or no engine answers.
     """
     entries, refused = {}, []
-    for name in names:
+    for name in names or image_names():
         try:
-            entries[name] = _entry(name, lock.images.get(name), registry=registry, tell=tell)
+            entries[name] = _entry(name, lock.images.get(name), registry=registry)
         except NoContainersError:
             # True of all of them.
             raise
@@ -131,30 +132,17 @@ def lock_images(
     return entries
 
 
-def _entry(
-    name: str, before: LockedImage | None, *, registry: str | None, tell: Callable[[PreflightError], None]
-) -> LockedImage:
+def _entry(name: str, before: LockedImage | None, *, registry: str | None) -> LockedImage:
     """Return what can be locked of an image now; what was locked before stays where it is not on the engine."""
     how = f"build it with: wattdock images build {name}"
     try:
         image = find_containers(local_name(name), backend=name, how=how).image
     except NoImageError:
-        return _without_image(before or LockedImage(base=default_base(name, "cuda")), tell)
+        return before or LockedImage(base=default_base(name, "cuda"))
     if image.base is None:
         raise PreflightError(f"image {image.name} does not say what it was made from; {how}")
     digest = choose_digest(image.digests, registry) or image.id
     return LockedImage(digest=digest, base=image.base, base_digest=image.base_digest, revision=image.revision)
-
-
-def _without_image(before: LockedImage, tell: Callable[[PreflightError], None]) -> LockedImage:
-    """Return an entry as it was, the digest of its base asked for where it was not known."""
-    if before.base_digest is not None:
-        return before
-    try:
-        return before.model_copy(update={"base_digest": registry_digest(before.base)})
-    except PreflightError as error:
-        tell(error)
-        return before
 
 
 def choose_digest(digests: Sequence[str], registry: str | None) -> str | None:
@@ -171,12 +159,17 @@ def choose_digest(digests: Sequence[str], registry: str | None) -> str | None:
     return fitting[0] if fitting else None
 
 
-def image_status(name: str, lock: ImagesLock, *, ask_registry: bool | None = None) -> ImageStatus:
-    """Hold one image against the lock, the checkout, and the registry that has the locked digest; changes nothing.
+def image_statuses(names: Sequence[str], lock: ImagesLock, *, ask_registry: bool | None = None) -> list[ImageStatus]:
+    """Hold images against the lock, the checkout, and the registries that have the locked digests; changes nothing.
 
     Args:
+        names: Of images; none: all that have a Dockerfile or an entry in the lock.
         ask_registry: False says that nobody was asked; None leaves registries out.
     """
+    return [_status(name, lock, ask_registry) for name in names or sorted({*image_names(), *lock.images})]
+
+
+def _status(name: str, lock: ImagesLock, ask_registry: bool | None) -> ImageStatus:
     locked = lock.images.get(name)
     built = _found(local_name(name), name)
     here = built.id if built else None
