@@ -56,10 +56,10 @@ def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float]
 
 
 def with_timeline(
-    one: StoredResult, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]
+    result: StoredResult, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]
 ) -> StoredResult:
     """Return a result in a folder with a stored timeline: series by GPU (None: the host's), a value every 0.1 s."""
-    begin_ns = min(span.start_ns for span in one.result.spans)
+    begin_ns = min(span.start_ns for span in result.result.spans)
     samples = [
         {"restart": 0, "pass": None, "clock": "", "gpu_uuid": uuid, "series": series, "at_ns": at_ns, "value": value}
         | dict.fromkeys(BRACKETS, at_ns)
@@ -69,4 +69,4 @@ def with_timeline(
     restart = folder / "restarts/0"
     restart.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(samples, schema=timeline_schema()), restart / TIMELINE)
-    return StoredResult(folder, one.result)
+    return StoredResult(folder, result.result)

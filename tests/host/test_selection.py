@@ -27,7 +27,7 @@ CROWDED = GpuInventory((gpu(0, vram_total_bytes=10**11, vram_used_bytes=30 * 10*
 ANA = Holder("ana", 4242, "batch 8", "2026-11-21T08:00:00+00:00")
 
 
-def chosen(
+def indices_of(
     found: GpuInventory,
     visible: str | None = None,
     *,
@@ -79,12 +79,12 @@ def test_what_was_asked_for_is_given_in_the_order_asked_of_those_that_a_schedule
     visible: str | None, settings: dict[str, Any], indices: list[int]
 ) -> None:
     """By index, UUID, count, or the one that a section without parallelism needs; of CUDA_VISIBLE_DEVICES."""
-    assert chosen(THREE, visible, **settings) == indices
+    assert indices_of(THREE, visible, **settings) == indices
 
 
 def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
     """Where nothing else was asked for."""
-    assert chosen(NONE) == []
+    assert indices_of(NONE) == []
 
 
 @pytest.mark.parametrize(
@@ -112,30 +112,30 @@ def test_what_cannot_be_given_is_refused_with_the_reason(
 ) -> None:
     """Before anything is started."""
     with pytest.raises(PreflightError, match=said):
-        chosen(found, visible, **settings)
+        indices_of(found, visible, **settings)
 
 
 def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
     """A lost GPU is named; a named healthy one can still be used."""
     lost = GpuInventory((gpu(1),), unreadable=("GPU 0: GPU is lost",))
     with pytest.raises(PreflightError, match="GPU is lost"):
-        chosen(lost)
+        indices_of(lost)
     with pytest.raises(PreflightError, match="GPU is lost"):
-        chosen(GpuInventory((), unreadable=("GPU 0: GPU is lost",)))
-    assert chosen(lost, gpus=[1]) == [1]
-    assert chosen(lost, accelerator="cpu") == []
+        indices_of(GpuInventory((), unreadable=("GPU 0: GPU is lost",)))
+    assert indices_of(lost, gpus=[1]) == [1]
+    assert indices_of(lost, accelerator="cpu") == []
 
 
 def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_another_is_free() -> None:
     """Somebody else's work would be metered, and disturbed."""
     found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process()), "GPU-111": busy()})
-    assert chosen(found) == [1]
+    assert indices_of(found) == [1]
     with pytest.raises(PreflightError, match=r"GPU 0: process 99 \(bob, python, 40.1 GB\) runs on it"):
-        chosen(found, gpus=[0])
+        indices_of(found, gpus=[0])
     with pytest.raises(PreflightError, match=r"2 GPUs needed.*process 99 \(bob"):
-        chosen(found, gpus={"count": 2})
+        indices_of(found, gpus={"count": 2})
     # A workstation's only GPU draws its screen; the doctor and the audit tell of it.
-    assert chosen(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
+    assert indices_of(GpuInventory((gpu(0),), activity={"GPU-000": busy(process("graphics"))})) == [0]
 
 
 def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> None:
@@ -145,11 +145,11 @@ def test_where_fewer_than_the_named_gpus_would_do_the_refusal_says_which() -> No
         activity={"GPU-111": busy(process())},
     )
     with pytest.raises(PreflightError, match=r"GPU 1: .* choose others with gpus, or fewer: gpus \[0, 2\] would do"):
-        chosen(found, gpus=[0, 1, 2])
+        indices_of(found, gpus=[0, 1, 2])
     with pytest.raises(PreflightError, match=r"choose others with gpus$"):
-        chosen(found, backend="vllm", vllm={"tensor_parallel_size": 3}, gpus=[0, 1, 2])
+        indices_of(found, backend="vllm", vllm={"tensor_parallel_size": 3}, gpus=[0, 1, 2])
     with pytest.raises(PreflightError, match=r"choose others with gpus$"):
-        chosen(found, weight_bytes=40 * 10**9, gpus=[0, 1, 2])
+        indices_of(found, weight_bytes=40 * 10**9, gpus=[0, 1, 2])
 
 
 @pytest.mark.parametrize("settings", [{}, {"gpus": [0]}])
@@ -157,44 +157,44 @@ def test_a_gpu_too_small_for_the_weights_is_refused_with_both_figures(settings: 
     """Before anything is loaded."""
     small = GpuInventory((gpu(0, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9),))
     with pytest.raises(PreflightError, match=r"15\.0 GB free, at least 16\.1 GB needed"):
-        chosen(small, weight_bytes=16_100_000_000, **settings)
+        indices_of(small, weight_bytes=16_100_000_000, **settings)
     two = GpuInventory(tuple(gpu(i, vram_total_bytes=16 * 10**9, vram_used_bytes=10**9) for i in (0, 1)))
-    assert chosen(two, weight_bytes=24_000_000_000, gpus={"count": 2}) == [0, 1]
+    assert indices_of(two, weight_bytes=24_000_000_000, gpus={"count": 2}) == [0, 1]
     with pytest.raises(PreflightError, match=r"at least 20\.0 GB needed"):
-        chosen(two, gpus={"count": 1, "min_free_gb": 20})
+        indices_of(two, gpus={"count": 1, "min_free_gb": 20})
 
 
 def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
     """A slice has no energy counter of its own."""
     found = GpuInventory((gpu(0, mig=True, mig_slices=("MIG-7",)), gpu(1)))
-    assert chosen(found) == [1]
+    assert indices_of(found) == [1]
     with pytest.raises(PreflightError, match=r"MIG-7.*no energy counter"):
-        chosen(found, gpus=[0])
+        indices_of(found, gpus=[0])
     with pytest.raises(PreflightError, match="slice of GPU 0"):
-        chosen(found, gpus=["MIG-7"])
+        indices_of(found, gpus=["MIG-7"])
     with pytest.raises(PreflightError, match="CUDA_VISIBLE_DEVICES=MIG-7 gives the MIG slice"):
-        chosen(found, "MIG-7")
+        indices_of(found, "MIG-7")
 
 
 def test_a_leased_gpu_is_taken_only_by_who_is_ready_to_wait_and_finds_no_free_one() -> None:
     """The processes on it are its holder's and go with the lease."""
     leased = {"GPU-000": ANA}
     found = GpuInventory((gpu(0), gpu(1)), activity={"GPU-000": busy(process())})
-    assert chosen(found, leases=leased) == [1]
-    assert chosen(found, leases=leased, wait_s=5) == [1]
-    assert chosen(found, leases=leased, wait_s=5, gpus=[0]) == [0]
-    assert chosen(found, leases=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
+    assert indices_of(found, leases=leased) == [1]
+    assert indices_of(found, leases=leased, wait_s=5) == [1]
+    assert indices_of(found, leases=leased, wait_s=5, gpus=[0]) == [0]
+    assert indices_of(found, leases=leased, wait_s=5, gpus={"count": 2}) == [0, 1]
     with pytest.raises(PreflightError, match=r"leased by ana \(process 4242, 'batch 8', since .*--wait SECONDS"):
-        chosen(found, leases=leased, gpus=[0])
+        indices_of(found, leases=leased, gpus=[0])
 
 
 def test_a_group_is_of_one_model() -> None:
     """An H200 beside an L4 would wait for it; who wants that names them, and is warned."""
     found = GpuInventory((gpu(0), gpu(1, name="NVIDIA L4"), gpu(2)))
-    assert chosen(found, gpus={"count": 2}) == [0, 2]
+    assert indices_of(found, gpus={"count": 2}) == [0, 2]
     with pytest.raises(PreflightError, match="of one model"):
-        chosen(found, gpus={"count": 3})
-    assert chosen(found, gpus=[0, 1]) == [0, 1]
+        indices_of(found, gpus={"count": 3})
+    assert indices_of(found, gpus=[0, 1]) == [0, 1]
     assert "2 models" in found.warnings(found.gpus[:2])[0]
 
 
@@ -203,9 +203,9 @@ def test_the_best_linked_group_comes_first_and_a_slow_link_is_warned_of() -> Non
     found = GpuInventory(
         tuple(map(gpu, range(4))), links=links(_01="SYS", _02=4, _03="SYS", _12="SYS", _13="NODE", _23=18)
     )
-    assert chosen(found, gpus={"count": 2}) == [2, 3]
-    assert chosen(found, gpus={"count": 1}) == [0]
-    assert chosen(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
+    assert indices_of(found, gpus={"count": 2}) == [2, 3]
+    assert indices_of(found, gpus={"count": 1}) == [0]
+    assert indices_of(GpuInventory(tuple(map(gpu, range(4)))), gpus={"count": 3}) == [0, 1, 2]
     found = GpuInventory((gpu(0), gpu(1)), links=links(_01="SYS"))
     (warning,) = found.warnings(found.gpus)
     assert "GPUs 0 and 1 are linked over the link between CPUs (SYS)" in warning
