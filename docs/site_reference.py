@@ -23,7 +23,7 @@ LEAD = (
     "sets any of them."
 )
 # These first, then what they refer to.
-FIRST = ("Study", "Experiment")
+FIRST = ("StudyFile", "ExperimentConfig")
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 BLOCK = re.compile(
     r"(?:^//[^\n]*\n)*^(?:service|message|enum) (?P<name>\w+) \{(?:\}$|.*?^\}$)", re.DOTALL | re.MULTILINE
@@ -34,9 +34,7 @@ def settings_page() -> str:
     """Return the settings of experiments and studies, a table for each group."""
     definitions: dict[str, Schema] = study_schema()["$defs"]
     sections = {
-        section["title"]: section
-        for section in definitions["Experiment"]["properties"].values()
-        if "properties" in section
+        section["title"]: section for section in definitions[FIRST[1]]["properties"].values() if "properties" in section
     }
     rest = sorted(name for name in definitions if name not in FIRST)
     parts = ["# Settings", LEAD]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from wattdock.config import ExperimentConfig
-from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER, FailureContext, ladder
+from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER, ladder
 
 TENSOR = {"backend": "vllm", "vllm": {"tensor_parallel_size": 4}}
 FOUR_BY_FOUR = ["vllm.tensor_parallel_size: 2, vllm.pipeline_parallel_size: 2"]
@@ -15,10 +13,10 @@ FOUR_BY_FOUR += ["vllm.tensor_parallel_size: 1, vllm.pipeline_parallel_size: 4"]
 REPLICAS = "vllm.tensor_parallel_size: 1, vllm.pipeline_parallel_size: 1, vllm.data_parallel_size: 4"
 
 
-def changes(given: dict[str, Any], cause: str, *, fits: bool | None = True, **seen: Any) -> list[str]:
+def changes(given: dict[str, Any], cause: str, **seen: Any) -> list[str]:
     config = ExperimentConfig.model_validate({"model": "shape:tiny-llama", "workload": {"batch_size": 8}, **given})
     gpus = seen.pop("gpus", config.section.gpus_needed())
-    steps = ladder(config, FailureContext(cause=cause, gpus=gpus, fits_one_gpu=fits, dtype=seen.get("dtype")))
+    steps = ladder(config, cause=cause, gpus=gpus, dtype=seen.get("dtype"))
     assert config.experiment_id not in {step.config.experiment_id for step in steps}
     assert len({step.config.experiment_id for step in steps}) == len(steps)
     return [step.change for step in steps]
@@ -27,12 +25,6 @@ def changes(given: dict[str, Any], cause: str, *, fits: bool | None = True, **se
 def test_where_links_fail_other_splits_come_first_and_then_replicas() -> None:
     """The same four GPUs, every other way; less work would not mend a link."""
     assert changes(TENSOR, EXCHANGE) == [*FOUR_BY_FOUR, REPLICAS] == changes(TENSOR, HANG)
-
-
-@pytest.mark.parametrize("fits", [False, None])
-def test_replicas_are_left_out_where_one_gpu_cannot_hold_the_model_or_nobody_knows(fits: bool | None) -> None:
-    """They would fail, and cost a load each."""
-    assert changes(TENSOR, EXCHANGE, fits=fits) == FOUR_BY_FOUR
 
 
 def test_where_memory_fails_less_of_it_is_asked_for_and_no_replicas() -> None:
@@ -88,14 +80,14 @@ def test_splits_that_the_model_does_not_allow_are_left_out() -> None:
 def test_steps_whose_weights_cannot_fit_are_left_out() -> None:
     """Sixteen gigabytes of weights have no room on a GPU of ten, whole."""
     config = ExperimentConfig.model_validate({**TENSOR, "model": "shape:llama-3.1-8b"})
-    seen = FailureContext(EXCHANGE, gpus=4, fits_one_gpu=True, dtype=None, memory_bytes=10_000_000_000)
-    assert [step.change for step in ladder(config, seen)] == FOUR_BY_FOUR
+    steps = ladder(config, cause=EXCHANGE, gpus=4, memory_bytes=10_000_000_000)
+    assert [step.change for step in steps] == FOUR_BY_FOUR
 
 
 def test_a_step_leaves_to_the_engine_what_was_left_to_it() -> None:
     """Nulls that nobody wrote would be engine arguments."""
     config = ExperimentConfig.model_validate({**TENSOR, "on_failure": "fallback"})
-    step = ladder(config, FailureContext(EXCHANGE, 4, True, None))[0].config
+    step = ladder(config, cause=EXCHANGE, gpus=4)[0].config
     assert step.section.engine_args() == {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     assert step.on_failure == "continue"
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from wattdock.config.expand import Study, expand, laid_over, nested
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.sections import section_class
-from wattdock.config.study import Settings, StudyFile, SweepError, is_study
+from wattdock.config.study import Settings, StudyFile, SweepError, is_study, seen
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
 
@@ -65,7 +65,7 @@ def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mappi
     if data is None:
         raise ConfigError(f"{path}: is empty; write at least `model: NAME`")
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds {_seen(data)} where settings were expected; write `key: value` lines")
+        raise ConfigError(f"{path}: holds {seen(data)} where settings were expected; write `key: value` lines")
     over: Settings = {}
     flag_places: dict[Location, str] = {}
     for name, value in flags.items():
@@ -143,17 +143,12 @@ def _message(error: ErrorDetails, location: Location) -> str:
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
         return f"unknown key {wrong!r}; {hint}"
     if error["type"] == "model_type":
-        return f"holds settings of its own, `key: value`, not {_seen(error['input'])}"
+        return f"holds settings of its own, `key: value`, not {seen(error['input'])}"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f"must be text, not {_seen(error['input'])}; quote it"
+        return f"must be text, not {seen(error['input'])}; quote it"
     text = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    return text if error["type"] == "value_error" else f"{text}, not {_seen(error['input'])}"
-
-
-def _seen(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if error["type"] == "value_error" else f"{text}, not {seen(error['input'])}"
 
 
 def _nearest(wrong: str, parents: Location) -> str | None:

@@ -7,11 +7,11 @@ import pkgutil
 import sys
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic.json_schema import models_json_schema
 
 from wattdock.config import sections
 from wattdock.config.experiment import ExperimentConfig, ModelSpec
-from wattdock.config.study import STUDY_MARKS, LinearRange, LogRange, PowerRange, StudyFile
+from wattdock.config.study import RANGES, STUDY_MARKS, StudyFile
 from wattdock.config.workload import PromptSpec
 from wattdock.text import json_text
 
@@ -23,19 +23,23 @@ SHORT_FORMS = (ModelSpec, PromptSpec)
 
 def study_schema() -> Schema:
     """Return the schema of a file that holds one experiment or a study."""
-    definitions: Schema = {}
-    experiment = _definition("Experiment", ExperimentConfig, definitions)
-    for name in _section_names():
-        module = importlib.import_module(f"{sections.__name__}.{name}")
-        experiment["properties"][name] = _definition(f"{name} section", module.Section, definitions)
+    backends = sorted(module.name for module in pkgutil.iter_modules(sections.__path__))
+    own = [importlib.import_module(f"{sections.__name__}.{name}").Section for name in backends]
+    kinds: list[Any] = [ExperimentConfig, StudyFile, *RANGES.values(), *own]
+    found, schema = models_json_schema([(kind, "validation") for kind in kinds])
+    refs: dict[Any, Schema] = {kind: ref for (kind, _), ref in found.items()}
+    definitions: Schema = schema["$defs"]
     for kind in SHORT_FORMS:
         definitions[kind.__name__] = {"anyOf": [{"type": "string"}, definitions[kind.__name__]]}
+    experiment, study = definitions[ExperimentConfig.__name__], definitions[StudyFile.__name__]
+    for name, section in zip(backends, own, strict=True):
+        settings = definitions.pop(refs[section]["$ref"].rpartition("/")[2])
+        experiment["properties"][name] = settings | {"title": f"{name} section"}
     # Backends may have sections that nothing here knows; a study may leave everything to its defaults.
     experiment["additionalProperties"] = {"type": "object"}
-    study = _definition("Study", StudyFile, definitions)
-    values = {"anyOf": [{"type": "array", "minItems": 1}, *(_ref(kind, definitions) for kind in _RANGES)]}
+    values = {"anyOf": [{"type": "array", "minItems": 1}, *(refs[kind] for kind in RANGES.values())]}
     together = {"type": "object", "additionalProperties": values}
-    part = {"$ref": "#/$defs/Experiment"}
+    part = refs[ExperimentConfig]
     study["properties"] |= {
         "defaults": part,
         "experiments": {"type": "array", "items": part},
@@ -45,35 +49,14 @@ def study_schema() -> Schema:
             "additionalProperties": values,
         },
     }
-    definitions |= {"Experiment": experiment, "Study": study}
-    marks = [{"required": [mark]} for mark in sorted(STUDY_MARKS)]
     return {
         "$schema": DIALECT,
         "title": "wattdock study",
-        "if": {"anyOf": marks},
-        "then": {"$ref": "#/$defs/Study"},
+        "if": {"anyOf": [{"required": [mark]} for mark in sorted(STUDY_MARKS)]},
+        "then": refs[StudyFile],
         "else": part,
         "$defs": definitions,
     }
-
-
-_RANGES = (LinearRange, PowerRange, LogRange)
-
-
-def _definition(title: str, kind: Any, definitions: Schema) -> Schema:
-    """Return the schema of a model, what it refers to moved to `definitions`."""
-    schema = TypeAdapter(kind).json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    definitions.update(schema.pop("$defs", {}))
-    return schema | {"title": title}
-
-
-def _ref(kind: Any, definitions: Schema) -> Schema:
-    definitions[kind.__name__] = _definition(kind.__name__, kind, definitions)
-    return {"$ref": f"#/$defs/{kind.__name__}"}
-
-
-def _section_names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(sections.__path__))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def points(sweep: Mapping[str, Any]) -> Iterator[Point]:
     axes = [*_axes(sweep)]
     names = [name for group, _ in axes for name in group]
     if deep := [name for name in names if name.count(".") > MAX_DEPTH]:
-        raise SweepError(f"{_short(deep[0])}: no setting lies that deep", "sweep", deep[0])
+        raise SweepError(f"{seen(deep[0])}: no setting lies that deep", "sweep", deep[0])
     if twice := [name for name in names if names.count(name) > 1]:
         raise SweepError(f"{twice[0]}: is swept twice; keep one", "sweep", twice[0])
     count = math.prod(len(steps) for _, steps in axes)
@@ -143,12 +143,11 @@ def _axes(sweep: Mapping[str, Any]) -> Iterator[Axis]:
 
 def _zipped(group: Any) -> Axis:
     if not isinstance(group, dict) or not group:
-        raise SweepError(f"zip: must hold settings with their values, not {_short(group)}", "sweep", ZIP)
+        raise SweepError(f"zip: must hold settings with their values, not {seen(group)}", "sweep", ZIP)
     columns = {name: values(name, written) for name, written in group.items()}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        seen = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise SweepError(f"zip: settings that go together need equally many values; there are: {seen}", "sweep", ZIP)
+    if len({len(column) for column in columns.values()}) > 1:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+        raise SweepError(f"zip: settings that go together need equally many values; there are: {lengths}", "sweep", ZIP)
     return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
@@ -159,11 +158,10 @@ def values(name: str, written: Any) -> list[Any]:
         SweepError: It is neither, holds none, or more than a sweep may have.
     """
     if isinstance(written, list) and written:
-        _check_count(name, len(written))
         return written
     kind = next((kind for key, kind in RANGES.items() if isinstance(written, dict) and key in written), None)
     if kind is None:
-        raise _values_error(name, f"{_short(written)} is no list of values and no range; write {FORMS}")
+        raise _error(name, f"{seen(written)} is no list of values and no range; write {FORMS}")
     return _range_values(name, kind, written)
 
 
@@ -173,7 +171,7 @@ def _range_values(name: str, kind: type[Range], written: dict[str, Any]) -> list
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"][:1]))
-        raise _values_error(name, f"{where}: {problem['msg'].lower()}, not {_short(problem['input'])}") from None
+        raise _error(name, f"{where}: {problem['msg'].lower()}, not {seen(problem['input'])}") from None
     if isinstance(given, PowerRange):
         return _powers(name, given)
     found = _linear(name, given) if isinstance(given, LinearRange) else _logarithmic(given)
@@ -187,9 +185,10 @@ def _linear(name: str, given: LinearRange) -> list[float]:
     """Return from, from + step, … up to and with `to`; an end that is missed by a rounding error is hit."""
     steps = (given.to - given.from_) / given.step if given.step else -1
     if steps < 0:
-        raise _values_error(name, f"from {given.from_} by {given.step} never gets to {given.to}; turn the step round")
+        raise _error(name, f"from {given.from_} by {given.step} never gets to {given.to}; turn the step round")
     # A step can be so small that the quotient is no finite number.
-    _check_count(name, math.floor(min(steps, LIMIT)) + 1)
+    if (count := math.floor(min(steps, LIMIT)) + 1) > MAX_POINTS:
+        raise _error(name, f"{count:,} values, at most {MAX_POINTS:,} are possible; sweep less at once")
     return [round(given.from_ + i * given.step, DIGITS) for i in range(math.floor(steps + 1e-9) + 1)]
 
 
@@ -197,7 +196,7 @@ def _powers(name: str, given: PowerRange) -> list[int]:
     powers = itertools.takewhile(lambda power: power <= given.to, (given.powers_of**k for k in itertools.count()))
     found = [power for power in powers if power >= given.from_]
     if not found:
-        raise _values_error(name, f"there is no power of {given.powers_of} from {given.from_} to {given.to}")
+        raise _error(name, f"there is no power of {given.powers_of} from {given.from_} to {given.to}")
     return found
 
 
@@ -206,15 +205,11 @@ def _logarithmic(given: LogRange) -> list[float]:
     return [float(f"{given.from_ * factor**i:.{DIGITS}g}") for i in range(given.log)]
 
 
-def _check_count(name: str, count: int) -> None:
-    if count > MAX_POINTS:
-        raise _values_error(name, f"{count:,} values, at most {MAX_POINTS:,} are possible; sweep less at once")
-
-
-def _values_error(name: str, message: str) -> SweepError:
+def _error(name: str, message: str) -> SweepError:
     return SweepError(f"{name}: {message}", "sweep", name)
 
 
-def _short(value: Any) -> str:
+def seen(value: Any) -> str:
+    """Return a value as a message shows it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -187,8 +187,6 @@ ELIGIBLE = frozenset(cause.name for cause in CAUSES)
 # Fewer requests in flight, or fewer bits, take memory only.
 HELPED_BY_LESS = MEMORY_CAUSES | DEATHS
 DIVISORS = (2, 4)
-# Share of a device's memory that weights may take; the rest is for the KV cache, activations and the engine.
-WEIGHTS_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -204,75 +202,45 @@ class Step:
     change: str
 
 
-@dataclass(frozen=True)
-class FailureContext:
-    """What decides about the ladder besides the settings.
-
-    Attributes:
-        cause: Why the experiment failed, by its name in `launch.CAUSES`.
-        gpus: How many GPUs it had; on a CPU as many as its settings would take.
-        fits_one_gpu: Whether the whole model fits each GPU; None where that is unknown.
-        dtype: The weights' type as loaded; None where nothing was loaded.
-        memory_bytes: Memory of the largest GPU; None on a CPU.
-    """
-
-    cause: str
-    gpus: int
-    fits_one_gpu: bool | None
-    dtype: str | None
-    memory_bytes: int | None = None
-
-
-def ladder(asked: ExperimentConfig, seen: FailureContext) -> tuple[Step, ...]:
-    """Return the steps in order: other splits over the same GPUs, replicas, fewer requests in flight, fewer bits."""
-    if seen.cause not in ELIGIBLE:
-        return ()
-    steps = []
-    for settings in _changes(asked, seen):
-        step = _step(asked, settings)
-        if step and step.config.experiment_id != asked.experiment_id and _is_possible(step.config, seen):
-            steps.append(step)
-    return tuple(steps)
-
-
-def _is_possible(config: ExperimentConfig, seen: FailureContext) -> bool:
-    """Whether the model can be split so, and its weights fit."""
-    try:
-        memory_fit(config, gpus=seen.gpus, memory_bytes=seen.memory_bytes, weights_only=True)
-    except WattdockError:
-        return False
-    return True
-
-
-def failure_context(plan: ExecutionPlan, failed: ExperimentResult) -> FailureContext:
-    """Return what decides about the ladder of a failed experiment."""
-    runner = failed.environment
-    gpus = _gpus(plan)
-    return FailureContext(
+def fallback_steps(plan: ExecutionPlan, failed: ExperimentResult) -> tuple[Step, ...]:
+    """Return the ladder of an experiment that failed under a plan."""
+    return ladder(
+        plan.config,
         cause=(failed.error and failed.error.cause) or "",
-        gpus=gpus,
-        fits_one_gpu=_fits(plan, runner.model.weight_bytes if runner else None, gpus),
-        dtype=runner.engine_args.get("dtype") if runner else None,
+        gpus=len(plan.gpus) or plan.config.section.gpus_needed(),
+        dtype=failed.environment.engine_args.get("dtype") if failed.environment else None,
         memory_bytes=max((gpu.vram_total_bytes or 0 for gpu in plan.gpus), default=0) or None,
     )
 
 
-def _fits(plan: ExecutionPlan, loaded_bytes: int | None, gpus: int) -> bool | None:
-    """Whether the whole model's weights fit each device; a CPU's memory is shared by as many as there are to be."""
-    weight_bytes = loaded_bytes
-    if weight_bytes is None:
-        weight_bytes = memory_fit(plan.config, gpus=gpus, memory_bytes=None).weight_bytes
-    rooms = [gpu.vram_total_bytes for gpu in plan.gpus]
-    if not rooms and plan.machine.memory_total_bytes is not None:
-        rooms = [plan.machine.memory_total_bytes // max(1, gpus)]
-    known = [room for room in rooms if room is not None]
-    if weight_bytes is None or not known or len(known) < len(rooms):
-        return None
-    return weight_bytes <= WEIGHTS_SHARE * min(known)
+def ladder(
+    asked: ExperimentConfig, *, cause: str, gpus: int, dtype: str | None = None, memory_bytes: int | None = None
+) -> tuple[Step, ...]:
+    """Return the steps in order: other splits over the same GPUs, replicas, fewer requests in flight, fewer bits.
+
+    Args:
+        cause: Why the experiment failed, by its name in `CAUSES`.
+        gpus: How many GPUs it had; on a CPU as many as its settings would take.
+        dtype: The weights' type as loaded; None where nothing was loaded.
+        memory_bytes: Memory of the largest GPU; None on a CPU.
+    """
+    if cause not in ELIGIBLE:
+        return ()
+    steps = []
+    for settings in _changes(asked, cause, gpus, dtype or asked.section.dtype):
+        step = _step(asked, settings)
+        if step and step.config.experiment_id != asked.experiment_id and _is_possible(step.config, gpus, memory_bytes):
+            steps.append(step)
+    return tuple(steps)
 
 
-def _gpus(plan: ExecutionPlan) -> int:
-    return len(plan.gpus) or plan.config.section.gpus_needed()
+def _is_possible(config: ExperimentConfig, gpus: int, memory_bytes: int | None) -> bool:
+    """Whether the model can be split so, and its weights fit as far as their size is known."""
+    try:
+        memory_fit(config, gpus=gpus, memory_bytes=memory_bytes, weights_only=True)
+    except WattdockError:
+        return False
+    return True
 
 
 def describe_ladder(asked: ExperimentConfig, failed: ExperimentResult, steps: Sequence[Step]) -> str:
@@ -282,20 +250,19 @@ def describe_ladder(asked: ExperimentConfig, failed: ExperimentResult, steps: Se
     return f"{asked.label}: {why}; " + (f"measured instead, until one works: {listed}" if steps else "no fallback")
 
 
-def _changes(asked: ExperimentConfig, seen: FailureContext) -> Iterator[Mapping[str, Any]]:
+def _changes(asked: ExperimentConfig, cause: str, gpus: int, dtype: str) -> Iterator[Mapping[str, Any]]:
     """Yield settings, dotted, of each step."""
     section, backend = asked.section, asked.backend
-    for split in section.other_splits(seen.gpus):
+    for split in section.other_splits(gpus):
         yield {f"{backend}.{name}": value for name, value in split.items()}
-    replicas = section.as_replicas(seen.gpus)
+    replicas = section.as_replicas(gpus)
     # A copy on each GPU takes more memory than a part.
-    if replicas and seen.fits_one_gpu and seen.cause not in MEMORY_CAUSES:
+    if replicas and cause not in MEMORY_CAUSES:
         yield {f"{backend}.{name}": value for name, value in replicas.items()}
-    if seen.cause in HELPED_BY_LESS:
+    if cause in HELPED_BY_LESS:
         sizes = [asked.workload.batch_size // divisor for divisor in DIVISORS]
         yield from ({"workload.batch_size": size} for size in dict.fromkeys(sizes) if size)
-    if seen.cause in MEMORY_CAUSES:
-        dtype = seen.dtype or section.dtype
+    if cause in MEMORY_CAUSES:
         fewer = section.fewer_bits(dtype, random_weights=asked.model.shape is not None)
         yield from ({f"{backend}.{name}": value} for name, value in fewer.items())
 

@@ -16,7 +16,7 @@ from wattdock.analysis import Fallback, StudyFacts, analyse, bare_result
 from wattdock.checks import ExecutionPlan, audit, preflight, require_still_free
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
 from wattdock.execution.events import Note, ResultStored, StudyStarted, notes
-from wattdock.execution.failures import describe_ladder, failure_context, ladder
+from wattdock.execution.failures import describe_ladder, fallback_steps
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.resume import open_study, require_same_prompts, restore, stored_result
 from wattdock.execution.schedule import Breaker, Remaining, duration, earlier_pass_s, load_groups, schedule
@@ -242,7 +242,7 @@ class _Loop:
         while self._to_fall_back and not self._folder.broken:
             failed = self._to_fall_back.popleft()
             plan = self._plans[failed.experiment_id]
-            steps = ladder(plan.config, failure_context(plan, failed))
+            steps = fallback_steps(plan, failed)
             self._emit(Note(describe_ladder(plan.config, failed, steps)))
             for number, step in enumerate(steps, 1):
                 if self._folder.broken or self._works(failed, number, step):
