@@ -252,9 +252,8 @@ def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs
     ana, _ = users
     ana("config")
     noted.unlink(missing_ok=True)
-    files = [word for name in ("compose.yaml", "compose.gpu.yaml") for word in ("-f", str(ana.home / "docker" / name))]
     subprocess.run(
-        ["docker-compose", *files, "run", "--rm", "-T", "coordinator", "--version"],
+        ["docker-compose", *BOTH, "run", "--rm", "-T", "coordinator", "--version"],
         cwd=ana.home / "docker",
         env={
             **os.environ,
@@ -357,9 +356,8 @@ def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tup
         pytest.skip(f"{' '.join(client_words)} is not here")
     ana, _ = users
     ana("config")
-    files = [word for name in ("compose.yaml", "compose.gpu.yaml") for word in ("-f", str(ana.home / "docker" / name))]
     done = subprocess.run(
-        [*client_words, *files, "config"], cwd=ana.home / "docker", capture_output=True, text=True, check=True
+        [*client_words, *BOTH, "config"], cwd=ana.home / "docker", capture_output=True, text=True, check=True
     )
     assert f"{ana.shared}:{ana.shared}" in done.stdout
     assert "warning" not in done.stderr.lower()
