@@ -9,7 +9,7 @@ from wattdock.execution import events
 from wattdock.execution.loop import StudyRun, plan_study
 from wattdock.execution.schedule import Forecast, forecast
 from wattdock.execution.session import Seams
-from wattdock.execution.study_folder import JOURNAL, STUDIES, read_journal
+from wattdock.execution.study_folder import JOURNAL, STUDIES
 
 __all__ = [
     "JOURNAL",
@@ -20,5 +20,4 @@ __all__ = [
     "events",
     "forecast",
     "plan_study",
-    "read_journal",
 ]

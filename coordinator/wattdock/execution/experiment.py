@@ -115,12 +115,11 @@ class ExperimentState:
         self.saved[recording.name] = self.folder.save(recording.name, record)
         for measured in record.passes:
             if measured.index not in before:
-                self.note_pass(record.restart, measured.index, measured.output_tokens)
+                self.note_pass(record.restart, measured.index)
 
-    def note_pass(self, restart: int, index: int, output_tokens: int | None = None) -> None:
+    def note_pass(self, restart: int, index: int) -> None:
         """Add a measured pass to the journal."""
-        line = {"experiment": self.config.experiment_id, "restart": restart, "pass": index}
-        self.folder.note(PASS, **line, output_tokens=output_tokens)
+        self.folder.note(PASS, **{"experiment": self.config.experiment_id, "restart": restart, "pass": index})
 
     def restarts(self, *, stopped: str) -> list[tuple[RestartRecord, Path | None]]:
         """Return all records in the order measured, each with its folder; an unfinished experiment's last says why.

@@ -252,40 +252,40 @@ def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
     return sum(known) / whole_j - 1 if len(known) == len(parts) and whole_j else None
 
 
-def load_cards(uuids: Sequence[str], *, home: Path, progress: Callable[[str], None]) -> dict[str, MeterCard]:
-    """Return the cards of these GPUs by UUID; an unreadable card is reported to `progress` and left out."""
-    cards = {}
-    for uuid in uuids:
-        if not (file := _file(uuid, home)).exists():
-            continue
-        try:
-            cards[uuid] = MeterCard.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError) as error:
-            progress(f"{file} cannot be read ({type(error).__name__}); make a new one with wattdock doctor --meter")
-    return cards
-
-
 def with_cards(timeline: Timeline, gpus: Sequence[Gpu], *, home: Path, progress: Callable[[str], None]) -> Timeline:
     """Return `timeline` with each GPU's lag from its card, where it has one, in place of the assumed lag.
 
-    A card that does not fit its GPU is reported to `progress` and added to the GPU's events.
+    A card that cannot be read is reported to `progress`; so is a card that does not fit its GPU, which is added to the
+    GPU's events too.
 
     Args:
         gpus: The GPUs of this host now.
     """
-    cards = load_cards(list(timeline.gpus), home=home, progress=progress)
-    infos = {gpu.uuid: gpu for gpu in gpus}
+    here = {gpu.uuid: gpu for gpu in gpus}
     seen = {}
     for uuid, gpu in timeline.gpus.items():
-        card = cards.get(uuid)
-        if card and (why := card.doubt or _of_another(card, infos.get(uuid))):
+        seen[uuid] = gpu
+        card = _load(uuid, home, progress)
+        if card is None:
+            continue
+        if why := card.doubt or _of_another(card, here.get(uuid)):
             message = f"card of {card.measured_utc} not used, the lag is assumed: {why}; see wattdock doctor --meter"
             progress(f"{uuid}: {message}")
             event = MeterEvent(timeline.start_ns, "card_unused", message)
             seen[uuid] = dataclasses.replace(gpu, events=(*gpu.events, event))
-        else:
-            seen[uuid] = _with_card(gpu, card)
+        elif card.lag_s is not None and card.lag_std_s is not None:
+            lag = LagModel(card.lag_s, card.lag_std_s)
+            seen[uuid] = dataclasses.replace(gpu, card=card.measured_utc, lag=lag)
     return dataclasses.replace(timeline, gpus=seen)
+
+
+def _load(uuid: str, home: Path, progress: Callable[[str], None]) -> MeterCard | None:
+    file = _file(uuid, home)
+    try:
+        return MeterCard.model_validate_json(file.read_bytes()) if file.exists() else None
+    except (OSError, ValidationError) as error:
+        progress(f"{file} cannot be read ({type(error).__name__}); make a new one with wattdock doctor --meter")
+        return None
 
 
 def _of_another(card: MeterCard, gpu: Gpu | None) -> str | None:
@@ -294,13 +294,6 @@ def _of_another(card: MeterCard, gpu: Gpu | None) -> str | None:
         return "GPU model or driver is unknown"
     made, here = f"{card.gpu_name}, driver {card.driver_version}", f"{gpu.name}, driver {gpu.driver_version}"
     return None if made == here else f"it was made on {made}, and this is {here}"
-
-
-def _with_card(gpu: GpuTimeline, card: MeterCard | None) -> GpuTimeline:
-    """Return the timeline with the lag of its card, where there is one."""
-    if card is None or card.lag_s is None or card.lag_std_s is None:
-        return gpu
-    return dataclasses.replace(gpu, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
 
 
 def _file(uuid: str, home: Path) -> Path:

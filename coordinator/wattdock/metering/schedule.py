@@ -34,6 +34,9 @@ class TickSchedule:
     The first second polls every 5 ms to learn the period. After that, reads begin a guard before the predicted change
     and follow each other closely until it is seen; a change that does not come is looked for sparsely until the next
     one is due. The guard follows the deviations seen; a change that came before its guard doubles it.
+
+    Attributes:
+        period_ns: Mean of the usual intervals between recent changes, or None while unknown.
     """
 
     def __init__(self, start_ns: int) -> None:
@@ -42,20 +45,15 @@ class TickSchedule:
         self._intervals_ns: deque[int] = deque(maxlen=MEMORY_TICKS)
         self._deviations_ns: deque[float] = deque(maxlen=MEMORY_TICKS)
         self._costs_ns: deque[int] = deque([MIN_SPACING_NS], maxlen=MEMORY_TICKS)
-        self._period_ns: float | None = None
-
-    @property
-    def period_ns(self) -> float | None:
-        """Mean of the usual intervals between recent changes, or None while unknown."""
-        return self._period_ns
+        self.period_ns: float | None = None
 
     @property
     def guard_ns(self) -> float:
         """How long before a predicted change reading begins."""
-        if self._period_ns is None:
+        if self.period_ns is None:
             return MIN_GUARD_NS
         worst_ns = max(self._deviations_ns, default=0.0)
-        return min(max(MIN_GUARD_NS, 1.2 * worst_ns), MAX_GUARD_PERIODS * self._period_ns)
+        return min(max(MIN_GUARD_NS, 1.2 * worst_ns), MAX_GUARD_PERIODS * self.period_ns)
 
     def note_cost(self, cost_ns: int) -> None:
         """Record how long a read took."""
@@ -64,11 +62,11 @@ class TickSchedule:
     def note_change(self, before_ns: int, after_ns: int) -> None:
         """Record a change seen between two instants."""
         expected_ns = self._expected_ns(after_ns)
-        if expected_ns is None or self._changed_ns is None or self._period_ns is None:
+        if expected_ns is None or self._changed_ns is None or self.period_ns is None:
             changed_ns = (before_ns + after_ns) // 2
         else:
             changed_ns = int(min(max(expected_ns, before_ns), after_ns))
-            if after_ns - before_ns < MAX_GUARD_PERIODS * self._period_ns:
+            if after_ns - before_ns < MAX_GUARD_PERIODS * self.period_ns:
                 changed_ns = (before_ns + after_ns) // 2
             self._note_deviation(expected_ns, before_ns, after_ns)
         if self._changed_ns is not None:
@@ -84,22 +82,22 @@ class TickSchedule:
         if self._reads_allowed() <= 0:
             return int(now_ns + FOLLOW_SPACING_COSTS * self._cost_ns())
         opens_ns, closes_ns = expected_ns - self.guard_ns, expected_ns + self.guard_ns
-        looks_ns = min(opens_ns, expected_ns - EARLY_PERIODS * (self._period_ns or 0))
+        looks_ns = min(opens_ns, expected_ns - EARLY_PERIODS * (self.period_ns or 0))
         if looks_ns <= now_ns < opens_ns:
             return int(min(opens_ns, now_ns + self._sparse_ns()))
         if now_ns < looks_ns:
-            late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * (self._period_ns or 0)
+            late = self._changed_ns is not None and expected_ns - self._changed_ns > 1.5 * (self.period_ns or 0)
             return int(min(looks_ns, now_ns + self._sparse_ns())) if late else int(looks_ns)
         return int(now_ns + (self._spacing_ns() if now_ns <= closes_ns else self._sparse_ns()))
 
     def _expected_ns(self, now_ns: int) -> float | None:
         """Return the predicted change nearest to now, not before the first one after the last change."""
-        if self._changed_ns is None or self._period_ns is None:
+        if self._changed_ns is None or self.period_ns is None:
             return None
-        return self._changed_ns + self._period_ns * max(1, round((now_ns - self._changed_ns) / self._period_ns))
+        return self._changed_ns + self.period_ns * max(1, round((now_ns - self._changed_ns) / self.period_ns))
 
     def _note_deviation(self, expected_ns: float, before_ns: int, after_ns: int) -> None:
-        if after_ns - before_ns > MAX_GUARD_PERIODS * (self._period_ns or 0):
+        if after_ns - before_ns > MAX_GUARD_PERIODS * (self.period_ns or 0):
             # Not bracketed: it came before the guard, or late after a gap; only the first says that the guard is short.
             early = after_ns < expected_ns
             self._deviations_ns.append(1.7 * self.guard_ns if early else 0.0)
@@ -107,12 +105,12 @@ class TickSchedule:
             self._deviations_ns.append(max(0.0, expected_ns - before_ns))
 
     def _note_interval(self, interval_ns: int) -> None:
-        if self._period_ns is None or interval_ns < 1.5 * self._period_ns:
+        if self.period_ns is None or interval_ns < 1.5 * self.period_ns:
             self._intervals_ns.append(interval_ns)
         if len(self._intervals_ns) >= MIN_INTERVALS:
             # Instants are known to within a read, so intervals are lumpy: their median is biased, their mean is not.
             middle_ns = median(self._intervals_ns)
-            self._period_ns = mean(
+            self.period_ns = mean(
                 interval_ns for interval_ns in self._intervals_ns if 0.5 <= interval_ns / middle_ns <= 1.5
             )
 
@@ -121,7 +119,7 @@ class TickSchedule:
 
     def _reads_allowed(self) -> float:
         """How many reads per period, one at the change apart, stay near the busy target."""
-        return BUSY_TARGET * (self._period_ns or 0) / self._cost_ns() - 1
+        return BUSY_TARGET * (self.period_ns or 0) / self._cost_ns() - 1
 
     def _sparse_ns(self) -> float:
         """Pause between reads that look for a change outside the guard."""
