@@ -23,7 +23,6 @@ WIDER_DOORS = {
     "config": 11,
     "host": 12,
     "inputs": 11,
-    "launch": 13,
     "metering": 15,
     "records": 24,
     "reports": 11,

@@ -284,11 +284,15 @@ def test_cuda_torch_is_never_installed_for_a_cpu(
 @pytest.mark.parametrize(
     ("requirement", "index_url", "said"),
     [
-        ("absent==9", None, r"absent was not found .* Searched: {}; see `pip config list` \(all of it: .*uv.log\)$"),
+        (
+            "absent==9",
+            None,
+            r"absent was not found .* index lacks it; it is set in .* \(all of it: .*uv.log\)$",
+        ),
         (
             "stem",
             "http://me:secret@127.0.0.1:9/simple/",
-            "Failed to fetch: http://127.0.0.1:9/simple/stem/.*; the package index does not answer: see index-url",
+            "Failed to fetch: .?stem from the configured package index.*; the configured package index does not ",
         ),
     ],
 )
@@ -300,14 +304,14 @@ def test_what_uv_cannot_get_is_one_line_with_the_cause(
     runner_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is missing, where uv looked, without the password in it, and where the rest is."""
+    """What is missing, where the index is configured without its address, and where the rest is."""
     if index_url:
         monkeypatch.setenv("PIP_INDEX_URL", index_url)
     (runner_dir / "requirements-cpu.txt").write_text(requirement)
-    with pytest.raises(LaunchError, match=said.format(index.url)) as caught:
+    with pytest.raises(LaunchError, match=said) as caught:
         ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
     assert "\n" not in str(caught.value)
-    assert "secret" not in str(caught.value)
+    assert "127.0.0.1" not in str(caught.value)
     assert requirement in (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
 
 
@@ -351,7 +355,7 @@ def test_a_backend_that_is_not_for_this_machine_says_so(
     [
         (None, r"runner_python: .*/named is not there"),
         ("", "/named cannot be executed"),
-        ('exec {python} -I -S "$@"', "cannot import what every runner needs: No module named 'grpc'"),
+        ('exec {python} -I -S "$@"', "named ModuleNotFoundError: No module named 'grpc'"),
         ('shift; exec {python} -c "{old}" "$@"', r"is Python 3\.9\.1, 3\.10 or later is needed"),
         ("echo not today >&2; exit 4", "not today"),
     ],

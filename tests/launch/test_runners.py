@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.launch.protocol import LaunchSpec, make_socket_folder
+from wattdock.host import folders
+from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import (
     REPO,
     backends,
@@ -134,7 +135,7 @@ def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret
 
 def test_the_folder_is_private_and_below_the_runtime_folder(tmp_path: Path) -> None:
     """Nobody else may talk to a runner."""
-    folder = make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
+    folder = folders.make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
     assert folder.parent == tmp_path / "wattdock"
     assert len(folder.name) == 8
     assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
@@ -146,7 +147,7 @@ def test_without_a_runtime_folder_it_is_a_private_temporary_one(
 ) -> None:
     """Cron jobs and containers have no runtime folder, or one that does not exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = make_socket_folder({} if runtime is None else {"XDG_RUNTIME_DIR": runtime})
+    folder = folders.make_socket_folder({} if runtime is None else {"XDG_RUNTIME_DIR": runtime})
     assert folder.parent == tmp_path
     assert folder.name.startswith("wattdock-")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -162,14 +163,14 @@ def test_one_hundred_bytes_are_the_limit(
     parent.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(parent))
     if allowed:
-        assert len(bytes(make_socket_folder({}) / "r.sock")) == length
+        assert len(bytes(folders.make_socket_folder({}) / "r.sock")) == length
     else:
         with pytest.raises(PreflightError, match=r"has 101 bytes, 100 are allowed: set TMPDIR to a shorter folder"):
-            make_socket_folder({})
+            folders.make_socket_folder({})
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """With what to set instead."""
     (tmp_path / "wattdock").touch()
     with pytest.raises(PreflightError, match=r"cannot make .*: .*; set XDG_RUNTIME_DIR to a writable folder"):
-        make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
+        folders.make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})

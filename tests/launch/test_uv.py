@@ -64,14 +64,17 @@ FULL = ["error: write", "  cause: No space left on device"]
     [
         (
             UNKNOWN,
-            "No solution found: Because absent was not found. Searched: https://pypi.org/simple; see `pip config",
+            "No solution found: Because absent was not found. The configured package index lacks it; it is",
         ),
-        (SILENT, "Request failed: Failed to fetch: https://x/simple/a/: last; the package index does not answer: see"),
+        (
+            SILENT,
+            "Request failed: Failed to fetch: a from the configured package index: last; the configured package ",
+        ),
         (FULL, "write: No space left on device; make room"),
         (["something else"], "something else"),
         ([], "uv said nothing"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(said: list[str], words: str) -> None:
-    """Without the password of an index."""
-    assert failure(said, {}).startswith(words)
+    """Without the address of an index, and so without its password."""
+    assert failure(said).startswith(words)

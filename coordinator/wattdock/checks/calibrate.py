@@ -6,16 +6,15 @@ The load comes from a separate process in a backend's environment: the host itse
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock.checks.doctor import named_gpus
-from wattdock.errors import MeterError, PreflightError, RunnerError
+from wattdock.errors import MeterError, PreflightError
 from wattdock.host import inventory, leases
-from wattdock.launch import LaunchSpec, find_runner, interpreter, runner_variables
+from wattdock.launch import choose_launcher
+from wattdock.launch.images import read_lock
 from wattdock.metering import MeterCard, choose_meter
 
 if TYPE_CHECKING:
@@ -49,18 +48,18 @@ def calibrate_meters(
     found = inventory()
     gpus = _free_gpus(config, found)
     meter = choose_meter("nvml", found)
-    runner_dir = find_runner(config.backend)
-    program = runner_dir / f"wattdock_{config.backend}_pulses.py"
+    as_process = {"launcher": "process", "container": config.container.model_copy(update={"locked": False})}
+    choice = choose_launcher(config.model_copy(update=as_process), on_gpu=True, home=home, lock=read_lock)
+    program = choice.runner_dir / f"wattdock_{config.backend}_pulses.py"
     if not program.exists():
         raise PreflightError(f"backend {config.backend} makes no load pulses; use --backend pytorch")
     wanted = leases.Wanted(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
     with ExitStack() as stack:
-        made = interpreter(runner_dir, named=config.runner_python, variant="cuda", progress=say)
-        python = stack.enter_context(made)
+        run = stack.enter_context(choice.program(program, say=say))
         stack.enter_context(leases.held(wanted, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
-            card = _card(gpu, meter.new_meter(), program, python, pulses)
+            card = _card(gpu, meter.new_meter(), run, pulses)
             say(f"kept in {card.store(home)}")
             yield card
 
@@ -77,38 +76,16 @@ def _free_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
     return gpus
 
 
-def _card(gpu: Gpu, meter: Meter, program: Path, python: Path, count: int) -> MeterCard:
+def _card(gpu: Gpu, meter: Meter, run: Callable[[int, float, str], str], count: int) -> MeterCard:
     meter.start()
     try:
-        pulses = _make_pulses(gpu, program, python, count)
+        printed = run(gpu.index, START_LIMIT_S + count * PULSE_LIMIT_S, str(count))
     finally:
         timeline = meter.stop()
+    # When each pulse really began and ended.
+    pulses = [tuple(json.loads(line)) for line in printed.splitlines()]
     recorded = timeline.gpus.get(gpu.uuid)
     if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
         reason = timeline.reason or "see wattdock doctor"
         raise MeterError(f"{gpu.name} {gpu.uuid} has no energy counter to calibrate: {reason}")
     return MeterCard.from_pulses(recorded, pulses, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
-
-
-def _make_pulses(gpu: Gpu, program: Path, python: Path, count: int) -> list[tuple[str, int, int]]:
-    """Load a GPU with pulses from a process of a backend's environment; return when each really began and ended."""
-    folder = program.parent
-    spec = LaunchSpec(
-        backend=folder.name, runner_dir=folder, log_path=folder, gpu_indices=(gpu.index,), gpu_uuids=(gpu.uuid,)
-    )
-    limit_s = START_LIMIT_S + count * PULSE_LIMIT_S
-    try:
-        done = subprocess.run(
-            [str(python), str(program), str(count)],
-            env=runner_variables(spec, os.environ, keep_pythonpath=True),
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunnerError(f"{count} load pulses on GPU {gpu.index} did not end in {limit_s:.0f} s") from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunnerError(f"no load on GPU {gpu.index}: {last}; name an interpreter with --runner-python")
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

@@ -13,7 +13,7 @@ from wattdock.checks.check import failed, passed, refused, warned
 from wattdock.clock import host_clock
 from wattdock.errors import WattdockError
 from wattdock.host import folders, leases, processes
-from wattdock.launch import NoContainersError, find_containers, make_socket_folder
+from wattdock.launch import NoContainersError, find_containers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -72,7 +72,7 @@ def _room(name: str, folder: Path, setting: str) -> Check:
 
 
 def _sockets(environ: Mapping[str, str]) -> Check:
-    folder = make_socket_folder(environ)
+    folder = folders.make_socket_folder(environ)
     folder.rmdir()
     return passed("sockets", str(folder.parent))
 

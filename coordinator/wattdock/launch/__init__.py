@@ -9,9 +9,8 @@ Images are built, pinned and found behind a door of their own, `wattdock.launch.
 
 from wattdock.launch.choice import LauncherChoice, choose_launcher
 from wattdock.launch.engine import NoContainersError, find_containers, reap
-from wattdock.launch.environment import interpreter
-from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec, make_socket_folder
-from wattdock.launch.runners import backends, find_runner, runner_variables
+from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec
+from wattdock.launch.runners import backends, find_runner
 
 __all__ = [
     "LaunchSpec",
@@ -23,8 +22,5 @@ __all__ = [
     "choose_launcher",
     "find_containers",
     "find_runner",
-    "interpreter",
-    "make_socket_folder",
     "reap",
-    "runner_variables",
 ]

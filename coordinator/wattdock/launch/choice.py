@@ -6,22 +6,25 @@ Starts nothing. Knows the two launchers; another way to start runners (Slurm, ap
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import subprocess
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError, RunnerError
+from wattdock.host import folders
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_containers
 from wattdock.launch.environment import check_python, environment_in_use
 from wattdock.launch.images.locked import find_locked
 from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.protocol import make_socket_folder
-from wattdock.launch.runners import find_runner, given_settings
+from wattdock.launch.protocol import LaunchSpec
+from wattdock.launch.runners import find_runner, given_settings, runner_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.launch.engine import Containers
@@ -67,11 +70,48 @@ class LauncherChoice:
             cache = self.cache / self.containers.image.id[-12:]
             yield DockerLauncher(self.containers, cache=cache, limits=limits)
             return
+        with self._interpreter(on_gpu=on_gpu, say=say) as python:
+            yield ProcessLauncher(python, keep_pythonpath=self.python is not None)
+
+    @contextmanager
+    def program(self, path: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[int, float, str], str]]:
+        """Yield what runs a program of the backend on one GPU, in the interpreter of the backend's runners.
+
+        The function that is yielded takes the GPU's index, a limit in seconds and an argument, and returns what the
+        program printed. It raises RunnerError where the program fails or takes longer.
+
+        Raises:
+            PreflightError, LaunchError: The environment cannot be made.
+        """
+        with self._interpreter(on_gpu=True, say=say) as python:
+            yield lambda gpu, limit_s, word: _printed([str(python), str(path), word], self._spec(gpu), limit_s)
+
+    def _spec(self, gpu_index: int) -> LaunchSpec:
+        folder = self.runner_dir
+        return LaunchSpec(backend=folder.name, runner_dir=folder, log_path=folder, gpu_indices=(gpu_index,))
+
+    def _interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
         if self.python:
-            yield ProcessLauncher(self.python, keep_pythonpath=True)
-            return
-        with environment_in_use(self.runner_dir, variant="cuda" if on_gpu else "cpu", progress=say) as python:
-            yield ProcessLauncher(python)
+            return nullcontext(self.python)
+        return environment_in_use(self.runner_dir, variant="cuda" if on_gpu else "cpu", progress=say)
+
+
+def _printed(command: list[str], spec: LaunchSpec, limit_s: float) -> str:
+    """Return what a program prints with the variables that a runner gets.
+
+    Raises:
+        RunnerError: It failed, or took longer than the limit.
+    """
+    variables = runner_variables(spec, os.environ, keep_pythonpath=True)
+    name = Path(command[1]).name
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunnerError(f"{name} on GPU {spec.gpu_indices[0]} did not end in {limit_s:.0f} s") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise RunnerError(f"{name} on GPU {spec.gpu_indices[0]}: {last}; name an interpreter with --runner-python")
+    return done.stdout
 
 
 def choose_launcher(
@@ -88,7 +128,7 @@ def choose_launcher(
         PreflightError: The launcher, image or interpreter that was asked for is not here.
     """
     python = check_python(config.runner_python) if config.runner_python else None
-    make_socket_folder(os.environ).rmdir()
+    folders.make_socket_folder(os.environ).rmdir()
     name, reason, change, containers, pin = _choose(config, on_gpu=on_gpu, lock=lock)
     return LauncherChoice(
         name=name,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import LaunchError
 from wattdock.files import TAIL_LINES, last_lines
+from wattdock.host import folders
 from wattdock.launch.container import (
     CACHE_FOLDER,
     MODEL_FOLDER,
@@ -26,7 +27,7 @@ from wattdock.launch.container import (
 )
 from wattdock.launch.engine import FOLDER_LABEL, marks, new_client
 from wattdock.launch.process import KEEPER
-from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, STOPPED, LaunchedRunner, make_socket_folder
+from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, STOPPED, LaunchedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +73,7 @@ class DockerLauncher:
         """
         from docker.errors import DockerException
 
-        folder = make_socket_folder(os.environ)
+        folder = folders.make_socket_folder(os.environ)
         try:
             return self._launched(spec, folder)
         except (DockerException, OSError) as error:

@@ -33,17 +33,11 @@ Variant = Literal["cpu", "cuda"]
 
 MIN_PYTHON = (3, 10)
 CHECK_TIMEOUT_S = 60
-# Anything may end with code 0; only a Python that got to the end says this.
-FITS = "wattdock: fits"
 CHECK = f"""
 import sys
 if sys.version_info < {MIN_PYTHON}:
     sys.exit("is Python " + sys.version.split()[0] + ", {".".join(map(str, MIN_PYTHON))} or later is needed")
-try:
-    import grpc, google.protobuf
-except ImportError as error:
-    sys.exit("cannot import what every runner needs: " + str(error))
-print("{FITS}")
+import grpc, google.protobuf
 """
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH, CUDA_PACKAGE = re.compile(r"^torch==(\S+)", re.MULTILINE), re.compile(r"^(nvidia|cuda)-", re.MULTILINE)
@@ -93,23 +87,7 @@ def check_python(python: str | Path) -> Path:
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"ended with code {run.returncode}"])[-1]
         raise PreflightError(f"runner_python: {path} {reason}")
-    if FITS not in run.stdout:
-        raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
     return path
-
-
-@contextmanager
-def interpreter(runner_dir: Path, *, named: Path | None, variant: Variant, progress: Progress) -> Iterator[Path]:
-    """Yield the interpreter that the user named, else that of the backend's environment.
-
-    Raises:
-        PreflightError, LaunchError: As `check_python` and `environment_in_use`.
-    """
-    if named:
-        yield check_python(named)
-        return
-    with environment_in_use(runner_dir, variant=variant, progress=progress) as python:
-        yield python
 
 
 @contextmanager
@@ -344,7 +322,7 @@ class Uv:
             ending = keeper.stdout.read().rpartition("\n")[0].rpartition("\n")[2]
         if ending != "ended exited with code 0":
             how = "" if ending.startswith("ended exited") else f"{ending}; "
-            raise LaunchError(f"{failure(recent, environ)} ({how}all of it: {log_path})")
+            raise LaunchError(f"{failure(recent)} ({how}all of it: {log_path})")
 
 
 def _is_for_cpu(pins: Path) -> bool:

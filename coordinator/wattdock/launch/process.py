@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
 from wattdock.files import TAIL_LINES, last_lines
+from wattdock.host import folders
 from wattdock.launch.keeper import descendants, end_group
-from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, LaunchedRunner, make_socket_folder
+from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import runner_variables
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class ProcessLauncher:
             PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
             LaunchError: Its log cannot be written, or the interpreter cannot be started.
         """
-        folder = make_socket_folder(os.environ)
+        folder = folders.make_socket_folder(os.environ)
         runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
         command = [
             *(*KEEPER, "process", str(self._orphan_grace_s), str(folder)),

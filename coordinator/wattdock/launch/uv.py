@@ -37,8 +37,8 @@ ALIASES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 SECTIONS = ("global", "install", ":env:")
 # pip takes the best version of all indexes; uv would take the first index that has any. Python itself is never fetched.
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
-CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
-DEFAULT_INDEX = "https://pypi.org/simple"
+ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
+CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
 
 
 def uv_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -83,34 +83,31 @@ def _is_there(place: str) -> bool:
     return "://" in place or Path(place).expanduser().exists()
 
 
-def places_searched(environ: Mapping[str, str]) -> str:
-    """Return where uv looks for packages, without credentials."""
-    indexes = [environ.get("UV_DEFAULT_INDEX") or DEFAULT_INDEX, *environ.get("UV_INDEX", "").split()]
-    folders = [place for place in environ.get("UV_FIND_LINKS", "").split(",") if place]
-    return without_credentials(", ".join([*indexes, *folders]))
+def failure(lines: Sequence[str]) -> str:
+    """Return in one line what uv said last of an error, and what to do; addresses are shortened to what was asked for.
 
-
-def without_credentials(text: str) -> str:
-    """Return a text with user names and passwords taken out of its addresses."""
-    return CREDENTIALS.sub("", text)
-
-
-def failure(lines: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return in one line what uv said last of an error, where it looked, and what to do."""
+    An index's address may hold a password, and is its owner's to show.
+    """
     said = [line.strip() for line in lines if line.strip()]
     starts = [number for number, line in enumerate(said) if line.startswith("error:")]
     error = said[starts[-1] :] if starts else []
     error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in error]
     # The first causes say what was wanted, the last one what was in the way.
     words = [*error[:2], *error[2:][-1:]] or said[-1:] or ["uv said nothing"]
-    text = without_credentials(": ".join(words))
+    text = ": ".join(ADDRESS.sub(_asked_for, word) for word in words)
     if "No space left" in text:
         return f"{text}; make room"
     if "No solution found" in text:
-        return f"{text} Searched: {places_searched(environ)}; see `pip config list`"
+        return f"{text} The configured package index lacks it; {CONFIGURED}"
     if any("Failed to fetch" in line or "error sending request" in line for line in error):
-        return f"{text}; the package index does not answer: see index-url and proxy in `pip config list`"
+        return f"{text}; the configured package index does not answer; {CONFIGURED}"
     return text
+
+
+def _asked_for(address: re.Match[str]) -> str:
+    """Return the package or file that an address ends with; nothing of where it leads."""
+    _, *path = address[0].partition("://")[2].rstrip("/:,.").split("/")
+    return f"{path[-1] if path else 'an answer'} from the configured package index"
 
 
 def main() -> None:
