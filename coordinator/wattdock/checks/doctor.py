@@ -14,7 +14,7 @@ from wattdock.checks.doctor_gpus import counter_check, driver_check, gpu_checks,
 from wattdock.checks.doctor_machine import container_checks, machine_checks
 from wattdock.checks.preflight import preflight
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import choose_gpus, inventory, leases
+from wattdock.host import choose_gpus, gpu_models, inventory, leases
 from wattdock.launch import LaunchSpec
 from wattdock.metering import choose_meter
 from wattdock.runner import RunnerClient
@@ -33,10 +33,7 @@ DIAGNOSE_S = 300.0
 BUS_BANDWIDTH = "all-reduce"
 # Of what the links carry in one direction; large all-reduces reach 70 to 90 % where nothing is wrong.
 LEAST_SHARE = 0.5
-# Source: NVIDIA's data sheets, GB/s of one link in one direction.
-NVLINK_GB_S = {"1.0": 20.0, "2.0": 25.0, "2.2": 25.0, "3.0": 25.0, "3.1": 25.0, "4.0": 25.0, "5.0": 50.0}
-# Source: PCI-SIG, GB/s of one lane in one direction after encoding.
-PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+BYTES_PER_GB = 1e9
 
 
 def examine(
@@ -143,9 +140,10 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         yield passed(config.backend, f"{described.framework} {described.framework_version}")
         trip_ns = client.check_clock().round_trip_ns
         yield passed("runner's clock", f"the host's, to within {trip_ns / 1e6:.2f} ms")
+        links = plan.inventory.links_among({gpu.uuid for gpu in plan.gpus})
         for found in client.diagnose(DIAGNOSE_S):
             if found.name == BUS_BANDWIDTH and found.status == "ok":
-                yield bandwidth_check(found.value, _expected_gb_s(plan))
+                yield bandwidth_check(found.value, link_gb_s(plan.gpus[0].name, links))
             elif found.status == "ok":
                 yield passed(found.name, found.value)
             else:
@@ -154,22 +152,12 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         yield passed(BUS_BANDWIDTH, f"not timed: the runner had GPU {plan.gpus[0].index} alone; --gpus names several")
 
 
-def _expected_gb_s(plan: ExecutionPlan) -> float | None:
-    first, links = plan.gpus[0], plan.inventory.links_among({gpu.uuid for gpu in plan.gpus})
-    return link_gb_s(links, first.nvlink_version, (first.pcie_generation_max, first.pcie_width_max))
-
-
-def link_gb_s(links: Sequence[Link], nvlink_version: str | None, pcie: tuple[int | None, int | None]) -> float | None:
-    """Return what the slowest of some links carries in one direction, GB/s; None where that is not known."""
-    if not links:
+def link_gb_s(gpu_name: str, links: Sequence[Link]) -> float | None:
+    """Return what a GPU's links carry in one direction, GB/s; None where that is not known, or it has others here."""
+    model = gpu_models.known().get(gpu_name)
+    if model is None or not links or all(link.nvlinks for link in links) != model.link.startswith("NVLink"):
         return None
-    slowest = min(links, key=lambda link: link.rank)
-    if slowest.nvlinks:
-        per_link = NVLINK_GB_S.get(nvlink_version or "")
-        return None if per_link is None else slowest.nvlinks * per_link
-    generation, width = pcie
-    lane = PCIE_LANE_GB_S.get(generation or 0)
-    return None if lane is None or width is None else lane * width
+    return model.link_bytes_per_s / 2 / BYTES_PER_GB
 
 
 def bandwidth_check(value: str, expected_gb_s: float | None) -> Check:
@@ -177,12 +165,12 @@ def bandwidth_check(value: str, expected_gb_s: float | None) -> Check:
 
     Args:
         value: Begins with the bus bandwidth in GB/s.
-        expected_gb_s: What the slowest link carries in one direction.
+        expected_gb_s: What the links carry in one direction.
     """
     if expected_gb_s is None:
         return passed(BUS_BANDWIDTH, f"{value}; what the links carry is not known")
     share = float(value.split()[0]) / expected_gb_s
-    seen = f"{value}, {share:.0%} of the {expected_gb_s:.0f} GB/s that the slowest link carries one way"
+    seen = f"{value}, {share:.0%} of the {expected_gb_s:.0f} GB/s that the links carry one way"
     if share < LEAST_SHARE:
         remedy = "look at NCCL_DEBUG=INFO for the path it took; peer access or NVLink may be off"
         return warned(BUS_BANDWIDTH, seen, remedy)
