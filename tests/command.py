@@ -57,6 +57,11 @@ class Command:
         )
         return process
 
+    def write(self, text: str) -> str:
+        """Write a study file into the folder, and return its name."""
+        (self.folder / "x.yaml").write_text(text)
+        return "x.yaml"
+
     def results(self) -> list[dict[str, Any]]:
         files = sorted((self.folder / "results").glob("*/result.json"))
         return [json.loads(file.read_text()) for file in files]
@@ -97,6 +102,19 @@ class Command:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             return False
         return marked and str(WATTDOCK).encode() in words[:2]
+
+
+def wait_for(running: subprocess.Popen[str], text: str) -> None:
+    """Return once the command says `text` on its error stream."""
+    assert running.stderr is not None
+    assert any(text in line for line in running.stderr), f"the command ended without a line that holds {text!r}"
+
+
+def wait_in_pass(running: subprocess.Popen[str], number: int) -> None:
+    """Return once `--progress-json` tells tokens of this pass, from 1; those before it are durable."""
+    assert running.stderr is not None
+    stages = (event["stage"] for event in map(json.loads, running.stderr) if event["event"] == "TokensSeen")
+    assert any(stage.startswith(f"pass {number}/") for stage in stages), "the command ended before"
 
 
 def on_gpus(wattdock: Command, *gpus: fake_nvml.FakeGpu, origin_ns: int | None = None) -> dict[str, str]:

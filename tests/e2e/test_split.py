@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command import on_gpus, wait_for
 from contract.runner_process import PYTORCH_PYTHON, VLLM_PYTHON
-from e2e.test_study import wait_for, write
+from fake_nvml import FakeGpu, uuid_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,24 +47,24 @@ def needs(python: Path, name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not python.exists(), reason=f"no {name} environment at {python}")
 
 
-def rows(wattdock: Command) -> dict[str, dict[str, Any]]:
-    """Return the rows by how they differ from what was asked for."""
-    return {(row["fallback"] or {"change": "asked"})["change"]: row for row in wattdock.results()}
+def results(wattdock: Command) -> dict[str, dict[str, Any]]:
+    """Return the results by how they differ from what was asked for."""
+    return {(result["fallback"] or {"change": "asked"})["change"]: result for result in wattdock.results()}
 
 
 @pytest.mark.slow
 @needs(PYTORCH_PYTHON, "PyTorch")
-def test_a_rank_killed_mid_pass_is_a_classified_row_and_another_split_is_measured_instead(wattdock: Command) -> None:
-    """Two real ranks over gloo, one of them killed; no process is left, and the row says tensor parallel."""
+def test_a_rank_killed_mid_pass_is_a_classified_result_and_another_split_is_measured_instead(wattdock: Command) -> None:
+    """Two real ranks over gloo, one of them killed; no process is left, and the result says tensor parallel."""
     pytorch = replace(wattdock, runner_python=PYTORCH_PYTHON)
-    running = pytorch.start("run", write(pytorch, TENSOR), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    running = pytorch.start("run", pytorch.write(TENSOR), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     wait_for(running, "restart 1")
     ranks = [pid for pid, line in pytorch.processes().items() if "wattdock_runner.worker" in line]
     assert len(ranks) == 2
     os.kill(ranks[1], signal.SIGKILL)
     _, err = running.communicate(timeout=180)
     assert running.returncode == RUNNER, err
-    found = rows(pytorch)
+    found = results(pytorch)
     asked = found.pop("asked")
     assert asked["status"] == "failed"
     assert asked["error"]["cause"] == "worker died"
@@ -78,16 +79,35 @@ def test_a_rank_killed_mid_pass_is_a_classified_row_and_another_split_is_measure
 
 @pytest.mark.slow
 @needs(VLLM_PYTHON, "vLLM")
-def test_a_kv_cache_that_is_too_small_is_a_classified_row_and_fewer_in_flight_are_measured_instead(
+def test_a_kv_cache_that_is_too_small_is_a_classified_result_and_fewer_in_flight_are_measured_instead(
     wattdock: Command,
 ) -> None:
     """A real engine with room for two requests: four fail by name, two are served."""
     vllm = replace(wattdock, runner_python=VLLM_PYTHON)
-    done = vllm("run", write(vllm, CROWDED), timeout=240)
+    done = vllm("run", vllm.write(CROWDED), timeout=240)
     assert done.returncode == RUNNER, done.stderr
-    found = rows(vllm)
+    found = results(vllm)
     assert found["asked"]["error"]["cause"] == "KV cache too small"
     assert "4 requests in flight need" in found["asked"]["error"]["message"]
     assert found["workload.batch_size: 2"]["status"] == "ok"
     assert len(found) == 2
     assert vllm.left_after(10) == []
+
+
+def test_a_replica_killed_mid_pass_is_a_classified_result_and_no_process_is_left(wattdock: Command) -> None:
+    """On simulated GPUs, with the fake engine."""
+    env = on_gpus(wattdock, FakeGpu(uuid=uuid_of(1)), FakeGpu(uuid=uuid_of(2)))
+    words = ("--backend", "fake", "--model", "shape:tiny-llama", "--gpus", "0,1", "--min-duration-s", "60")
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    running = wattdock.start("run", *words, "--set", "fake.data_parallel_size=2", env=env, **pipes)
+    wait_for(running, "restart 1")
+    replicas = [pid for pid, line in wattdock.processes().items() if "wattdock_runner.worker" in line]
+    assert len(replicas) == 2
+    os.kill(replicas[0], signal.SIGKILL)
+    _, err = running.communicate(timeout=240)
+    assert running.returncode == RUNNER, err
+    [result] = wattdock.results()
+    assert result["error"]["cause"] == "worker died"
+    assert "killed by SIGKILL" in result["error"]["message"]
+    assert result["environment"]["parallelism"]["kind"] == "data"
+    assert wattdock.left_after(5) == []

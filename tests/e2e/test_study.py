@@ -1,7 +1,8 @@
-"""Studies from outside: sweeps, shuffles, failures, interruptions, and coordinators that are killed."""
+"""Studies whose coordinator is killed, stopped or out of room, and another user's files in the same folder."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,66 +13,54 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command import SMALL as SINGLE
+from command import on_gpus, wait_for, wait_in_pass
+from fake_nvml import FakeGpu
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from command import Command
 
-CONFIG, LAUNCH, RUNNER, STORE, INTERRUPTED = 2, 4, 5, 7, 130
+CONFIG, STORE, INTERRUPTED = 2, 7, 130
 HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
 # Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
-SMALL = (
+SWEEP = (
     HEAD + "  workload: {max_output_tokens: 10}\n  repeats: {restarts: 2, passes: 2}\n"
     "sweep:\n  workload.batch_size: {from: 1, to: 4, powers_of: 2}\n  fake.step_s: [0.008, 0.01]\n"
 )
 # Two experiments of two short passes on one runner.
-ONE = HEAD + "  workload: {max_output_tokens: 10}\nsweep: {workload.batch_size: [1, 2]}\n"
+PAIR = HEAD + "  workload: {max_output_tokens: 10}\nsweep: {workload.batch_size: [1, 2]}\n"
 # One experiment of passes of two seconds: time enough to do something to each.
 SLOW = (
     HEAD + "  workload: {max_output_tokens: 20, batch_size: 1}\n  warmup: {passes: 0}\n  repeats: {passes: 3}\n"
-    "  fake: {step_s: 0.05}\nexperiments: [{name: one}]\n"
+    "  fake: {step_s: 0.05}\nexperiments: [{name: slow}]\n"
 )
+EXPECTED = {
+    (f"batch_size={size} step_s={step}", restart, number): 1
+    for size in (1, 2, 4)
+    for step in ("0.008", "0.01")
+    for restart in (0, 1)
+    for number in (0, 1)
+}
+# What a fake GPU draws, and how many standard uncertainties of their timing joules may be off by.
+IDLE_W, DEVIATIONS = 80, 4
 
 
-def write(wattdock: Command, text: str) -> str:
-    (wattdock.folder / "x.yaml").write_text(text)
-    return "x.yaml"
+def noted(wattdock: Command) -> list[tuple[str, int, int]]:
+    """Return the passes in the journal; killed before its first line, a study has not begun."""
+    files = [file for file in (wattdock.folder / "results/studies").glob("*/journal.jsonl") if file.stat().st_size]
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [(line["experiment"], line["restart"], line["pass"]) for line in lines if line["event"] == "pass"]
 
 
-def journal(wattdock: Command) -> list[dict[str, Any]]:
-    # Killed before its first line, a study has not begun: the next run begins another.
-    [file] = [file for file in _journals(wattdock) if file.stat().st_size]
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def passes(rows: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
+def passes(results: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
     return Counter(
-        (row["config"]["name"], one["restart"], one["pass"]) for row in rows for one in row["energy"]["passes"]
+        (result["config"]["name"], measured["restart"], measured["pass"])
+        for result in results
+        for measured in result["energy"]["passes"]
     )
-
-
-def wait_for(running: subprocess.Popen[str], text: str) -> None:
-    assert running.stderr is not None
-    for line in running.stderr:
-        if text in line:
-            return
-    pytest.fail(f"the command ended without a line that holds {text!r}")
-
-
-def wait_in_pass(running: subprocess.Popen[str], number: int) -> None:
-    """Return once `--progress-json` tells tokens of this pass, from 1; those before it are durable."""
-    assert running.stderr is not None
-    for line in running.stderr:
-        event = json.loads(line)
-        if event["event"] == "TokensSeen" and event["stage"].startswith(f"pass {number}/"):
-            return
-    pytest.fail(f"the command ended without a word from the middle of pass {number}")
-
-
-def expected(wattdock: Command) -> set[tuple[str, int, int]]:
-    names = [f"batch_size={size} step_s={step}" for size in (1, 2, 4) for step in ("0.008", "0.01")]
-    return {(name, restart, number) for name in names for restart in (0, 1) for number in (0, 1)}
 
 
 def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing_measured_twice(
@@ -79,7 +68,7 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
 ) -> None:
     """SIGKILL at random moments; in the end the table is that of a run that was left alone."""
     chance = random.Random(7)
-    file = write(wattdock, SMALL)
+    file = wattdock.write(SWEEP)
     kept = 0
     for _ in range(3):
         running = wattdock.start("run", file, "--resume", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -87,158 +76,131 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
         wattdock.interrupt(signal.SIGKILL)
         running.wait(10)
         assert wattdock.left_after(15) == []
-        known = [line for line in journal(wattdock) if line["event"] == "pass"] if _begun(wattdock) else []
-        assert len(known) >= kept, "a pass that was durable is gone"
-        kept = len(known)
+        assert len(noted(wattdock)) >= kept, "a pass that was durable is gone"
+        kept = len(noted(wattdock))
     done = wattdock("run", file, "--resume", timeout=300)
     assert done.returncode == 0, done.stderr
-    rows = wattdock.results()
-    assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
-    assert {row["status"] for row in rows} == {"ok"}
-    noted = Counter(
-        (line["experiment"], line["restart"], line["pass"]) for line in journal(wattdock) if line["event"] == "pass"
-    )
-    assert set(noted.values()) == {1}
-    assert len(noted) == 24
-    assert all(row["performance"]["requests"] == 2 * 2 * 2 * row["config"]["workload"]["batch_size"] for row in rows)
-    assert all(len(row["statistics"]["per_restart"]) == 2 for row in rows)
+    results = wattdock.results()
+    assert passes(results) == EXPECTED
+    assert {result["status"] for result in results} == {"ok"}
+    assert len(noted(wattdock)) == len(set(noted(wattdock))) == 24
+    for result in results:
+        assert result["performance"]["requests"] == 2 * 2 * 2 * result["config"]["workload"]["batch_size"]
     after = wattdock("run", file, "--resume")
-    assert after.returncode == 0
-    assert "left: no pass, 0 s" in after.stderr
+    assert (after.returncode, "left: no pass, 0 s" in after.stderr) == (0, True)
     assert len(wattdock.results()) == 6
 
 
-def _journals(wattdock: Command) -> list[Path]:
-    return list((wattdock.folder / "results" / "studies").glob("*/journal.jsonl"))
-
-
-def _begun(wattdock: Command) -> bool:
-    return any(file.stat().st_size for file in _journals(wattdock))
-
-
-def test_a_study_that_changed_is_not_resumed_and_what_changed_is_said(wattdock: Command) -> None:
-    """Half of one table and half of another would look like one."""
-    assert wattdock("run", write(wattdock, ONE)).returncode == 0
-    write(wattdock, ONE.replace("max_output_tokens: 10", "max_output_tokens: 11"))
-    refused = wattdock("run", "x.yaml", "--resume")
-    assert refused.returncode == CONFIG
-    assert "workload.max_output_tokens 10 → 11" in refused.stderr
-    assert "Traceback" not in refused.stderr
-
-
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wattdock: Command) -> None:
-    """The pass being measured counts; the row is marked until the rest is measured."""
-    file = write(wattdock, SLOW)
+    """The pass being measured counts; a study that was changed meanwhile is refused with what changed."""
+    file = wattdock.write(SLOW)
     running = wattdock.start("run", file, "--progress-json", stderr=subprocess.PIPE)
     wait_in_pass(running, 2)
     wattdock.interrupt(signal.SIGINT)
     _, err = running.communicate(timeout=240)
     assert running.returncode == INTERRUPTED, err
     assert "Ctrl-C again stops now" in err
-    [row] = wattdock.results()
-    assert (row["status"], len(row["energy"]["passes"])) == ("interrupted", 2)
-    assert row["error"]["stage"] == "pass 3/3, not begun"
+    wattdock.write(SLOW.replace("max_output_tokens: 20", "max_output_tokens: 11"))
+    refused = wattdock("run", file, "--resume")
+    assert (refused.returncode, "workload.max_output_tokens 20 → 11" in refused.stderr) == (CONFIG, True)
+    wattdock.write(SLOW)
     assert wattdock("run", file, "--resume").returncode == 0
-    rows = sorted(wattdock.results(), key=lambda row: row["study"]["attempt"])
-    assert [(row["status"], len(row["energy"]["passes"])) for row in rows] == [("interrupted", 2), ("ok", 3)]
+    results = sorted(wattdock.results(), key=lambda result: result["study"]["attempt"])
+    seen = [(result["status"], len(result["energy"]["passes"])) for result in results]
+    assert seen == [("interrupted", 2), ("ok", 3)]
 
 
-def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(wattdock: Command) -> None:
-    """What was durable is still there, what was not was put elsewhere, and the rest is measured later."""
+@pytest.fixture
+def fill(wattdock: Command) -> Iterator[Callable[[], Path]]:
+    """Put the results on a small disk of their own; return what fills it, with the file that does."""
     small = wattdock.folder / "results"
     small.mkdir()
     mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=51m,mode=777", "none", small]
     if os.getuid() != 0 or subprocess.run(mount).returncode:
         pytest.skip("mounting a small file system needs root and CAP_SYS_ADMIN")
-    try:
-        file = write(wattdock, SMALL)
-        running = wattdock.start("run", file, stderr=subprocess.PIPE)
-        wait_for(running, "left: 18 passes")
-        filler = small / ".filler"
-        with filler.open("wb", buffering=0) as out:
-            while _fits(out.write, b"\0" * 65536):
+
+    def write() -> Path:
+        with (small / ".filler").open("wb", buffering=0) as out, contextlib.suppress(OSError):
+            while out.write(b"\0" * 65536):
                 pass
-        _, err = running.communicate(timeout=240)
-        assert running.returncode == STORE, err
-        assert "Traceback" not in err
-        assert "No space left" in err
-        before = [line for line in journal(wattdock) if line["event"] == "pass"]
-        assert len(before) >= 6
-        filler.unlink()
-        resumed = wattdock("run", file, "--resume", timeout=300)
-        assert resumed.returncode == 0, resumed.stderr
-        rows = [row for row in wattdock.results() if row["status"] == "ok"]
-        assert passes(rows) == dict.fromkeys(expected(wattdock), 1)
-    finally:
-        subprocess.run(["umount", small], check=True)
+        return small / ".filler"
+
+    yield write
+    subprocess.run(["umount", small], check=True)
 
 
-def _fits(write: Any, data: bytes) -> bool:
-    try:
-        return bool(write(data))
-    except OSError:
-        return False
+def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(
+    wattdock: Command, fill: Callable[[], Path]
+) -> None:
+    """What was durable is still there, what was not was put elsewhere, and the rest is measured later."""
+    file = wattdock.write(SWEEP)
+    running = wattdock.start("run", file, stderr=subprocess.PIPE)
+    wait_for(running, "left: 18 passes")
+    filler = fill()
+    _, err = running.communicate(timeout=240)
+    assert running.returncode == STORE, err
+    assert ("Traceback" in err, "No space left" in err) == (False, True)
+    assert len(noted(wattdock)) >= 6
+    filler.unlink()
+    resumed = wattdock("run", file, "--resume", timeout=300)
+    assert resumed.returncode == 0, resumed.stderr
+    assert passes([result for result in wattdock.results() if result["status"] == "ok"]) == EXPECTED
 
 
-def test_points_that_cannot_be_are_refused_before_anything_is_measured(wattdock: Command) -> None:
-    """`plan` shows them all, `run` does not begin."""
-    file = write(wattdock, HEAD + "sweep: {workload.arrival: [batch, single], workload.batch_size: [1, 2]}\n")
-    refused = wattdock("run", file)
-    assert refused.returncode == CONFIG
-    assert "1 of 4 points cannot be experiments" in refused.stderr
-    assert not (wattdock.folder / "results").exists()
-    planned = wattdock("plan", file)
-    assert planned.returncode == CONFIG
-    assert "invalid: arrival=single batch_size=2: " in planned.stdout
-    assert "3 experiments, 1 load group," in planned.stdout
-
-
-def test_a_plan_says_what_it_could_not_check_and_refuses_an_arrival_that_is_not_offered(wattdock: Command) -> None:
-    """Names that only the engine knows are named; that PyTorch serves no closed loop is seen without starting it."""
-    fake = ("--backend", "fake", "--model", "shape:tiny-llama")
-    planned = wattdock("plan", *fake, "--set", "fake.step_s=0.01", "--set", "fake.another=1")
-    assert planned.returncode == 0, planned.stderr
-    said = "not checked: fake.step_s, fake.another, arrival: batch; only fake's runner knows what its engine takes"
-    assert said in planned.stdout
-    assert "not checked" not in wattdock("plan", "--backend", "pytorch", "--accelerator", "cpu").stdout
-    on_hub = wattdock("plan", *fake[:2], "--model", "nobody/nothing").stdout
-    assert "not checked: nobody/nothing; a hub is asked for a model when its turn comes" in on_hub
-    for verb in ("plan", "run"):
-        refused = wattdock(verb, "--backend", "pytorch", "--set", "workload.arrival=closed")
-        assert refused.returncode == CONFIG
-        assert "workload.arrival: closed is not among what pytorch can serve: batch, single" in refused.stderr
-    assert not (wattdock.folder / "results").exists()
-
-
-def test_results_are_listed_queried_and_exported(wattdock: Command) -> None:
-    """One study, three ways to look at it."""
-    assert wattdock("run", write(wattdock, ONE)).returncode == 0
-    assert "2 results" in wattdock("results", "list", "--backend", "fake").stdout
-    assert len(json.loads(wattdock("results", "list", "--json", "--limit", "1").stdout)) == 1
-    sql = "SELECT batch_size, count(*) AS n FROM results JOIN passes USING (folder) GROUP BY ALL ORDER BY 1"
-    asked = wattdock("results", "query", sql, "--json")
-    assert json.loads(asked.stdout) == [{"batch_size": size, "n": 2} for size in (1, 2)]
-    requests = json.loads(wattdock("results", "query", "SELECT count(*) AS n FROM requests", "--json").stdout)
-    assert requests == [{"n": 2 * 2 * (1 + 2)}]
-    assert wattdock("results", "export", "--csv", "all.csv").stdout == "2 results written to all.csv\n"
-    assert len((wattdock.folder / "all.csv").read_text().splitlines()) == 3
-    assert wattdock("results", "query", "DROP nonsense").returncode == CONFIG
+def test_a_result_that_finds_no_room_goes_to_the_temporary_folder(wattdock: Command, fill: Callable[[], Path]) -> None:
+    """Nothing that was measured is lost, and the message says where it is."""
+    running = wattdock.start("run", *SINGLE, "--set", "fake.step_s=0.05", stderr=subprocess.PIPE)
+    wait_for(running, "warm-up")
+    fill()
+    _, err = running.communicate(timeout=240)
+    assert running.returncode == STORE, err
+    [rescued] = (wattdock.home / "tmp").glob("wattdock-rescued-*/*/result.json")
+    assert f"{rescued.parents[1].name}/{rescued.parent.name} instead" in err
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's files are made by root")
 def test_what_others_keep_to_themselves_in_one_results_folder_stops_nobody(wattdock: Command) -> None:
-    """A study and a row of another user, closed to us: we resume and list ours, and are told what is left out."""
-    file = write(wattdock, ONE)
+    """A study and a result of another user, closed to us: ours are resumed and listed, and we are told what is not."""
+    file = wattdock.write(PAIR)
     assert wattdock("run", file).returncode == 0
     results = wattdock.folder / "results"
-    study, row = results / "studies" / "20990101T000000-theirs-12345678", results / "20260101T000000-fake-12345678"
-    for folder in (study, row):
+    study, result = results / "studies" / "20990101T000000-theirs-12345678", results / "20260101T000000-fake-12345678"
+    for folder in (study, result):
         folder.mkdir()
-    (row / "result.json").write_text("{}")
-    (row / "result.json").chmod(0o600)
+    (result / "result.json").write_text("{}")
+    (result / "result.json").chmod(0o600)
     study.chmod(0o700)
     resumed = wattdock("run", file, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     listed = wattdock("results", "list")
     assert "2 results" in listed.stdout
-    assert f"{row.name}/result.json: cannot be read; see its owner and mode; left out" in listed.stderr
+    assert f"{result.name}/result.json: cannot be read; see its owner and mode; left out" in listed.stderr
+
+
+def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(wattdock: Command) -> None:
+    """A time namespace is what a reboot is to CLOCK_MONOTONIC: another zero. Both halves' instants overlap."""
+    behind_s = round(time.monotonic()) - 60
+    reboot = ("unshare", "--time", "--monotonic", f"-{behind_s}", "--fork", "--kill-child")
+    if os.getuid() != 0 or subprocess.run([*reboot, "true"], capture_output=True).returncode:
+        pytest.skip("another clock needs root and a kernel with time namespaces")
+    file = wattdock.write(SLOW)
+    running = wattdock.start("run", file, "--progress-json", env=on_gpus(wattdock, FakeGpu()), stderr=subprocess.PIPE)
+    wait_in_pass(running, 2)
+    wattdock.interrupt(signal.SIGKILL)
+    running.communicate(timeout=60)
+    # It also takes back what somebody had set. The GPU's course begins with the new clock.
+    env = on_gpus(wattdock, FakeGpu(power_limit_w=650.0), origin_ns=0)
+    resumed = wattdock.start("run", file, "--resume", env=env, stderr=subprocess.PIPE, within=reboot)
+    _, err = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, err
+    [result] = wattdock.results()
+    spans = [span for span in result["spans"] if span["pass"] is not None]
+    assert [span["clock"] for span in spans] == [0, 1, 1]
+    assert spans[1]["start_ns"] < spans[0]["start_ns"] - 60 * 10**9
+    [check] = [check for check in result["audit"]["checks"] if check["name"] == "one environment in all restarts"]
+    assert check["status"] == "fail"
+    assert check["figure"] == "GPU power limit, W: 700.0 (restart 1), 650.0 (restart 1)"
+    for measured in result["energy"]["passes"]:
+        expected_j = IDLE_W * measured["duration_s"]
+        assert measured["total_j"] == pytest.approx(expected_j, abs=DEVIATIONS * measured["timing_j"])
+        assert measured["timing_j"] < 0.1 * measured["total_j"]

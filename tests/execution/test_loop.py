@@ -182,14 +182,14 @@ def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_mea
 
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(machine: VirtualMachine) -> None:
     """The pass being measured counts; the result is marked until the rest is measured."""
-    one = study(experiment("a", repeats={"passes": 3}))
+    asked = study(experiment("a", repeats={"passes": 3}))
     in_second = send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3"))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(one, on=in_second)
+        machine.run(asked, on=in_second)
     assert statuses(machine.last.results) == [("a", "interrupted")]
     assert len(passes(machine.last.results)) == 2
     assert "interrupted: stops after this pass; Ctrl-C again stops now" in machine.notes()
-    resumed = machine.run(one, resume=True)
+    resumed = machine.run(asked, resume=True)
     assert statuses(resumed.results) == [("a", "ok")]
     assert passes(resumed.results) == dict.fromkeys([("a", 0, 0), ("a", 0, 1), ("a", 0, 2)], 1)
     assert len(load_restarts(resumed.results[0].folder)) == 2
@@ -257,11 +257,11 @@ def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: 
     """Its joules would be those of one GPU for all of its passes."""
     machine = VirtualMachine(tmp_path / "a", {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
     killed = VirtualMachine(tmp_path / "b", machine.power)
-    one = study(experiment("a"))
-    machine.run(one, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
+    asked = study(experiment("a"))
+    machine.run(asked, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
     with pytest.raises(PreflightError, match=f"a was measured on {GPU}, and this run would take {OTHER}"):
-        killed.run(one, gpus=[OTHER], resume=True)
-    resumed = killed.run(one, gpus=[GPU], resume=True)
+        killed.run(asked, gpus=[OTHER], resume=True)
+    resumed = killed.run(asked, gpus=[GPU], resume=True)
     energy = resumed.results[0].result.energy
     assert energy is not None
     assert [measured.total_j for measured in energy.passes] == pytest.approx([600, 600], rel=0.02)
@@ -273,14 +273,14 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
-    one = study(experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1}))
+    asked = study(experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1}))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(one, on=send(signal.SIGTERM, lambda event: event == PassStarted("pass 2/2")))
+        machine.run(asked, on=send(signal.SIGTERM, lambda event: event == PassStarted("pass 2/2")))
     prompts.write_text('{"token_ids": [4, 5, 6]}\n')
     with pytest.raises(ConfigError, match="was measured with other prompts than"):
-        machine.run(one, resume=True)
+        machine.run(asked, resume=True)
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
-    assert statuses(machine.run(one, resume=True).results) == [("a", "ok")]
+    assert statuses(machine.run(asked, resume=True).results) == [("a", "ok")]
 
 
 def test_a_limit_that_changes_between_restarts_is_told_and_not_publishable(tmp_path: Path) -> None:
@@ -324,11 +324,11 @@ def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_result_says_so(tmp
 
 def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(machine: VirtualMachine) -> None:
     """Its result holds the spans of the interrupted one, and is not taken for it."""
-    one = study(experiment("a", repeats={"passes": 3}))
+    asked = study(experiment("a", repeats={"passes": 3}))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(one, on=send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3")))
+        machine.run(asked, on=send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3")))
     machine.load_fault = "die"
-    resumed = machine.run(one, resume=True)
+    resumed = machine.run(asked, resume=True)
     assert statuses(resumed.results) == [("a", "failed")]
     assert len(passes(resumed.results)) == 2
     assert len(list(machine.results.glob("2*"))) == 2
@@ -337,10 +337,10 @@ def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(
 def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(tmp_path: Path) -> None:
     """Energy of the GPUs used and of those allocated differ by it; both are summed in the host's order."""
     machine = VirtualMachine(tmp_path, {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
-    one, two = machine.run(
+    partly, wholly = machine.run(
         study(experiment("one", fake={"used_gpus": 1}), experiment("two"), order="written"), gpus=[GPU, OTHER]
     ).results
-    for stored, used, watts, allocated in ((one, [GPU], 300, 400), (two, [GPU, OTHER], 400, 400)):
+    for stored, used, watts, allocated in ((partly, [GPU], 300, 400), (wholly, [GPU, OTHER], 400, 400)):
         energy, environment = stored.result.energy, stored.result.environment
         assert energy is not None
         assert environment is not None
@@ -348,5 +348,5 @@ def test_a_leased_gpu_that_holds_no_part_of_the_model_counts_for_the_lease_only(
         assert environment.gpu_uuids == used
         assert energy.total_j == pytest.approx(watts * seconds, rel=0.02)
         assert energy.allocation_j == pytest.approx(allocated * seconds, rel=0.02)
-    assert two.result.multi_gpu is not None
-    assert two.result.multi_gpu.load_imbalance == pytest.approx(1.5, rel=0.02)
+    assert wholly.result.multi_gpu is not None
+    assert wholly.result.multi_gpu.load_imbalance == pytest.approx(1.5, rel=0.02)

@@ -1,42 +1,39 @@
-"""Which experiments share a runner, in which order, and when a backend is given up."""
+"""Which experiments share a runner, in which order, how long they take, and when a backend is given up."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, Study
-from wattdock.execution.schedule import Breaker, load_groups, schedule
+from wattdock.execution.schedule import Breaker, Remaining, duration, load_groups, pass_seconds, schedule, words
+from wattdock.metering.timeline import Span
 from wattdock.records.failure import Failure
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:
-    return [ExperimentConfig.model_validate(one) for one in settings]
+    return [ExperimentConfig.model_validate(given) for given in settings]
 
 
-def test_experiments_that_differ_only_in_workload_share_a_runner() -> None:
-    """The number of requests in flight travels with each pass; it is no reason to load again."""
-    batches = experiments(*({"workload": {"batch_size": size}} for size in (1, 8, 32)))
-    assert load_groups(batches) == ((0, 1, 2),)
-
-
-def test_another_engine_argument_model_or_gpu_needs_another_runner() -> None:
-    """Whatever the engine was loaded with cannot be changed under it."""
-    different = experiments({}, {"pytorch": {"dtype": "float16"}}, {"model": "shape:tiny"}, {"gpus": [1]})
-    assert load_groups(different) == ((0,), (1,), (2,), (3,))
-
-
-def test_experiments_share_a_runner_wherever_they_stand() -> None:
-    """A sweep writes points of one load far apart; loading is what costs."""
-    apart = experiments({}, {"model": "shape:tiny"}, {"workload": {"batch_size": 8}})
-    assert load_groups(apart) == ((0, 2), (1,))
-
-
-def test_isolation_by_experiment_shares_nothing() -> None:
-    """Two equal experiments get two runners when that was asked for."""
-    assert load_groups(experiments({"isolation": "experiment"}, {"isolation": "experiment"})) == ((0,), (1,))
+@pytest.mark.parametrize(
+    ("settings", "groups"),
+    [
+        (({"workload": {"batch_size": 1}}, {"workload": {"batch_size": 8}}), ((0, 1),)),
+        (({}, {"pytorch": {"dtype": "float16"}}, {"model": "shape:tiny"}, {"gpus": [1]}), ((0,), (1,), (2,), (3,))),
+        (({}, {"model": "shape:tiny"}, {"workload": {"batch_size": 8}}), ((0, 2), (1,))),
+        (({"isolation": "experiment"}, {"isolation": "experiment"}), ((0,), (1,))),
+    ],
+    ids=["a workload travels with each pass", "what was loaded cannot be changed", "wherever they stand", "isolation"],
+)
+def test_experiments_share_a_runner_where_one_load_serves_them(
+    settings: tuple[dict[str, Any], ...], groups: tuple[tuple[int, ...], ...]
+) -> None:
+    """Loading is what costs; nothing is shared where that was asked for."""
+    assert load_groups(experiments(*settings)) == groups
 
 
 TWELVE = experiments(
@@ -77,40 +74,72 @@ def failure(kind: str = "RunnerError", stage: str = "load") -> Failure:
     return Failure(kind=kind, message="", stage=stage, exit_code=5)
 
 
-def opened(*failures: Failure | None, limit: int | None = 3, measured: bool = False) -> bool:
+LOAD, PASS = failure(), failure(stage="pass 1/2")
+
+
+@pytest.mark.parametrize(
+    ("failures", "limit", "measured", "opens"),
+    [
+        ((LOAD, LOAD, LOAD), 3, False, True),
+        ((PASS, failure(stage="pass 2/2"), failure(stage="pass 1/3")), 3, False, True),
+        ((LOAD, LOAD), 3, False, False),
+        ((LOAD, LOAD, None, LOAD), 3, False, False),
+        ((LOAD, failure("LaunchError"), LOAD), 3, False, False),
+        ((LOAD, failure(stage="warm-up 1/1"), LOAD), 3, False, False),
+        ((LOAD,) * 9, 3, True, False),
+        ((LOAD,) * 9, None, False, False),
+    ],
+)
+def test_the_same_failure_so_many_times_in_a_row_gives_its_backend_up(
+    failures: tuple[Failure | None, ...], limit: int | None, measured: bool, opens: bool
+) -> None:
+    """Kind and stage count; PyTorch runs where vLLM is broken."""
     breaker = Breaker(limit)
-    for one in failures:
-        breaker.note("vllm", one, measured=measured)
-    return breaker.reason("vllm") is not None
+    for seen in failures:
+        breaker.note("vllm", seen, measured=measured)
+    assert (breaker.reason("vllm") is not None, breaker.reason("pytorch")) == (opens, None)
 
 
-def test_the_same_failure_three_times_in_a_row_opens_it() -> None:
-    """Kind and stage count; which pass of how many does not."""
-    assert opened(failure(), failure(), failure())
-    assert opened(failure(stage="pass 1/2"), failure(stage="pass 2/2"), failure(stage="pass 1/3"))
-    assert not opened(failure(), failure())
+def config(**settings: Any) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(settings)
 
 
-def test_another_failure_or_a_success_in_between_starts_again() -> None:
-    """Two different troubles are not one."""
-    assert not opened(failure(), failure(), None, failure())
-    assert not opened(failure(), failure("LaunchError"), failure())
-    assert not opened(failure(), failure(stage="warm-up 1/1"), failure())
+def span(name: str, start_s: int, end_s: int) -> Span:
+    return Span(name, start_s * NS_PER_S, end_s * NS_PER_S)
 
 
-def test_attempts_that_measured_something_first_do_not_add_up() -> None:
-    """A runner that serves five experiments and fails the sixth works."""
-    assert not opened(*[failure()] * 9, measured=True)
+def test_a_pass_takes_its_share_of_what_is_around_it_but_not_of_the_load() -> None:
+    """Experiments that share a runner load once; a failed load has no pass to tell of."""
+    first = [span("launch", 0, 2), span("load", 2, 10)]
+    measuring = [span("warm-up", 10, 13), span("pass", 13, 18), span("pass", 18, 25), span("one-token", 25, 27)]
+    other = [span("idle-empty", 28, 30), span("load", 34, 44), span("warm-up", 44, 49), span("pass", 50, 56)]
+    assert pass_seconds([*first, *measuring, *other]) == (3 + 5 + 7 + 2 + 5 + 6) / 3
+    assert pass_seconds(first) is None
 
 
-def test_without_a_limit_it_never_opens() -> None:
-    """Some want every row to be tried."""
-    assert not opened(*[failure()] * 9, limit=None)
+@pytest.mark.parametrize(
+    ("work", "text"),
+    [
+        # Nothing left takes no time, and that is known.
+        ([(0, None)], "0 s"),
+        ([(4, 5.0), (1, 10.0)], "30 s"),
+        # A pass that was never seen lasts at least as long as was asked for; more would be a guess.
+        ([(3, None)], "at least 60 s"),
+        ([(3, None), (2, 5.0)], "at least 70 s"),
+    ],
+)
+def test_what_was_seen_is_multiplied_by_what_is_left(work: list[tuple[int, float | None]], text: str) -> None:
+    """Only what was seen, and bounds."""
+    long = config(workload={"min_duration_s": 20})
+    assert duration([Remaining(long, passes, pass_s) for passes, pass_s in work]) == text
 
 
-def test_one_backend_does_not_open_anothers() -> None:
-    """PyTorch runs where vLLM is broken."""
-    breaker = Breaker(1)
-    breaker.note("vllm", failure(), measured=False)
-    assert breaker.reason("vllm")
-    assert breaker.reason("pytorch") is None
+def test_what_has_no_bound_is_not_known() -> None:
+    """Never seen, and as short as it likes."""
+    assert duration([Remaining(config(), 1, None)]) == "time unknown"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (89, "89 s"), (125, "2 min"), (12_000, "3 h 20 min")])
+def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
+    """No more figures than are meant."""
+    assert words(seconds) == text
