@@ -50,8 +50,6 @@ def gpu_checks(gpu: Gpu, found: GpuInventory) -> Iterable[Check]:
     if gpu.persistence is False:
         seen = "off: the driver may unload, and the counter start again at 0"
         yield warned(f"{name} persistence", seen, f"{smi} -pm 1")
-    if gpu.ecc is not None:
-        yield passed(f"{name} ECC", "on" if gpu.ecc else "off")
     yield _power_limit(gpu)
     if activity and activity.clocks_limited:
         seen = "held down by a setting (locked or application clocks)"
@@ -93,12 +91,10 @@ def counter_check(gpu: Gpu, timeline: Timeline) -> Check:
 
 def group_checks(gpus: Sequence[Gpu], found: GpuInventory) -> Iterable[Check]:
     """Yield how well a group of GPUs works together."""
-    for line in (warnings := found.warnings(gpus)):
+    for line in found.warnings(gpus):
         yield warned("GPU group", line, "choose GPUs of one model and well linked with --gpus, or run a copy on each")
     index = {gpu.uuid: gpu.index for gpu in gpus}
     links = found.links_among(index.keys())
-    if links and not warnings:
-        yield passed("links", ", ".join(f"{index[link.a]}-{index[link.b]} {link.label}" for link in links))
     if barred := [f"{index[link.a]}-{index[link.b]}" for link in links if link.peer_access is False]:
         yield warned("peer access", f"not between {', '.join(barred)}", "set NCCL_P2P_DISABLE=1 should NCCL hang")
     consumer = [gpu for gpu in gpus if (gpu.compute_capability or "").startswith(CONSUMER_BLACKWELL)]
