@@ -41,12 +41,12 @@ def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
     done = performance([PASS], offered_rate_per_s=None)
     energy = measured_energy([RESTART], both, done, cpu_tdp_w=50)
-    shared = multi_gpu(energy, done)
+    shared = multi_gpu(energy, done, [RESTART])
     assert shared is not None
     assert shared.gpu_count == 2
     assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)
-    assert shared.energy_per_output_token_j == pytest.approx(68, rel=1e-3)
-    assert "NVSwitch" in shared.boundary_statement
+    assert energy.energy_per_output_token_j == pytest.approx(68, rel=1e-3)
+    assert "NVSwitch" in energy.boundary_statement
 
 
 def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> None:
@@ -56,14 +56,12 @@ def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> N
         for uuid, tokens, last_s in (("GPU-busy", 101, 20.5), ("GPU-idle", 99, 29.0))
     )
     restart = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, replicas=replicas),))
-    both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
-    energy = measured_energy([restart], both, None, cpu_tdp_w=50)
-    split = data_parallel(ExperimentConfig(), [restart], energy, SpanJoules())
+    split = data_parallel(ExperimentConfig(), [restart], SpanJoules())
     assert split is not None
     assert [share.output_tokens for share in split.replicas] == [101, 99]
     assert [share.tail_s for share in split.replicas] == pytest.approx([9.5, 1])
     assert [share.tail_idle_j for share in split.replicas] == pytest.approx([5_700, 80], rel=5e-3)
-    assert split.tail_share == pytest.approx(5_780 / 13_600, rel=5e-3)
+    assert split.tail_idle_j == pytest.approx(5_780, rel=5e-3)
 
 
 def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None:

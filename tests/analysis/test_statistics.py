@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wattdock.analysis.energy import EnergyResult, PassEnergy, Uncertainty
-from wattdock.analysis.statistics import deviation_interval, difference, mean_interval, statistical_j, statistics
+from wattdock.analysis.statistics import difference, mean_interval, statistical_j, statistics
 from wattdock.reports.terminal import interval_text
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
@@ -45,16 +45,12 @@ def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() 
     assert "not other GPUs" in seen.covers
 
 
-def test_spread_within_restarts_is_pooled_and_both_spreads_have_intervals() -> None:
+def test_spread_within_restarts_is_pooled() -> None:
     """± 1 J in each of two restarts of two passes: √2 J per 100 tokens, two degrees of freedom."""
     passes = [energy_pass(restart, index, 100 + 2 * index + restart) for restart in range(2) for index in range(2)]
     seen = statistics(passes)
     assert seen is not None
     assert seen.standard_deviation_within_restarts == pytest.approx(0.01414, abs=1e-5)
-    # Chi-square quantiles of 2 degrees of freedom: 0.0506 and 7.378.
-    wanted = [0.01414 * (2 / 7.378) ** 0.5, 0.01414 * (2 / 0.05064) ** 0.5]
-    assert list(seen.interval_within_restarts or ()) == pytest.approx(wanted, rel=1e-3)
-    assert seen.interval_between_restarts is not None
 
 
 def test_an_interval_of_what_cannot_be_negative_ends_at_zero() -> None:
@@ -113,7 +109,6 @@ def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:
     seen = statistics([energy_pass(0, 0, 100), energy_pass(0, 1, 101)])
     assert seen is not None
     assert (seen.ci95, seen.reason) == (None, "no interval from 1 restart; set repeats.restarts")
-    assert deviation_interval(None, 0) is None
 
 
 @pytest.mark.parametrize("name", RECORDED)

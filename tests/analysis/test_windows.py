@@ -116,7 +116,6 @@ def test_a_stored_run_is_asked_for_the_windows_of_all_that_was_in_flight(split: 
         "scaling_meaning": "",
         "replicas": [],
         "tail_idle_j": None,
-        "tail_share": None,
     }
     changes = {"config.workload.batch_size": 4, "data_parallel": split and split | rest}
     assert row("a", changes).result.in_flight == (8 if split else 4)

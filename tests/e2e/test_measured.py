@@ -64,7 +64,7 @@ def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) ->
     used = [gpu["uuid"] in (BUSY, IDLE) for gpu in result["environment"]["host_gpus"]]
     assert used == [True, True, False]
     assert shared["load_imbalance"] == pytest.approx(1.5, rel=STALLED)
-    assert shared["per_gpu_energy_j"] == pytest.approx({BUSY: 300 * seconds, IDLE: 100 * seconds}, rel=STALLED)
+    assert energy["per_gpu_j"] == pytest.approx({BUSY: 300 * seconds, IDLE: 100 * seconds}, rel=STALLED)
     assert shared["per_gpu_mean_utilization_percent"] == {BUSY: 97, IDLE: None}
     assert shared["per_gpu_max_memory_used_bytes"] == {BUSY: 1_500_000_000, IDLE: 0}
     assert "1.5 GB" in done.stdout

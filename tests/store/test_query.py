@@ -15,7 +15,7 @@ import pytest
 from stored_results import SAMPLE
 
 import wattdock
-from wattdock.analysis.result import SCHEMA_VERSION
+from wattdock.analysis import ExperimentResult
 from wattdock.errors import ConfigError, StoreError
 from wattdock.store import StoredResult, replacement
 from wattdock.store.folders import load_result
@@ -48,7 +48,7 @@ def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     assert result.energy.total_j == written["energy"]["total_j"]
     [row] = select(tmp_path, Filters()).to_pylist()
     assert row["total_j"] == written["energy"]["total_j"]
-    assert row["schema_version"] == SCHEMA_VERSION
+    assert row["schema_version"] == ExperimentResult.SCHEMA_VERSION
     assert row["model"] == "shape:tiny-llama"
     assert row["gpus"] == "NVIDIA H200"
     passes = query(tmp_path, 'SELECT restart, "pass", total_j FROM passes ORDER BY 1, 2').to_pylist()
@@ -175,14 +175,15 @@ def test_a_spoiled_parquet_file_is_named_and_the_rest_answers(tmp_path: Path, ki
 def test_a_file_that_is_no_result_is_named_with_why(tmp_path: Path) -> None:
     """By the list, which shows the others, and by the library, which warns."""
     put(tmp_path, "20260101T000000-a")
-    put(tmp_path, "20260101T000000-b", schema_version=SCHEMA_VERSION + 1)
+    put(tmp_path, "20260101T000000-b", schema_version=ExperimentResult.SCHEMA_VERSION + 1)
     for letter, content in (("c", '{"status": '), ("d", "[1]"), ("e", "")):
         put(tmp_path, f"20260101T000000-{letter}")
         (tmp_path / f"20260101T000000-{letter}" / "result.json").write_text(content)
     put(tmp_path, "20260101T000000-f")
     words = tmp_path / "20260101T000000-f" / "result.json"
     words.write_text(json.dumps(json.loads(words.read_text()) | {"energy": {"total_j": "many"}}))
-    newer = f"has schema version {SCHEMA_VERSION + 1}, this wattdock reads {SCHEMA_VERSION}; "
+    known = ExperimentResult.SCHEMA_VERSION
+    newer = f"has schema version {known + 1}, this wattdock reads {known}; "
     newer += "use the wattdock that wrote it"
     cut = "is no JSON; was it cut short?"
     reasons = {"b": newer, "c": cut, "d": "is no result", "e": cut}

@@ -7,10 +7,8 @@ beside the computation.
 """
 
 from wattdock.analysis import conditions, statistics, steadiness
-from wattdock.analysis.energy import NET_MEANING, EnergyResult
+from wattdock.analysis.energy import EnergyResult
 from wattdock.analysis.gpus import (
-    BOUNDARY_STATEMENT,
-    ENERGY_BOUNDARY,
     DataParallel,
     GpuConditions,
     GpuProcessSeen,
@@ -20,7 +18,6 @@ from wattdock.analysis.joules import CrossCheck
 from wattdock.analysis.performance import Quantiles
 from wattdock.analysis.procedure import Procedure
 from wattdock.analysis.result import (
-    SCHEMA_VERSION,
     Audit,
     Check,
     ExperimentResult,
@@ -31,14 +28,9 @@ from wattdock.analysis.result import (
     bare_result,
     windows_of,
 )
-from wattdock.analysis.windows import WINDOWS, WindowFigure, WindowSummary
+from wattdock.analysis.windows import WindowFigure, WindowSummary
 
 __all__ = [
-    "BOUNDARY_STATEMENT",
-    "ENERGY_BOUNDARY",
-    "NET_MEANING",
-    "SCHEMA_VERSION",
-    "WINDOWS",
     "Audit",
     "Check",
     "CrossCheck",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.gpus import BOUNDARY_STATEMENT, ENERGY_BOUNDARY, GpuConditions, GpuProcessSeen, processes_seen
+from wattdock.analysis.gpus import GpuConditions, GpuProcessSeen, processes_seen
 from wattdock.analysis.joules import (
     CrossCheck,
     HostEnergy,
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline, Timeline
     from wattdock.records import PassRecord, RestartRecord
 
+ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
+BOUNDARY_STATEMENT = (
+    "GPU boards as their own sensors see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
+    "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
+    "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
+)
 # Gross is the primary figure.
 NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
@@ -147,8 +153,6 @@ class EnergyResult(Stored):
     load_j: float | None = None
     source: str | None = None
     energy_per_output_token_j: float | None = None
-    energy_per_input_token_j: float | None = None
-    energy_per_token_j: float | None = None
     energy_per_request_j: float | None = None
     mean_power_w: float | None = None
     passes: list[PassEnergy] = Field(default_factory=list)
@@ -158,8 +162,6 @@ class EnergyResult(Stored):
     net_uncertainty_j: float | None = None
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
-    prefill_j: float | None = None
-    decode_j: float | None = None
     phases: Phases | None = None
     conditions: dict[str, GpuConditions] = Field(default_factory=dict)
     cross_check: CrossCheck | None = None
@@ -257,11 +259,8 @@ def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: 
 def _per_unit(total_j: float | None, done: Performance | None) -> dict[str, Any]:
     if total_j is None or done is None:
         return {}
-    all_tokens = None if done.prompt_tokens is None else done.prompt_tokens + done.output_tokens
     return {
         "energy_per_output_token_j": _ratio(total_j, done.output_tokens),
-        "energy_per_input_token_j": _ratio(total_j, done.prompt_tokens),
-        "energy_per_token_j": _ratio(total_j, all_tokens),
         "energy_per_request_j": _ratio(total_j, done.requests),
         "mean_power_w": _ratio(total_j, done.duration_s),
     }

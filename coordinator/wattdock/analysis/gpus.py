@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field
 
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
@@ -33,12 +32,6 @@ SCALING = {
     "strong": "strong scaling: the workload is the whole's and is shared out among the replicas",
     "weak": "weak scaling: the workload is each replica's share; the whole is as many times that as there are replicas",
 }
-ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
-BOUNDARY_STATEMENT = (
-    "GPU boards as their own sensors see them: HBM and on-GPU NVLink included; NVSwitch, PCIe root, host CPU, "
-    "DRAM, NIC, fans and power-supply loss not. The background literature puts what a sum over GPUs misses of the GPU "
-    "fabric at 3-10 %; a whole server's share is tens of percent. No correction is applied."
-)
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
 # Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently. More
 # where the counter was not read near the first of them.
@@ -113,7 +106,6 @@ class DataParallel(Stored):
         scaling: "strong" or "weak", with its meaning.
         in_flight_per_replica: Requests that each of them serves at a time.
         tail_idle_j: Over all replicas; null where one of them is unknown.
-        tail_share: The same ÷ the experiment's total.
     """
 
     data_parallel_size: int
@@ -122,7 +114,6 @@ class DataParallel(Stored):
     in_flight_per_replica: int
     replicas: list[ReplicaShare]
     tail_idle_j: float | None
-    tail_share: float | None
 
 
 class GpuProcessSeen(Stored):
@@ -147,31 +138,21 @@ class GpuProcessSeen(Stored):
 
 
 class MultiGPUMetrics(Stored):
-    """How energy was shared out among the GPUs used.
-
-    Boundary: GPU boards (HBM and on-GPU NVLink included); NVSwitch, PCIe root, host CPU, DRAM, NIC, fans and
-    power-supply loss are not in it. The background documents put what a sum over GPUs misses of the GPU fabric at
-    3-10 %; a whole server's share is tens of percent; no correction is applied.
+    """How energy was shared out among the GPUs used: `energy.per_gpu_j`, whose boundary this is too.
 
     Attributes:
         per_gpu_mean_power_w: Over the measured passes, by the energy counter.
         per_gpu_mean_utilization_percent: Mean of NVML's samples in the passes: the share of time in which any kernel
-            ran, not how much of the GPU it used. None for a GPU that does not tell; empty in results of older versions.
+            ran, not how much of the GPU it used. None for a GPU that does not tell.
         per_gpu_max_memory_used_bytes: Largest sample of what NVML says is in use on the GPU, by all processes.
         load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
-        energy_per_output_token_allocated_j: Over all GPUs leased, used or not.
     """
 
     gpu_count: int
-    per_gpu_energy_j: dict[str, float]
     per_gpu_mean_power_w: dict[str, float]
-    per_gpu_mean_utilization_percent: dict[str, float | None] = Field(default_factory=dict)
-    per_gpu_max_memory_used_bytes: dict[str, float | None] = Field(default_factory=dict)
+    per_gpu_mean_utilization_percent: dict[str, float | None]
+    per_gpu_max_memory_used_bytes: dict[str, float | None]
     load_imbalance: float
-    energy_per_output_token_j: float
-    energy_per_output_token_allocated_j: float | None
-    energy_boundary: Literal["gpu_boards"] = ENERGY_BOUNDARY
-    boundary_statement: str = BOUNDARY_STATEMENT
 
 
 class GpuEvidence(Stored):
@@ -321,23 +302,19 @@ def _covered_ns(at_ns: NDArray[np.int64]) -> int:
 
 
 def multi_gpu(
-    energy: EnergyResult, performance: Performance | None, restarts: Sequence[RestartRecord] = ()
+    energy: EnergyResult, performance: Performance | None, restarts: Sequence[RestartRecord]
 ) -> MultiGPUMetrics | None:
     """Return what each GPU used took of all measured passes; None where it is unknown or no GPU was used."""
     per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
     if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
         return None
     mean_j = energy.total_j / len(per_gpu_j)
-    allocated = energy.allocation_j
     return MultiGPUMetrics(
         gpu_count=len(per_gpu_j),
-        per_gpu_energy_j=per_gpu_j,
         per_gpu_mean_power_w={uuid: value / performance.duration_s for uuid, value in per_gpu_j.items()},
         per_gpu_mean_utilization_percent=_over_passes(restarts, per_gpu_j, "gpu_utilization_percent", np.mean),
         per_gpu_max_memory_used_bytes=_over_passes(restarts, per_gpu_j, "memory_used_bytes", np.max),
         load_imbalance=max(per_gpu_j.values()) / mean_j if mean_j else 1.0,
-        energy_per_output_token_j=energy.total_j / performance.output_tokens,
-        energy_per_output_token_allocated_j=None if allocated is None else allocated / performance.output_tokens,
     )
 
 
@@ -473,7 +450,7 @@ def _largest(watts: Sequence[float | None]) -> float | None:
 
 
 def data_parallel(
-    config: ExperimentConfig, restarts: Sequence[RestartRecord], energy: EnergyResult, joules_in: SpanJoules
+    config: ExperimentConfig, restarts: Sequence[RestartRecord], joules_in: SpanJoules
 ) -> DataParallel | None:
     """Return the replicas' shares of all measured passes; None where one engine served them."""
     passes = [(restart, measured) for restart in restarts for measured in restart.passes if measured.replicas]
@@ -481,7 +458,6 @@ def data_parallel(
         return None
     count = len(passes[0][1].replicas)
     shares = [_replica_share(number, passes, joules_in) for number in range(count)]
-    tail_j = known_sum(share.tail_idle_j for share in shares)
     scaling: Literal["strong", "weak"] = "weak" if config.section.work_factor > 1 else "strong"
     return DataParallel(
         data_parallel_size=count,
@@ -489,8 +465,7 @@ def data_parallel(
         scaling_meaning=SCALING[scaling],
         in_flight_per_replica=config.total_workload.batch_size // count,
         replicas=shares,
-        tail_idle_j=tail_j,
-        tail_share=tail_j / energy.total_j if tail_j is not None and energy.total_j else None,
+        tail_idle_j=known_sum(share.tail_idle_j for share in shares),
     )
 
 

@@ -22,25 +22,21 @@ if TYPE_CHECKING:
 
 # A Poisson count strays by more once in 700 draws.
 CHANCE_DEVIATIONS = 3
-EXECUTED_REASON = "no engine says how much padding and recomputation it did"
 
 
 class Compute(Stored):
     """Arithmetic of the measured passes, summed over the GPUs used; null with the reason where it is unknown.
 
     Attributes:
-        flops_total: The model's useful arithmetic, `model_flops`: from token counts, without padding or recomputation.
-        executed_flops: What the engine really did; null, with its reason, where it does not tell.
+        model_flops: The model's useful arithmetic: from token counts, without padding or recomputation, which no engine
+            tells.
         active_weights, total_weights: Matrix weights that an output token meets, and all; they differ with experts.
         peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense 16-bit arithmetic, memory.
         peak_flops_share: `flops_per_s` over the peak.
         peak_memory_share_least: What reading weights and caches must have taken of the memory's peak, at least.
     """
 
-    flops_total: float | None = None
     model_flops: float | None = None
-    executed_flops: float | None = None
-    executed_reason: str | None = None
     method: str | None = None
     active_weights: int | None = None
     total_weights: int | None = None
@@ -311,9 +307,7 @@ def compute(
     bytes_read = _least_bytes(model, requests, environment, in_flight=in_flight)
     read_share = None if peak is None or bytes_read is None else bytes_read / duration_s / peak.memory_bytes_per_s
     return Compute(
-        flops_total=flops,
         model_flops=flops,
-        executed_reason=EXECUTED_REASON,
         method=model.FLOPS_METHOD,
         active_weights=model.active_weights,
         total_weights=model.total_weights,

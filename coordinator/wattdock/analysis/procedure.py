@@ -41,7 +41,6 @@ class WarmUpSeen(Stored):
         drifting: What still did, with figures and limits.
         tokens_slope_per_min, energy_slope_per_min: Relative change over the last window of tokens/s, J/token.
         temperature_range_c: Largest change of a sensor over the last window.
-        output_tokens_per_s, energy_per_output_token_j: Of each of its passes.
     """
 
     restart: int
@@ -52,8 +51,6 @@ class WarmUpSeen(Stored):
     tokens_slope_per_min: float | None
     energy_slope_per_min: float | None
     temperature_range_c: float | None
-    output_tokens_per_s: list[float]
-    energy_per_output_token_j: list[float | None]
 
 
 class Drift(Stored):
@@ -113,8 +110,8 @@ def procedure(
 
 
 def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
-    samples, looked = restart.warm_up, limits.profile == "steady"
-    seen = warm_up_steadiness(samples, limits, used)
+    looked = limits.profile == "steady"
+    seen = warm_up_steadiness(restart.warm_up, limits, used)
     spans_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
     return WarmUpSeen(
         restart=restart.restart,
@@ -125,11 +122,6 @@ def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) ->
         tokens_slope_per_min=seen.tokens_slope_per_min,
         energy_slope_per_min=seen.energy_slope_per_min,
         temperature_range_c=seen.temperature_range_c,
-        output_tokens_per_s=[sample.output_tokens / sample.span.duration_s for sample in samples],
-        energy_per_output_token_j=[
-            None if sample.energy_j is None or not sample.output_tokens else sample.energy_j / sample.output_tokens
-            for sample in samples
-        ],
     )
 
 

@@ -6,12 +6,12 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 from __future__ import annotations
 
 from math import hypot
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from wattdock.analysis.conditions import ABSENT, differing, held_conditions
-from wattdock.analysis.energy import EnergyResult, Gpus, measured_energy
+from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
 from wattdock.analysis.gpus import DataParallel, MultiGPUMetrics, data_parallel, gpu_conditions, multi_gpu
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import Compute, Performance, compute, performance
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from wattdock.metering import Span
     from wattdock.records import RestartRecord
 
-SCHEMA_VERSION = 1
 DIFFERENT_GPUS = "restarts used different GPUs"
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
@@ -117,6 +116,10 @@ class ExperimentResult(Stored):
         data_parallel: Null where one engine served the workload.
     """
 
+    SCHEMA_VERSION: ClassVar[int] = 1
+    BOUNDARY_STATEMENT: ClassVar[str] = BOUNDARY_STATEMENT
+    NET_MEANING: ClassVar[str] = NET_MEANING
+
     schema_version: int = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
@@ -181,7 +184,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         statistics=statistics(energy.passes),
         procedure=procedure(restarts, gpus, config.warmup, joules_in),
         multi_gpu=multi_gpu(energy, speed, restarts),
-        data_parallel=data_parallel(config, restarts, energy, joules_in),
+        data_parallel=data_parallel(config, restarts, joules_in),
         spans=[span for restart in restarts for span in _stored_spans(restart, clocks[restart.clock], used, joules_in)],
     )
 
@@ -264,16 +267,13 @@ def _completed(
     """Return `energy` with the idle baselines, the energy above them, and the other window definitions' figures."""
     baselines = idle_baselines(restarts, used, config.idle, joules_in)
     idle = idle_energy_j(restarts, baselines, used)
-    split = phases(restarts, used, joules_in)
     by_window = (
         windows(restarts, used, in_flight=config.total_workload.batch_size, joules_in=joules_in) if used else None
     )
     seen = {
-        "prefill_j": split.prefill_j,
-        "decode_j": split.decode_j,
         "idle_baselines": baselines or None,
         "conditions": gpu_conditions(restarts, used, joules_in),
-        "phases": split,
+        "phases": phases(restarts, used, joules_in),
         "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
         "windows": by_window,
     }

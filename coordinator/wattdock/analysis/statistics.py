@@ -49,9 +49,7 @@ class Statistics(Stored):
     Attributes:
         quantity: Which figure is described.
         per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
-        standard_deviation_between_passes: Of all passes; includes what differs between their prompts.
         standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
-        interval_between_restarts, interval_within_restarts: 95 % intervals of these standard deviations (chi-square).
         ci95: Of the mean, from restart means, R−1 degrees of freedom; null with the reason.
         ci95_relative: How far its upper end lies above the mean, ÷ the mean; the lower one may be cut off at 0.
         outliers: Passes far from the others; shown, never dropped.
@@ -63,10 +61,7 @@ class Statistics(Stored):
     per_restart: list[float]
     mean: float
     standard_deviation_between_restarts: float | None
-    standard_deviation_between_passes: float | None
     standard_deviation_within_restarts: float | None = None
-    interval_between_restarts: Interval | None = None
-    interval_within_restarts: Interval | None = None
     ci95: Interval | None = None
     ci95_relative: float | None = None
     outliers: list[str] = Field(default_factory=list)
@@ -119,18 +114,6 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     factor = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     half = factor * float(np.std(values, ddof=1)) / sqrt(len(values))
     return Interval(max(mean - half, 0.0), mean + half)
-
-
-def deviation_interval(deviation: float | None, freedom: int) -> Interval | None:
-    """Return the 95 % interval of a standard deviation of normal values (chi-square); None without freedom."""
-    if deviation is None or freedom < 1:
-        return None
-    from scipy.special import chdtri
-
-    # chdtri takes the upper tail.
-    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low, high = (deviation * sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
-    return Interval(low, high)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -287,8 +270,6 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     restarts = by_restart(passes)
     per_pass = [ratio([measured], quantity) for measured in passes]
     per_restart = [ratio(group, quantity) for group in restarts]
-    between = _spread(per_restart)
-    within, within_freedom = _within([[ratio([measured], quantity) for measured in group] for group in restarts])
     mean = float(np.mean(per_restart))
     interval = mean_interval(per_restart)
     return Statistics(
@@ -296,11 +277,10 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
         per_pass=per_pass,
         per_restart=per_restart,
         mean=mean,
-        standard_deviation_between_restarts=between,
-        standard_deviation_between_passes=_spread(per_pass),
-        standard_deviation_within_restarts=within,
-        interval_between_restarts=deviation_interval(between, len(per_restart) - 1),
-        interval_within_restarts=deviation_interval(within, within_freedom),
+        standard_deviation_between_restarts=_spread(per_restart),
+        standard_deviation_within_restarts=_within(
+            [[ratio([measured], quantity) for measured in group] for group in restarts]
+        ),
         ci95=interval,
         ci95_relative=interval[1] / mean - 1 if interval and mean else None,
         outliers=[
@@ -326,11 +306,11 @@ def statistical_j(energy: EnergyResult) -> float | None:
     return energy.total_j * seen.standard_deviation_between_restarts / seen.mean / sqrt(len(seen.per_restart))
 
 
-def _within(groups: Sequence[Sequence[float]]) -> tuple[float | None, int]:
-    """Standard deviation of passes around their own restart's mean, pooled, and its degrees of freedom."""
+def _within(groups: Sequence[Sequence[float]]) -> float | None:
+    """Standard deviation of passes around their own restart's mean, pooled; None with one pass per restart."""
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(float(np.sum((np.array(group) - np.mean(group)) ** 2)) for group in groups)
-    return (sqrt(squares / freedom) if freedom else None), freedom
+    return sqrt(squares / freedom) if freedom else None
 
 
 def _far(values: Sequence[float]) -> list[int]:

@@ -50,7 +50,6 @@ class Phases(Stored):
         decode_tokens_in_prefill: Share of decode's tokens that were emitted while others' prompts were still computed.
         one_token_j_per_prompt_token: What passes of one output token per request cost, which are all prefill.
         one_token_closure: The split's prefill ÷ what those passes make of its prompt tokens − 1.
-        closure: (Prefill + decode) ÷ the passes' total − 1: what lies between rounds and at the ends.
     """
 
     prefill_j: float | None = None
@@ -64,7 +63,6 @@ class Phases(Stored):
     decode_tokens_in_prefill: float | None = None
     one_token_j_per_prompt_token: float | None = None
     one_token_closure: float | None = None
-    closure: float | None = None
     reason: str | None = None
 
 
@@ -358,7 +356,6 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
     period_s = _period_s(restarts, used)
     if why_not := prefill.indefensible(period_s) or decode.indefensible(period_s):
         return seen.model_copy(update={"reason": why_not})
-    whole_j = sum(joules_in.of(restart.timeline, done.span, used).total_j or 0.0 for restart, done in passes)
     prompt_tokens = sum(request.prompt_tokens or 0 for _, done in passes for request in done.requests)
     by_split = prefill.total_j / prompt_tokens if prompt_tokens else None
     figures = {
@@ -369,7 +366,6 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
         "prefill_j_per_prompt_token": by_split,
         "one_token_closure": by_split / alone - 1 if by_split and alone else None,
         "decode_j_per_output_token": decode.total_j / decode_tokens if decode_tokens else None,
-        "closure": (prefill.total_j + decode.total_j) / whole_j - 1 if whole_j else None,
     }
     return seen.model_copy(update=figures)
 

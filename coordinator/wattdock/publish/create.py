@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from wattdock.analysis import BOUNDARY_STATEMENT
+from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, PromptSpec
 from wattdock.errors import ConfigError, StoreError
 from wattdock.execution import JOURNAL, STUDIES
@@ -46,7 +46,6 @@ from wattdock.text import json_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis import ExperimentResult
     from wattdock.store import StoredResult
 
 TAR, LOG_SUFFIX = ".tar", ".log"
@@ -317,7 +316,7 @@ def _readme(manifest: Manifest, rows: Sequence[StoredResult]) -> str:
 Energy of LLM inference, measured with {code or "wattdock"}.
 
 {results_table(rows)}
-Boundary of energy: {BOUNDARY_STATEMENT}
+Boundary of energy: {ExperimentResult.BOUNDARY_STATEMENT}
 
 ## Check it, and run it again
 

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock import __version__
-from wattdock.analysis import BOUNDARY_STATEMENT, NET_MEANING, conditions
+from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError, StoreError
 from wattdock.reports.chart_data import points
 from wattdock.reports.terminal import NOTHING, figure_text, number, seconds_text, where_apart
@@ -136,10 +136,10 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
             differ_within=[entry for entry in differ.items() if entry[0].startswith(WITHIN)],
             checks=_checks(shown),
-            boundary=BOUNDARY_STATEMENT,
+            boundary=ExperimentResult.BOUNDARY_STATEMENT,
             energy_method=_energy_method(shown),
             power_method=_power_method(restart for _, restart in drawn),
-            net_meaning=NET_MEANING,
+            net_meaning=ExperimentResult.NET_MEANING,
             covers=next((found.covers for p in shown if (found := p.result.statistics) and found.covers), None),
             lags=_lags(shown),
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import ENERGY_BOUNDARY, statistics
+from wattdock.analysis import statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.terminal import NOTHING, Figure, Sheet, figure_text, number, with_ends
@@ -40,7 +40,7 @@ NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 WEAK, SINGLE_GPU = "weak", "one GPU"
 MIN_SIZES = 4
 METHODS = {
-    "energy_boundary": ENERGY_BOUNDARY,
+    "energy_boundary": "gpu_boards",
     "scaling": "strong, the same requests in flight at every size, unless a kind says weak: as many for each replica",
     "mean_method": "geometric means over restarts; 95 % intervals from Student's t on logarithms",
     "ratio_method": (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from wattdock.analysis import SCHEMA_VERSION, ExperimentResult
+from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
 from wattdock.records import REQUESTS, read_restart, write_restart
@@ -125,7 +125,7 @@ def load_result(path: Path) -> ExperimentResult:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
         raise StoreError(
-            f"{file}: not a result of schema version {SCHEMA_VERSION} ({where}: {problem['msg']}); "
+            f"{file}: not a result of schema version {ExperimentResult.SCHEMA_VERSION} ({where}: {problem['msg']}); "
             "was it written by another version?"
         ) from error
     return result
@@ -190,9 +190,9 @@ def _document(file: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise StoreError(f"{file}: is no result; name a result folder")
     version = document.get("schema_version")
-    if isinstance(version, int) and version != SCHEMA_VERSION:
+    if isinstance(version, int) and version != ExperimentResult.SCHEMA_VERSION:
         raise StoreError(
-            f"{file}: has schema version {version}, this wattdock reads {SCHEMA_VERSION}; "
+            f"{file}: has schema version {version}, this wattdock reads {ExperimentResult.SCHEMA_VERSION}; "
             "use the wattdock that wrote it"
         )
     return document

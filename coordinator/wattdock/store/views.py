@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from wattdock.analysis import SCHEMA_VERSION
+from wattdock.analysis import ExperimentResult
 
 # Column → DuckDB type and place in result.json.
 FIELDS = {
@@ -101,8 +101,8 @@ VIEWS = f"""
     CREATE VIEW fields AS SELECT folder, {_CASTS}, CASE
         WHEN f IS NULL THEN 'is no JSON; was it cut short?'
         WHEN experiment_id IS NULL OR schema_version IS NULL THEN 'is no result'
-        WHEN schema_version <> {SCHEMA_VERSION} THEN 'has schema version ' || schema_version
-            || ', this wattdock reads {SCHEMA_VERSION}; use the wattdock that wrote it'
+        WHEN schema_version <> {ExperimentResult.SCHEMA_VERSION} THEN 'has schema version ' || schema_version
+            || ', this wattdock reads {ExperimentResult.SCHEMA_VERSION}; use the wattdock that wrote it'
         {_MISFITS}
         END AS _wrong
     FROM texts;
