@@ -33,11 +33,14 @@ Variant = Literal["cpu", "cuda"]
 
 MIN_PYTHON = (3, 10)
 CHECK_TIMEOUT_S = 60
+# Anything may end with code 0; only a Python that got to the end says this.
+FITS = "wattdock: fits"
 CHECK = f"""
 import sys
 if sys.version_info < {MIN_PYTHON}:
     sys.exit("is Python " + sys.version.split()[0] + ", {".".join(map(str, MIN_PYTHON))} or later is needed")
 import grpc, google.protobuf
+print("{FITS}")
 """
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH, CUDA_PACKAGE = re.compile(r"^torch==(\S+)", re.MULTILINE), re.compile(r"^(nvidia|cuda)-", re.MULTILINE)
@@ -87,6 +90,8 @@ def check_python(python: str | Path) -> Path:
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"ended with code {run.returncode}"])[-1]
         raise PreflightError(f"runner_python: {path} {reason}")
+    if FITS not in run.stdout:
+        raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
     return path
 
 
