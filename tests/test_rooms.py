@@ -23,7 +23,7 @@ WIDER_DOORS = {
     "config": 11,
     "host": 12,
     "inputs": 11,
-    "metering": 15,
+    "metering": 14,
     "records": 24,
     "reports": 11,
     "store": 16,
