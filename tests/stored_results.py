@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from golden.replay import analysed, load
 
-from wattdock.publish import BundleOptions, CreatedBundle, create_bundle, open_bundle
+from wattdock.publish import CreatedBundle, create_bundle, open_bundle
 from wattdock.records import EnvironmentSnapshot, RestartRecord, write_restart
 from wattdock.store import StoredResult, load_result, store_result
 
@@ -47,7 +47,7 @@ def rows(results: Path) -> list[StoredResult]:
 
 def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
     """Bundle `results`, with nothing else of a home than what lies beside `out`."""
-    return create_bundle(rows(results), out, BundleOptions(**options), home=out.parent)
+    return create_bundle(rows(results), out, home=out.parent, **options)
 
 
 def opener(unpacked: ExitStack) -> Callable[[Path], Path]:

@@ -1,6 +1,6 @@
 """Write files so that a crash or a power cut leaves the old content or the new; read the end of a log.
 
-Must not know: what the files hold.
+Names of files that several rooms read stand here, too. Must not know: what the files hold.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# In a folder of results: the folder of studies' folders, and in each of those its journal.
+STUDIES, JOURNAL = "studies", "journal.jsonl"
+# A bundle's file name ends so; in it: what it holds, and the folder of its results.
+TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
 
 

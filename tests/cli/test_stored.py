@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Called = Callable[..., CompletedProcess[str]]
 
 RESULTS = Path("results")
+HOW_TO = Path(__file__).parents[2] / "docs/how-to/data.md"
 STUDY = "20260101T000000-two-sizes-0123abcd"
 NAMES = [f"20260101T00000{number}-fake-{number}" for number in (1, 2)]
 
@@ -111,9 +112,9 @@ def spoil(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said", "verbs"),
     [
-        ("cut", "is no JSON", ("show a", "report a", "results agreement a a")),
+        ("cut", "is no JSON", ("show a", "report a")),
         ("bare", "(workload: Field required)", ("show a", "scaling a", "plot batch a -o b.svg")),
-        ("requests", "cannot be read: ", ("show a", "results agreement a a")),
+        ("requests", "cannot be read: ", ("show a",)),
         ("column", "restarts/0 does not hold what was measured", ("show a --window drained",)),
     ],
 )
@@ -203,9 +204,14 @@ def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:
     shown = called("show", replicas).stdout
     assert "replicas" in shown
     assert "strong scaling" in shown
-    agreement = called("results", "agreement", replicas, replicas)
-    assert "requests identical, 100.00% of tokens before a first difference" in agreement.stdout
-    refused = called("results", "agreement", replicas, rebooted)
-    assert (refused.returncode, "differs" in refused.stderr) == (2, True)
     assert called("report", rebooted, "-o", "report.html").returncode == 0
     assert "after a reboot" in Path("report.html").read_text()
+
+
+def test_the_documented_query_compares_the_tokens_of_two_results(called: Called) -> None:
+    """A result generated the same as itself, request by request."""
+    [folder] = store_golden(RESULTS, "fake-replicas")
+    sql = next(line for line in HOW_TO.read_text().splitlines() if "b.output_ids" in line).split('"')[1]
+    sql = sql.replace("%-pytorch-%", f"%{folder.name}").replace("%-vllm-%", f"%{folder.name}")
+    [found] = json.loads(called("results", "query", sql, "--json").stdout)
+    assert found["requests"] == found["identical"] > 0

@@ -181,8 +181,8 @@ def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: L
     # One restart has no interval: undecided, which is 10.
     assert again.returncode == 10, again.stderr
     found = json.loads(again.stdout)
-    assert found["differences"] == []
-    row = json.loads((locked.folder / found["experiments"][0]["reproduced"] / "result.json").read_text())
+    assert found["differs_in"] == []
+    row = json.loads((locked.folder / found["pairs"][0]["b"] / "result.json").read_text())
     inside = row["environment"]["container"]
     assert (inside["locked"], inside["locked_digest"]) == (True, locked.entry.repo_digest)
     assert inside["image_id"] == locked.containers_image.image.id

@@ -1,4 +1,4 @@
-"""What of a stranger's bundle is used on this machine, what is not, and when an experiment came out the same."""
+"""What of a stranger's bundle is used on this machine, and what is not."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import yaml
 from stored_results import SAMPLE, bundled, stored
 
-from wattdock.analysis.statistics import difference
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 from wattdock.publish.bundle import pack, sums_of
-from wattdock.publish.reproduce import equivalence
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import Study
-
-MARGIN = 0.05
 
 
 def document() -> dict[str, Any]:
@@ -175,30 +170,3 @@ def test_an_image_is_the_locked_one_where_its_lock_is_bundled_else_the_one_by_it
             [settings] = yaml.safe_load((bundle.folder / "study.yaml").read_text())["experiments"]
         assert (settings["container"]["image"], settings["container"]["locked"]) == (found, locked)
         lock.write_text("images: {} # another\n")
-
-
-def test_tight_repeats_of_one_thing_are_equivalent_a_tenth_apart_are_not_and_scattered_ones_are_undecided() -> None:
-    """The 90 % interval lies inside the margin, outside, or across; it does not matter which side comes first."""
-    first = [0.1000, 0.1002, 0.0999]
-    cases = {
-        "equivalent": [0.1001, 0.1003, 0.1000],
-        "not equivalent": [1.1 * value for value in first],
-        "undecided": [0.09, 0.1, 0.11],
-    }
-    for verdict, second in cases.items():
-        assert equivalence(difference(first, second), MARGIN) == verdict
-        assert equivalence(difference(second, first), MARGIN) == verdict
-
-
-@pytest.mark.parametrize("restarts", [2, 3, 5])
-def test_what_lies_on_the_margin_passes_for_equivalent_in_at_most_one_of_twenty_cases(restarts: int) -> None:
-    """The test's error rate, by simulation with a fixed seed: 2,000 pairs of repeats with 1 % spread."""
-    draw, count = np.random.default_rng(1), 2_000
-    sides = [np.exp(draw.normal(0, 0.01, (count, restarts))) for _ in range(2)]
-    verdicts = [
-        equivalence(difference(list(first), list((1 + MARGIN) * second)), MARGIN)
-        for first, second in zip(*sides, strict=True)
-    ]
-    # Three standard deviations of the count above 5 %.
-    assert verdicts.count("equivalent") <= count * 0.05 + 30
-    assert verdicts.count("not equivalent") <= count * 0.05 + 30

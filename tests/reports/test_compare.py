@@ -16,7 +16,7 @@ from stored_results import bundled, complete
 
 from wattdock.analysis.statistics import SPEED, difference, holm
 from wattdock.reports import compare
-from wattdock.reports.comparison import PRIMARY, Regression, Verdict
+from wattdock.reports.comparison import PRIMARY, Regression, Verdict, is_equivalent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REPO = Path(__file__).parents[2]
 RECORDED: dict[str, list[float]] = json.loads((REPO / "tests/data/h200-rounds.json").read_text())["rounds"]
 REPETITIONS = 20
+MARGIN = 0.05
 
 
 def test_the_test_is_welchs_on_logarithms() -> None:
@@ -250,3 +251,41 @@ def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(gpu_study: 
     assert {test["differs"] for pair in told["pairs"] for test in pair["tests"].values()} == {False, None}
     [failed] = [pair for pair in told["pairs"] if pair["label"] == "one that fails"]
     assert failed["tests"]["energy_per_output_token_j"]["reason"] == "not measured in A and B"
+
+
+def test_tight_repeats_of_one_thing_are_equivalent_a_tenth_apart_are_not_and_scattered_ones_are_undecided() -> None:
+    """The 90 % interval lies inside the margin, outside, or across; it does not matter which side comes first."""
+    first = [0.1000, 0.1002, 0.0999]
+    cases = {
+        True: [0.1001, 0.1003, 0.1000],
+        False: [1.1 * value for value in first],
+        None: [0.09, 0.1, 0.11],
+    }
+    for verdict, second in cases.items():
+        assert is_equivalent(difference(first, second), MARGIN) is verdict
+        assert is_equivalent(difference(second, first), MARGIN) is verdict
+
+
+@pytest.mark.parametrize("restarts", [2, 3, 5])
+def test_what_lies_on_the_margin_passes_for_equivalent_in_at_most_one_of_twenty_cases(restarts: int) -> None:
+    """The test's error rate, by simulation with a fixed seed: 2,000 pairs of repeats with 1 % spread."""
+    draw, count = np.random.default_rng(1), 2_000
+    sides = [np.exp(draw.normal(0, 0.01, (count, restarts))) for _ in range(2)]
+    verdicts = [
+        is_equivalent(difference(list(first), list((1 + MARGIN) * second)), MARGIN)
+        for first, second in zip(*sides, strict=True)
+    ]
+    # Three standard deviations of the count above 5 %.
+    assert verdicts.count(True) <= count * 0.05 + 30
+    assert verdicts.count(False) <= count * 0.05 + 30
+
+
+def test_a_repetition_is_judged_by_joules_where_the_first_has_them() -> None:
+    """Speed must not stand in for joules that were not measured again."""
+    first = row("one", restarts=[0.1, 0.1001, 0.0999])
+    [pair] = compare([first], [row("one", restarts=[0.1, 0.1002, 0.0999])], margin=MARGIN).pairs
+    assert (pair.repeated.quantity, pair.repeated.equivalent) == (PRIMARY, True)
+    [pair] = compare([first], [row("one", {"energy": None})], margin=MARGIN).pairs
+    assert (pair.repeated.quantity, pair.repeated.equivalent) == (PRIMARY, None)
+    assert pair.repeated.reason == "not measured in B"
+    assert compare([first], [first]).pairs[0].repeated.equivalent is None

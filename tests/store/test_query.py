@@ -87,17 +87,20 @@ def test_a_row_that_a_later_one_of_its_study_stands_for_is_left_out(tmp_path: Pa
 
 
 def test_a_row_shown_by_name_says_what_stands_for_it_now(tmp_path: Path) -> None:
-    """A resumed study's row has the same name and more; other rows may look so, and a spoiled one says nothing."""
+    """By experiment and study, whatever the folders are called: what was retried has another time in its name."""
     own = {"study_id": "s", "attempt": 1}
-    for name, study in (("", own), ("-b2", own | {"attempt": 3}), ("-c", own | {"attempt": 2}), ("-d", None)):
-        put(tmp_path, f"20260101T000000-a{name}", study=study)
-    put(tmp_path, "20260101T000000-a-e")
-    (tmp_path / "20260101T000000-a-e" / "result.json").write_text("{")
-    later = tmp_path / "20260101T000000-a-b2"
-    found = {
-        one.name: replacement(StoredResult(one, load_result(one))) for one in tmp_path.iterdir() if one.name[-1] != "e"
-    }
-    assert found == {"20260101T000000-a": later} | {f"20260101T000000-a-{end}": None for end in ("b2", "c", "d")}
+    put(tmp_path, "20260101T000000-a", study=own, status="failed")
+    put(tmp_path, "20260101T000000-a-2", study=own | {"attempt": 2}, status="interrupted")
+    put(tmp_path, "20260102T000000-a", study=own | {"attempt": 3})
+    put(tmp_path, "20260103T000000-a", study=own | {"attempt": 4}, experiment_id="f" * 64)
+    put(tmp_path, "20260104T000000-a", study={"study_id": "s-2", "attempt": 5})
+    put(tmp_path, "20260105T000000-a", study=None)
+    folders = sorted(tmp_path.iterdir())
+    put(tmp_path, "20260106T000000-a")
+    (tmp_path / "20260106T000000-a" / "result.json").write_text("{")
+    later = tmp_path / "20260102T000000-a"
+    found = [replacement(StoredResult(folder, load_result(folder))) for folder in folders]
+    assert found == [later, later, None, None, None, None]
     shown = [sys.executable, "-m", "wattdock", "show", str(tmp_path / "20260101T000000-a")]
     done = subprocess.run(shown, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == f"a later attempt of its study stands for it: {later}"

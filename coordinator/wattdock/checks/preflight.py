@@ -32,10 +32,11 @@ TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 
 @dataclass(frozen=True)
 class _Host:
-    """This machine before anything is started: its GPUs, and who holds a lease on what."""
+    """This machine before anything is started: its GPUs, who holds a lease on what, and the lock file of images."""
 
     inventory: GpuInventory
     holders: Mapping[str, leases.Holder]
+    lock_path: Path | None = None
 
     @cached_property
     def lock(self) -> ImagesLock:
@@ -44,7 +45,7 @@ class _Host:
         Raises:
             ConfigError: The lock is missing or malformed.
         """
-        return read_lock()
+        return read_lock(self.lock_path)
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,12 @@ class ExecutionPlan:
 
 
 def preflight(
-    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path
+    experiments: Sequence[ExperimentConfig], *, output_dir: Path, home: Path, lock: Path | None = None
 ) -> list[ExecutionPlan | WattdockError]:
     """Check every experiment; experiments that load the same model the same way are checked once.
+
+    Args:
+        lock: Lock file of images; None is the one in use.
 
     Returns:
         For each experiment its plan, or why it cannot run here.
@@ -120,7 +124,7 @@ def preflight(
     Raises:
         PreflightError: The driver cannot be talked to, or there is no folder for leases.
     """
-    host = _Host(inventory(), leases.holders())
+    host = _Host(inventory(), leases.holders(), lock)
     checked: dict[tuple[str, str, float], ExecutionPlan | WattdockError] = {}
     for config in experiments:
         if (key := _shared_key(config)) not in checked:

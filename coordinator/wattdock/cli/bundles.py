@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.cli.exits import fail, interruptible
-from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, share, stored
+from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
-    from wattdock.publish import ReproducedExperiment, Reproduction
+    from collections.abc import Iterable
+
+    from wattdock.publish import Bundle, CreatedBundle
+    from wattdock.reports import Comparison
 
 app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A .tar file, or the folder it was unpacked to.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="NAME.tar; makes no folder above it.")]
-Title = Annotated[str | None, typer.Option(help="Title for README.md and CITATION.cff.")]
-Author = Annotated[list[str] | None, typer.Option(help='For CITATION.cff, "Family, Given"; several times.')]
 Logs = Annotated[bool, typer.Option("--logs", help="Take the runners' logs in; read them before.")]
 Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Take files of prompts in.")]
 Lock = Annotated[Path | None, typer.Option(help="Lock file of images; docker/images.lock unless given.")]
@@ -34,8 +35,6 @@ NAMES_SHOWN = 3
 def create(
     named: Named,
     output: Output = None,
-    title: Title = None,
-    author: Author = None,
     logs: Logs = False,
     prompts: Prompts = True,
     lock: Lock = None,
@@ -44,22 +43,17 @@ def create(
 ) -> None:
     """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
     from wattdock.host import folders
-    from wattdock.publish import BundleOptions, create_bundle
+    from wattdock.publish import create_bundle
 
-    options = BundleOptions(title=title, authors=tuple(author or ()), logs=logs, prompts=prompts, lock=lock)
-    with stored(named, output_dir) as rows:
-        made = create_bundle(rows, output, options, home=folders.wattdock_home())
-    if as_json:
-        _print_digest(made.path, made.digest)
-        return
-    for line in made.manifest.missing:
-        typer.echo(f"missing: {line}")
+    with open_results(named, output_dir) as results:
+        made = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts, lock=lock)
+    lines = [f"missing: {line}" for line in made.manifest.missing]
     if made.named:
         more = ", …" if len(made.named) > NAMES_SHOWN else ""
         files = f"{pluralize(len(made.named), 'file')}: {', '.join(made.named[:NAMES_SHOWN])}{more}"
-        typer.echo(f"your user name, home folder or this machine's name stands in {files}")
-    typer.echo(f"{made.path}: {pluralize(len(made.manifest.results), 'result')} {'with' if logs else 'without'} logs")
-    typer.echo(f"digest sha256:{made.digest} (print it beside your figures)")
+        lines.append(f"your user name, home folder or this machine's name stands in {files}")
+    lines.append(f"{made.path}: {pluralize(len(results), 'result')} {'with' if logs else 'without'} logs")
+    _print(made.path, made, lines, as_json=as_json)
 
 
 @app.command()
@@ -68,11 +62,8 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
     from wattdock.publish import open_bundle
 
     with open_bundle(bundle) as found:
-        size = f"{found.file_count} files, {found.size_bytes / 1e6:,.1f} MB"
-    if as_json:
-        _print_digest(bundle, found.digest)
-    else:
-        typer.echo(f"{bundle}: whole: {size}, digest sha256:{found.digest}")
+        whole = f"{bundle}: whole, {found.file_count} files, {found.size_bytes / 1e6:,.1f} MB"
+        _print(bundle, found, [whole], as_json=as_json)
 
 
 @app.command()
@@ -81,13 +72,19 @@ def show(bundle: BundlePath, as_json: Json = False) -> None:
     from wattdock.publish import open_bundle, results_table
 
     with open_bundle(bundle) as found:
-        if as_json:
-            print_json(found.manifest)
-            return
-        missing = [f"missing: {line}" for line in found.manifest.missing]
-        for line in (found.manifest.title, "", *results_table(found.results()).splitlines(), *missing):
-            typer.echo(_plain(line))
-    typer.echo(f"digest sha256:{found.digest}")
+        missing = (f"missing: {line}" for line in found.manifest.missing)
+        lines = [found.manifest.name, "", *results_table(found.results()).splitlines(), *missing]
+        _print(bundle, found, lines, as_json=as_json)
+
+
+def _print(path: Path, bundle: "Bundle | CreatedBundle", lines: "Iterable[str]", *, as_json: bool) -> None:
+    """Print lines and the digest of a bundle, without what would steer a terminal: it may be anybody's; or JSON."""
+    if as_json:
+        print_json({"path": str(path), "digest": f"sha256:{bundle.digest}", **bundle.manifest.model_dump()})
+        return
+    for line in lines:
+        typer.echo("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line))
+    typer.echo(f"digest sha256:{bundle.digest}")
 
 
 def reproduce(
@@ -105,8 +102,10 @@ def reproduce(
     from wattdock.cli.progress import progress_for
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
+    from wattdock.reports import compare
+    from wattdock.reports import show as print_comparison
 
-    if not (wanted := share(margin, "--margin")):
+    if not (allowed := parse_fraction(margin, "--margin")):
         raise ConfigError("--margin 0: no two measurements are equal; say what difference does not matter, such as 5%")
     local = LocalChoices(runner_python, model_folder, trust_remote_code)
     with open_bundle(bundle) as opened:
@@ -119,41 +118,25 @@ def reproduce(
                 ready.run.run(progress)
             finally:
                 progress.close()
-                verdicts = ready.verdicts(margin=wanted)
-                _show(ready, verdicts, margin=wanted, as_json=as_json)
+                compared = compare(ready.bundled, ready.run.results, margin=allowed)
+                if compared.pairs and not as_json:
+                    typer.echo("A: the bundle, B: here")
+                if compared.pairs or as_json:
+                    print_comparison(compared, as_json=as_json)
     if errors := [stored.result.error for stored in ready.run.results if stored.result.error]:
         fail(f"{errors[0].stage}: {errors[0].message}", ExitCode(errors[0].exit_code))
-    for verdict, code in (("not equivalent", ExitCode.REGRESSION), ("undecided", ExitCode.UNDECIDED)):
-        if unlike := [found for found in verdicts if found.verdict == verdict]:
-            count = f"{len(unlike)} of {len(verdicts)} experiments"
-            fail(f"not reproduced: {count} {verdict}, the first: {unlike[0].label}", code)
+    _require_equivalent(compared)
 
 
-def _show(ready: "Reproduction", verdicts: "list[ReproducedExperiment]", *, margin: float, as_json: bool) -> None:
-    import dataclasses
-
-    from wattdock.reports import compare, show
-
-    compared = compare(ready.bundled, ready.measured)
-    if as_json:
-        differences = [dataclasses.asdict(difference) for difference in compared.differs_in]
-        experiments = [dataclasses.asdict(found) for found in verdicts]
-        print_json({"margin": margin, "experiments": experiments, "differences": differences})
-        return
-    if compared.pairs:
-        typer.echo("A: the bundle, B: here")
-        show(compared)
-    for found in verdicts:
-        reason = f": {found.reason}" if found.reason else ""
-        typer.echo(_plain(f"{found.label}: {found.verdict} within ± {margin:.3g} (ratio of {found.quantity}){reason}"))
-        if found.tokens:
-            typer.echo(_plain(f"{found.label}: {found.tokens}"))
-
-
-def _plain(text: str) -> str:
-    """Return a text without what would steer a terminal: a bundle may be anybody's."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-
-
-def _print_digest(path: Path, digest: str) -> None:
-    print_json({"path": str(path), "digest": f"sha256:{digest}"}, indent=None)
+def _require_equivalent(compared: "Comparison") -> None:
+    count = len(compared.pairs) + len(compared.only_in_a)
+    unlike = [pair.label for pair in compared.pairs if pair.repeated.equivalent is False]
+    undecided = [pair.label for pair in compared.pairs if pair.repeated.equivalent is None]
+    undecided += [f"{label}, which was not measured; go on with --resume" for label in compared.only_in_a]
+    for labels, verdict, code in (
+        (unlike, "not equivalent", ExitCode.REGRESSION),
+        (undecided, "undecided", ExitCode.UNDECIDED),
+    ):
+        if labels:
+            said = f"{len(labels)} of {count} experiments {verdict}, the first: {labels[0]}"
+            fail(f"not reproduced: {said}", code)

@@ -55,7 +55,7 @@ def reader_is_gone() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def end_unheard() -> NoReturn:
+def exit_by_sigpipe() -> NoReturn:
     """End as programs do whose reader has gone, as in `wattdock estimate | head`: silently, by SIGPIPE.
 
     Python ignores that signal, and with reason: while something is measured no reader may end it.

@@ -11,7 +11,7 @@ import typer
 from wattdock.cli.bundles import app as bundle_app
 from wattdock.cli.bundles import reproduce
 from wattdock.cli.estimate import estimate
-from wattdock.cli.exits import end_unheard, fail, ignore_interrupts, reader_is_gone
+from wattdock.cli.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone
 from wattdock.cli.experiments import plan, run
 from wattdock.cli.images import app as images_app
 from wattdock.cli.machine import doctor, gpus, reap
@@ -81,7 +81,7 @@ def main() -> NoReturn:
     except BrokenPipeError:
         if not reader_is_gone():
             raise
-        end_unheard()
+        exit_by_sigpipe()
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -89,7 +89,7 @@ def main() -> NoReturn:
     except SystemExit as exit_:
         # What typer makes of a broken pipe.
         if exit_.code == ExitCode.BUG and reader_is_gone():
-            end_unheard()
+            exit_by_sigpipe()
         raise
     except WattdockError as error:
         fail(str(error), error.exit_code)

@@ -34,7 +34,7 @@ Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
 
 
 @contextmanager
-def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
+def open_results(named: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
     """Yield the results that all of `named` mean; bundles among them are unpacked meanwhile.
 
     Raises:
@@ -48,7 +48,7 @@ def stored(named: Sequence[str], output_dir: Path) -> Iterator["list[StoredResul
         yield find_results(named, output_dir, lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder)
 
 
-def share(text: str, flag: str) -> float:
+def parse_fraction(text: str, flag: str) -> float:
     """Return 0.03 for "3%" and for "0.03".
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from wattdock.cli.exits import fail
-from wattdock.cli.options import NAMED, RESULTS, Json, Named, OutputDir, share, stored
+from wattdock.cli.options import NAMED, RESULTS, Json, Named, OutputDir, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.text import pluralize
 
@@ -35,7 +35,7 @@ def report(
     from wattdock.reports import write_report
 
     replaced = ", which replaced another page" if output.exists() else ""
-    with stored(named, output_dir) as rows:
+    with open_results(named, output_dir) as rows:
         write_report(rows, output, title=title)
     typer.echo(f"{pluralize(len(rows), 'result')} in {output} ({output.stat().st_size / 1e6:.1f} MB){replaced}")
 
@@ -50,7 +50,7 @@ def plot(
     """Draw a figure, or write a table, for a paper."""
     from wattdock.reports import draw
 
-    with stored(named, output_dir) as rows:
+    with open_results(named, output_dir) as rows:
         draw(kind, rows, output, width=width)
     typer.echo(f"{kind} of {pluralize(len(rows), 'result')} in {output}")
 
@@ -66,8 +66,8 @@ def compare(
     from wattdock.reports import Verdict, show
     from wattdock.reports import compare as compare_results
 
-    allowed = None if max_regression is None else share(max_regression, "--max-regression")
-    with stored([first], output_dir) as before, stored([second], output_dir) as after:
+    allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
+    with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
         compared = compare_results(before, after, allowed=allowed)
     if not compared.pairs:
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
@@ -84,7 +84,7 @@ def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, a
     """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
     from wattdock.reports import scale, show
 
-    with stored(named, output_dir) as rows:
+    with open_results(named, output_dir) as rows:
         found = scale(rows)
     show(found, as_json=as_json)
     if plot:

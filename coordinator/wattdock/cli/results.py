@@ -1,13 +1,12 @@
 """`wattdock results …` and `wattdock show`."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wattdock.cli.options import NAMED, NOTHING, RESULTS, Flag, Json, OutputDir, stored, takes
+from wattdock.cli.options import NAMED, NOTHING, RESULTS, Flag, Json, OutputDir, open_results, takes
 from wattdock.errors import ConfigError
 from wattdock.text import json_text, pluralize
 
@@ -34,9 +33,6 @@ FILTERS = {
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
-Single = Annotated[
-    str, typer.Argument(help="One result, by its folder; of one in ./results a name's beginning will do.")
-]
 # What a list shows of each result, as DuckDB writes it.
 LISTED = (
     "strftime(started_utc, '%Y-%m-%d %H:%M') AS \"started (UTC)\"",
@@ -100,15 +96,6 @@ def export(
     typer.echo(f"{pluralize(found.num_rows, 'result')} written to {csv or parquet}")
 
 
-@app.command("agreement")
-def agreement_(first: Single, second: Single, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Say how far two results of one model and the same prompts generated the same tokens."""
-    from wattdock.reports import agreement, show
-
-    with _only(first, output_dir) as before, _only(second, output_dir) as after:
-        show(agreement(before, after), as_json=as_json)
-
-
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=NAMED)],
     window: Annotated[Window | None, typer.Option(help="Analyse the stored run anew.")] = None,
@@ -118,7 +105,7 @@ def show(
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
     from wattdock.store import is_named
 
-    with stored([named], output_dir) as rows:
+    with open_results([named], output_dir) as rows:
         if window is None:
             _show(rows, as_json=as_json, itself=is_named(rows[0], named))
         elif len(rows) == 1:
@@ -149,14 +136,6 @@ def _show_window(row: "StoredResult", window: str, *, as_json: bool) -> None:
     summary = windows_of(load_restarts(row.folder), in_flight=row.result.in_flight)
     shown = [figure for figure in summary.passes if window in (figure.window, "all")]
     print_windows(summary.model_copy(update={"passes": shown}), as_json=as_json)
-
-
-@contextmanager
-def _only(named: str, output_dir: Path) -> Iterator[Path]:
-    with stored([named], output_dir) as rows:
-        if len(rows) > 1:
-            raise ConfigError(f"{named}: these are {len(rows)} results; name one of them")
-        yield rows[0].folder
 
 
 def _say_left_out(left_out: "LeftOut") -> None:

@@ -9,11 +9,8 @@ from wattdock.execution import events
 from wattdock.execution.loop import StudyRun, plan_study
 from wattdock.execution.schedule import Forecast, forecast
 from wattdock.execution.session import Seams
-from wattdock.execution.study_folder import JOURNAL, STUDIES
 
 __all__ = [
-    "JOURNAL",
-    "STUDIES",
     "Forecast",
     "Seams",
     "StudyRun",

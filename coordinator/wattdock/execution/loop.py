@@ -41,8 +41,13 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord
 
 
-def plan_study(study: Study, *, output_dir: Path, home: Path, emit: Emit) -> list[ExecutionPlan]:
+def plan_study(
+    study: Study, *, output_dir: Path, home: Path, emit: Emit, lock: Path | None = None
+) -> list[ExecutionPlan]:
     """Check everything that needs no runner, and decide how each experiment runs here.
+
+    Args:
+        lock: Lock file of images; None is the one in use.
 
     Raises:
         ConfigError, PreflightError: An experiment cannot be, or cannot run here; nothing was started.
@@ -59,7 +64,7 @@ def plan_study(study: Study, *, output_dir: Path, home: Path, emit: Emit) -> lis
         for name in reap().removed:
             emit(Note(f"removed container {name}: the coordinator that started it is gone"))
     plans = []
-    for checked in preflight(study.experiments, output_dir=output_dir, home=home):
+    for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock):
         if not isinstance(checked, ExecutionPlan):
             raise checked
         plans.append(checked)

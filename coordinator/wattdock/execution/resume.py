@@ -12,15 +12,14 @@ from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.experiment import ExperimentState
 from wattdock.execution.study_folder import (
     FAILED,
-    JOURNAL,
     RESUMED,
     RETRIED,
-    STUDIES,
     STUDY,
     StudyFolder,
     named_like,
     read_journal,
 )
+from wattdock.files import JOURNAL, STUDIES
 from wattdock.inputs import check_prompts
 from wattdock.store import RESULT, StoredResult, load_result
 from wattdock.text import dotted

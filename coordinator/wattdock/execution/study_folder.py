@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
-from wattdock.files import sync
+from wattdock.files import JOURNAL, STUDIES, sync
 from wattdock.records import RestartRecord, find_restarts, read_restart, write_restart
 from wattdock.text import json_text
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import Study
 
-STUDIES, JOURNAL, RECORDS = "studies", "journal.jsonl", "records"
+RECORDS = "records"
 JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
 # Events of a journal.

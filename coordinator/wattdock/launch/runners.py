@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
 from wattdock.launch.protocol import LaunchSpec
-from wattdock.text import nearest
+from wattdock.text import is_secret, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 REPO = Path(__file__).resolve().parents[3]
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
-# A runner needs no secret: models are fetched by the coordinator.
-SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY)"
-    r"(_(ID|FILE|PATH|JSON))?$|PASSWORD$",
-    re.IGNORECASE,
-)
-SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@")
 # Settings of engines and of what they are built on; all else of the host's is none of a container's business.
 ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_")
 # What of a process's whole environment steers an engine, and so belongs to a result.
@@ -91,7 +84,8 @@ def runner_variables(spec: LaunchSpec, environ: Mapping[str, str], *, keep_pytho
 
     Args:
         spec: The runner; its `gpu_indices` decide what CUDA shows it.
-        environ: The coordinator's own environment; secrets and what belongs to its interpreter are left out.
+        environ: The coordinator's own environment; what belongs to its interpreter is left out, and secrets: models
+            are fetched by the coordinator.
         keep_pythonpath: Append the caller's PYTHONPATH to ours, for an interpreter that the user named.
 
     Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
@@ -165,8 +159,3 @@ def given_settings(environ: Mapping[str, str], *, in_container: bool) -> dict[st
 def steers(name: str) -> bool:
     """Whether a variable of this name decides how an engine runs."""
     return bool(STEERS_NAME.match(name)) and not TOOLKITS.match(name)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like a secret."""
-    return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))

@@ -2,20 +2,18 @@
 
 In: stored results, the lock file of images, meter cards; or somebody's bundle.
 Out: a tar file whose bytes follow from its content; a `Bundle` whose files are those it was made with; a
-`Reproduction`, which says of each experiment whether it came out the same within a margin.
+`Reproduction`: its study, ready to be measured here, and the bundled results to compare with.
 Must not know: the command line; how runners are started or metered. Nothing in a bundle is executed.
 """
 
 from wattdock.publish.bundle import Bundle, open_bundle
-from wattdock.publish.create import BundleOptions, CreatedBundle, create_bundle, results_table
-from wattdock.publish.reproduce import LocalChoices, ReproducedExperiment, Reproduction, prepare_reproduction
+from wattdock.publish.create import CreatedBundle, create_bundle, results_table
+from wattdock.publish.reproduce import LocalChoices, Reproduction, prepare_reproduction
 
 __all__ = [
     "Bundle",
-    "BundleOptions",
     "CreatedBundle",
     "LocalChoices",
-    "ReproducedExperiment",
     "Reproduction",
     "create_bundle",
     "open_bundle",

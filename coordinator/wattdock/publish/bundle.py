@@ -20,14 +20,15 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import StoreError
+from wattdock.files import BUNDLED, MANIFEST
 from wattdock.store import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 BUNDLE_SCHEMA: Final = 1
-MANIFEST, SUMS, README, CITATION = "bundle.json", "SHA256SUMS", "README.md", "CITATION.cff"
-STUDY, LOCK, RESULTS, PROMPTS, CARDS = "study.yaml", "images.lock", "results", "prompts", "meter-cards"
+SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
+PROMPTS, CARDS = "prompts", "meter-cards"
 # Neither hidden nor a way out of the folder, on any system.
 SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.DIRTYPE: "a folder"}
@@ -43,7 +44,6 @@ class Manifest(BaseModel):
     """bundle.json.
 
     Attributes:
-        title: For people.
         results: Result folder below `results/` → position of its experiment in study.yaml.
         studies: Names of the studies whose journals are in the bundle.
         prompts: SHA-256 of a prompt file → its place in the bundle.
@@ -54,7 +54,6 @@ class Manifest(BaseModel):
 
     schema_version: Literal[1] = BUNDLE_SCHEMA
     name: str
-    title: str
     results: dict[str, int] = Field(min_length=1)
     studies: list[str] = Field(default_factory=list)
     prompts: dict[str, str] = Field(default_factory=dict)
@@ -83,7 +82,7 @@ class Bundle:
         Raises:
             StoreError: One cannot be read.
         """
-        folders = [self.folder / RESULTS / name for name in self.manifest.results]
+        folders = [self.folder / BUNDLED / name for name in self.manifest.results]
         return [StoredResult(folder, load_result(folder)) for folder in folders]
 
 
@@ -116,9 +115,9 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
     Raises:
         StoreError: The bundle is damaged, cut short, changed or hostile, or cannot be read; says what and where.
     """
-    with tempfile.TemporaryDirectory(prefix="wattdock-bundle-") as room:
+    with tempfile.TemporaryDirectory(prefix="wattdock-bundle-") as scratch:
         try:
-            bundle = _checked(path) if path.is_dir() else _unpacked(path, Path(room))
+            bundle = _checked(path) if path.is_dir() else _unpacked(path, Path(scratch))
         except OSError as error:
             why = f"{error.strerror or error}; name a bundle, a .tar file or a folder; TMPDIR says where it is unpacked"
             raise StoreError(f"{path}: {why}") from error
@@ -223,8 +222,8 @@ def _manifest(path: Path, sums: str) -> Manifest:
         said = f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']})"
         raise StoreError(f"{said}; use the wattdock that made it") from error
     lines = set(sums.splitlines())
-    listed = {f"{RESULTS}/{folder}/{RESULT}" for folder in manifest.results}
-    there = set(re.findall(rf"  ({RESULTS}/[^/\n]+/{RESULT})$", sums, re.MULTILINE))
+    listed = {f"{BUNDLED}/{folder}/{RESULT}" for folder in manifest.results}
+    there = set(re.findall(rf"  ({BUNDLED}/[^/\n]+/{RESULT})$", sums, re.MULTILINE))
     prompts = {name for digest, name in manifest.prompts.items() if f"{digest}  {name}" not in lines}
     if wrong := sorted((listed ^ there) | prompts):
         raise StoreError(f"{MANIFEST} and the files disagree about {wrong[0]!r}; wattdock did not make it so")

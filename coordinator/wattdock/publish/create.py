@@ -22,16 +22,13 @@ import yaml
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig, PromptSpec
 from wattdock.errors import ConfigError, StoreError
-from wattdock.execution import JOURNAL, STUDIES
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
 from wattdock.launch.images import lock_path
 from wattdock.publish.bundle import (
     CARDS,
-    CITATION,
     LOCK,
-    MANIFEST,
     PROMPTS,
     README,
-    RESULTS,
     STUDY,
     SUMS,
     Content,
@@ -41,51 +38,15 @@ from wattdock.publish.bundle import (
     sums_of,
 )
 from wattdock.reports import draw
-from wattdock.text import json_text
+from wattdock.text import holds_secret, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wattdock.store import StoredResult
 
-TAR, LOG_SUFFIX = ".tar", ".log"
+LOG_SUFFIX = ".log"
 TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
-SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
-# Shorter values are no secrets, and stand in every text.
-SECRET_CHARACTERS = 6
-# What services give out as keys, credentials in an address, and settings that are called a secret.
-SECRET_SHAPES = re.compile(
-    r"""\b(?:hf_[A-Za-z0-9]{20,} |sk-[A-Za-z0-9_-]{20,} |gh[pousr]_[A-Za-z0-9]{30,} |github_pat_[A-Za-z0-9_]{30,}
-        |glpat-[A-Za-z0-9_-]{16,} |AKIA[0-9A-Z]{16}\b |nvapi-[A-Za-z0-9_-]{20,} |xox[abprs]-[A-Za-z0-9-]{10,}
-        |eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})
-    |-----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----
-    |://[^/\s:@]+:[^/\s@]+@
-    |(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}
-    |(?i:\b[a-z_]*(?:password|passwd|secret|api_?key|access_token|auth_token|hf_token)\b\\*["']?\s*[=:]\s*\\*["']?)
-     (?!null\b|None\b)[^\s"',;}]{6,}
-    """,
-    re.VERBOSE,
-)
-NAMELESS = "the authors of this measurement"
-
-
-@dataclass(frozen=True)
-class BundleOptions:
-    """What a person asks of a bundle.
-
-    Attributes:
-        title: For people; the bundle's name unless given.
-        authors: "Family, Given", or one name each.
-        logs: Take the runners' logs in.
-        prompts: Take files of prompts in.
-        lock: The lock file of images; None takes the one in use.
-    """
-
-    title: str | None = None
-    authors: tuple[str, ...] = ()
-    logs: bool = False
-    prompts: bool = True
-    lock: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -114,13 +75,22 @@ class _Gathered:
 
 
 def create_bundle(
-    rows: Sequence[StoredResult], out: Path | None, options: BundleOptions, *, home: Path
+    rows: Sequence[StoredResult],
+    out: Path | None,
+    *,
+    home: Path,
+    logs: bool = False,
+    prompts: bool = True,
+    lock: Path | None = None,
 ) -> CreatedBundle:
     """Bundle stored results.
 
     Args:
         out: A new file that ends in .tar; None makes wattdock-NAME.tar in the current folder.
         home: WATTDOCK_HOME, for meter cards.
+        logs: Take the runners' logs in.
+        prompts: Take files of prompts in.
+        lock: The lock file of images; None takes the one in use.
 
     Raises:
         ConfigError: A name cannot be one in a bundle, or a file holds a secret.
@@ -128,7 +98,8 @@ def create_bundle(
     """
     rows = sorted(rows, key=lambda row: row.folder.resolve().name)
     try:
-        gathered = _gather(rows, options, home)
+        gathered = _gather(rows, home, logs=logs, prompts=prompts)
+        _gather_lock(lock, gathered)
         out = out or Path(f"wattdock-{(gathered.studies or [rows[0].folder.resolve().name])[0]}{TAR}")
         if out.suffix != TAR or not is_safe(out.stem):
             raise ConfigError(f"{out.name!r} cannot be a bundle's name; use letters, digits, . _ - and end it in {TAR}")
@@ -136,7 +107,7 @@ def create_bundle(
             raise ConfigError(f"{unsafe[0]!r} cannot be a name in a bundle; use letters, digits, . _ - only")
         texts = {name: _text(content) for name, content in gathered.files.items() if Path(name).suffix in TEXT_SUFFIXES}
         _refuse_secrets(gathered.files, texts)
-        manifest = _describe(rows, out.stem, gathered, options)
+        manifest = _describe(rows, out.stem, gathered)
         sums = sums_of(gathered.files).encode()
         _write(gathered.files | {SUMS: sums}, out)
     except OSError as error:
@@ -148,32 +119,31 @@ def create_bundle(
 
 def results_table(rows: Sequence[StoredResult]) -> str:
     """Return results as a Markdown table for people."""
-    with tempfile.TemporaryDirectory() as room:
-        file = Path(room, "table.md")
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "table.md")
         draw("table", rows, file)
         return file.read_text(encoding="utf-8")
 
 
-def _gather(rows: Sequence[StoredResult], options: BundleOptions, home: Path) -> _Gathered:
-    """Find the files of results, journals of studies, cards of meters, prompts, and the lock of images."""
+def _gather(rows: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
+    """Find the files of results, journals of studies, cards of meters, and prompts."""
     gathered = _Gathered()
     for row in rows:
         folder = row.folder.resolve()
-        place = f"{RESULTS}/{folder.name}"
+        place = f"{BUNDLED}/{folder.name}"
         if any(name.startswith(f"{place}/") for name in gathered.files):
             raise ConfigError(f"two results are called {folder.name}; bundle them apart")
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder)
             hidden = any(part.startswith(".") for part in inside.parts)
-            if path.is_file() and not hidden and (options.logs or path.suffix != LOG_SUFFIX):
+            if path.is_file() and not hidden and (logs or path.suffix != LOG_SUFFIX):
                 gathered.files[f"{place}/{inside}"] = path
         study = row.result.study.study_id if row.result.study else None
         if study and study not in gathered.studies and (file := folder.parent / STUDIES / study / JOURNAL).is_file():
             gathered.studies.append(study)
-            gathered.files[f"{RESULTS}/{STUDIES}/{study}/{JOURNAL}"] = file
+            gathered.files[f"{BUNDLED}/{STUDIES}/{study}/{JOURNAL}"] = file
         _gather_cards(row.result, gathered, home)
-        _gather_prompts(row.result, gathered, wanted=options.prompts)
-    _gather_lock(options.lock, gathered)
+        _gather_prompts(row.result, gathered, wanted=prompts)
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     return gathered
 
@@ -223,10 +193,8 @@ def _lock_digest(gathered: _Gathered) -> str | None:
 
 
 def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
-    values = {value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)}
-    secrets = [value for value in values if len(value) >= SECRET_CHARACTERS]
     for name, text in texts.items():
-        if SECRET_SHAPES.search(text) or any(secret in text or json.dumps(secret)[1:-1] in text for secret in secrets):
+        if holds_secret(text, os.environ):
             content = files[name]
             where = content if isinstance(content, Path) else name
             raise ConfigError(f"{where} holds what looks like a key or password; measure without it, or leave it out")
@@ -244,8 +212,8 @@ def _text(content: Content) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered, options: BundleOptions) -> Manifest:
-    """Add study.yaml, the manifest, README.md and CITATION.cff to the files."""
+def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered) -> Manifest:
+    """Add study.yaml, the manifest and README.md to the files."""
     positions: dict[str, int] = {}
     experiments: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -255,10 +223,8 @@ def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered, opti
         )
         experiments.setdefault(identity, settings)
         positions[row.folder.resolve().name] = [*experiments].index(identity)
-    title = options.title or name
     manifest = Manifest(
         name=name,
-        title=title,
         results=positions,
         studies=gathered.studies,
         prompts=gathered.prompts,
@@ -269,7 +235,6 @@ def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered, opti
         STUDY: yaml.safe_dump(study, sort_keys=False).encode(),
         MANIFEST: (json_text(manifest, indent=2, ascii_only=False) + "\n").encode(),
         README: _readme(manifest, rows).encode(),
-        CITATION: _citation(title, options.authors, _code(rows)).encode(),
     }
     return manifest
 
@@ -311,7 +276,7 @@ def _readme(manifest: Manifest, rows: Sequence[StoredResult]) -> str:
         f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
         for version, commit, dirty in _code(rows)
     )
-    return f"""# {manifest.title}
+    return f"""# {manifest.name}
 
 Energy of LLM inference, measured with {code or "wattdock"}.
 
@@ -330,36 +295,11 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 ## What is in it
 
 - `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them
-- `{RESULTS}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
+- `{BUNDLED}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
 - `{PROMPTS}/`, `{CARDS}/`, `{LOCK}`: where there are any, files of prompts, cards of energy counters, images by digest
-- `{MANIFEST}`, `{CITATION}`: what programs read
+- `{MANIFEST}`: what programs read
 
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""
-
-
-def _citation(title: str, authors: Sequence[str], code: Sequence[tuple[str, str, bool]]) -> str:
-    """Return CITATION.cff.
-
-    Source: Citation File Format 1.2.0.
-    """
-    software = [
-        {"type": "software", "title": "wattdock", "authors": [{"name": "The wattdock authors"}], "version": version}
-        | ({"commit": commit} if commit else {})
-        for version, commit, _ in code
-    ]
-    document = {
-        "cff-version": "1.2.0",
-        "message": "If you use these measurements, please cite them.",
-        "title": title,
-        "type": "dataset",
-        "authors": [_author(name) for name in authors or (NAMELESS,)],
-    } | ({"references": software} if software else {})
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-
-
-def _author(name: str) -> dict[str, str]:
-    family, comma, given = (part.strip() for part in name.partition(","))
-    return {"family-names": family, "given-names": given} if comma else {"name": name}
 
 
 def _write(files: dict[str, Content], out: Path) -> None:
@@ -370,8 +310,8 @@ def _write(files: dict[str, Content], out: Path) -> None:
     if out.exists():
         raise StoreError(f"{out} is there already; bundles are never overwritten: choose another name with --output")
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=parent, ignore_cleanup_errors=True) as room:
-            partial = Path(room, out.name)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=parent, ignore_cleanup_errors=True) as scratch:
+            partial = Path(scratch, out.name)
             with partial.open("wb") as file:
                 pack(files, file, top=out.stem)
                 file.flush()

@@ -1,4 +1,4 @@
-"""Measure a bundle's study again on this machine, and say whether it came out the same.
+"""Make a bundle's study ready to be measured again on this machine.
 
 A bundle is somebody else's: of its settings, no interpreter, no local folder and no model's own code is used unless
 this machine's user says so.
@@ -6,21 +6,18 @@ this machine's user says so.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import conditions
 from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
 from wattdock.host import inventory
 from wattdock.inputs import resolve_model
-from wattdock.launch.images import LOCK_VARIABLE
 from wattdock.publish.bundle import LOCK, STUDY
-from wattdock.reports import agreement, compare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
 
-ALPHA = 0.05
-OPEN = "the interval reaches over the margin; more restarts make it narrower"
 INSTEAD = (
     "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
 )
@@ -52,91 +47,18 @@ class LocalChoices:
 
 
 @dataclass(frozen=True)
-class ReproducedExperiment:
-    """Whether one of a bundle's experiments came out the same.
-
-    Attributes:
-        folder, reproduced: Result folders, in the bundle and here; None for an experiment that was not measured.
-        quantity: Joules per output token where the bundle has them, else output tokens per second.
-        relative: Ratio of the geometric means over restarts, here ÷ bundle, − 1.
-        interval95: 95 % interval of `relative`.
-        reason: Why it is undecided, where it is.
-        tokens: How far both generated the same token ids, in words.
-    """
-
-    label: str
-    folder: str
-    reproduced: str | None = None
-    quantity: str | None = None
-    verdict: Literal["equivalent", "not equivalent", "undecided"] = "undecided"
-    relative: float | None = None
-    interval95: tuple[float, float] | None = None
-    reason: str | None = "it was not measured; go on with --resume"
-    tokens: str | None = None
-
-
-@dataclass(frozen=True)
 class Reproduction:
     """A bundle's experiments, checked and ready to be measured by `run`.
 
     Attributes:
-        bundled: The bundle's whole results, under the settings that they are measured with here.
+        bundled: The bundle's whole results, under the settings that they are measured with here, so that
+            `reports.compare` pairs them with what `run` measures.
         skipped: A line for each result that is not measured again.
     """
 
     bundled: tuple[StoredResult, ...]
     run: StudyRun
     skipped: tuple[str, ...]
-
-    @property
-    def measured(self) -> list[StoredResult]:
-        """What was measured so far."""
-        return list(self.run.results)
-
-    def verdicts(self, *, margin: float) -> list[ReproducedExperiment]:
-        """Return of each experiment whether it came out the same.
-
-        Args:
-            margin: 0.05 for 5 %: the ratio must lie between 1 ÷ 1.05 and 1.05.
-        """
-        compared = compare(self.bundled, self.measured)
-        found = []
-        for pair in compared.pairs:
-            before, now = pair.rows
-            test = pair.tests[statistics.ENERGY] if pair.tests[statistics.ENERGY].a else pair.main
-            difference = test.difference
-            verdict = equivalence(difference, margin) if difference else "undecided"
-            reason = test.reason or (OPEN if verdict == "undecided" else None)
-            found.append(
-                ReproducedExperiment(
-                    pair.label,
-                    before.folder.name,
-                    str(now.folder),
-                    test.quantity,
-                    verdict,
-                    test.relative,
-                    (difference.low, difference.high) if difference else None,
-                    reason,
-                    _tokens(before.folder, now.folder),
-                )
-            )
-        done = {experiment.folder for experiment in found}
-        left = [row for row in self.bundled if row.folder.name not in done]
-        return [*found, *(ReproducedExperiment(_label(row.result), row.folder.name) for row in left)]
-
-
-def equivalence(
-    difference: statistics.Difference, margin: float
-) -> Literal["equivalent", "not equivalent", "undecided"]:
-    """Return whether a ratio is shown to lie inside the margin, or outside, by one-sided tests at 5 % (TOST).
-
-    Source: Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657.
-    """
-    low, high = 1 / (1 + margin) - 1, margin
-    if difference.p_not_above(low) < ALPHA and difference.p_not_below(high) < ALPHA:
-        return "equivalent"
-    outside = difference.p_not_above(high) < ALPHA or difference.p_not_below(low) < ALPHA
-    return "not equivalent" if outside else "undecided"
 
 
 def prepare_reproduction(
@@ -171,21 +93,11 @@ def prepare_reproduction(
         # Paired with what is measured here by these settings, which say what "auto" was.
         here = {"experiment_id": config.experiment_id, "config": config.model_dump(mode="json")}
         bundled.append(replace(row, result=row.result.model_copy(update=here)))
-    if any(config.container.locked for config in configs.values()):
-        os.environ[LOCK_VARIABLE] = str(bundle.folder / LOCK)
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
-    plans = plan_study(study, output_dir=output_dir, home=home, emit=emit)
+    plans = plan_study(study, output_dir=output_dir, home=home, emit=emit, lock=bundle.folder / LOCK)
     return Reproduction(
         tuple(bundled), StudyRun(study, plans, output_dir=output_dir, home=home, resume=resume), skipped
     )
-
-
-def _tokens(before: Path, now: Path) -> str:
-    try:
-        found = agreement(before, now)
-    except (ConfigError, StoreError) as error:
-        return f"token ids were not compared: {error}"
-    return f"{found.identical} of {found.requests} requests gave equal token ids"
 
 
 def _label(result: ExperimentResult) -> str:

@@ -6,20 +6,19 @@ counts; `show` prints any of them and what other rooms return, for people or as 
 Must not know: how results are measured, and what a command's arguments are.
 """
 
-from wattdock.reports.comparison import Verdict, compare
+from wattdock.reports.comparison import Comparison, Verdict, compare
 from wattdock.reports.gpu_view import show_gpus
 from wattdock.reports.page import write_report
 from wattdock.reports.paper import draw
 from wattdock.reports.plan_view import KnownHardware, Plan
 from wattdock.reports.scaling import scale
-from wattdock.reports.token_agreement import agreement
 from wattdock.reports.views import show, show_checks
 
 __all__ = [
+    "Comparison",
     "KnownHardware",
     "Plan",
     "Verdict",
-    "agreement",
     "compare",
     "draw",
     "scale",

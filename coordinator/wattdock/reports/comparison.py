@@ -31,6 +31,7 @@ METHOD = (
     "repetitions on these machines and days, not for other GPUs or prompts, and leave out the sensors' gain."
 )
 MOST_DIFFERENCES = 40
+OPEN = "the interval reaches over the margin; more restarts make it narrower"
 
 
 class Verdict(Enum):
@@ -52,6 +53,7 @@ class Test:
         difference: With interval and p-value; None where there is no test, and `reason` says why.
         p_holm: Adjusted for all tests of this quantity.
         differs: Whether a difference is shown; None where nothing was tested.
+        equivalent: Whether the ratio is shown to lie within the margin asked for, or outside; None where neither is.
     """
 
     quantity: str
@@ -62,6 +64,7 @@ class Test:
     difference: statistics.Difference | None = None
     p_holm: float | None = None
     differs: bool | None = None
+    equivalent: bool | None = None
     reason: str | None = None
 
     def p_worse(self, allowed: float) -> float:
@@ -99,6 +102,11 @@ class Pair:
         tested = self.tests[PRIMARY]
         return tested if tested.relative is not None else self.tests[statistics.SPEED]
 
+    @property
+    def repeated(self) -> Test:
+        """What a repetition of A is judged by: joules per output token where A has them, else tokens per second."""
+        return self.tests[PRIMARY] if self.tests[PRIMARY].a else self.main
+
 
 @dataclass(frozen=True)
 class RecordedDifference:
@@ -133,6 +141,7 @@ class Comparison:
         only_in_a, only_in_b: Names of results without a partner.
         older_left_out: How many older results of an experiment a later one stands for.
         regression: None where no allowed regression was given.
+        margin: Largest difference that does not matter, 0.05 for a ratio from 1 ÷ 1.05 to 1.05; None: not asked.
     """
 
     pairs: tuple[Pair, ...]
@@ -141,11 +150,16 @@ class Comparison:
     only_in_b: tuple[str, ...]
     older_left_out: int
     regression: Regression | None = None
+    margin: float | None = None
     method: str = METHOD
 
 
 def compare(
-    first: Sequence[StoredResult], second: Sequence[StoredResult], *, allowed: float | None = None
+    first: Sequence[StoredResult],
+    second: Sequence[StoredResult],
+    *,
+    allowed: float | None = None,
+    margin: float | None = None,
 ) -> Comparison:
     """Return how two sets of results differ, pair by pair.
 
@@ -154,11 +168,14 @@ def compare(
 
     Args:
         allowed: Regression to judge, 0.03 for 3 %.
+        margin: Difference within which both are equivalent, 0.05 for 5 %.
     """
     latest = [_latest(side) for side in (first, second)]
     matches, rests = _matched(latest[0], latest[1])
     names = _names(matches)
-    tests = {quantity: _adjusted([_test(match, quantity) for *match, _, _ in matches]) for quantity in QUANTITIES}
+    tests = {
+        quantity: _adjusted([_test(match, quantity, margin) for *match, _, _ in matches]) for quantity in QUANTITIES
+    }
     pairs = tuple(
         Pair(name, by, str(a.folder), str(b.folder), {q: tests[q][at] for q in QUANTITIES}, (a, b))
         for at, (name, (a, b, by, _)) in enumerate(zip(names, matches, strict=True))
@@ -169,6 +186,7 @@ def compare(
         only_in_a=tuple(conditions.labels([row.result for row in rests[0]])),
         only_in_b=tuple(conditions.labels([row.result for row in rests[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
+        margin=margin,
     )
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
 
@@ -234,7 +252,7 @@ def _names(matches: Sequence[Match]) -> list[str]:
     ]
 
 
-def _test(match: Sequence[StoredResult], quantity: str) -> Test:
+def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) -> Test:
     sides = [statistics.restart_values(row.result).get(quantity, []) for row in match]
     a, b = (statistics.geometric_mean(values) if values and min(values) > 0 else None for values in sides)
     test = Test(quantity, a, b, (len(sides[0]), len(sides[1])))
@@ -243,7 +261,20 @@ def _test(match: Sequence[StoredResult], quantity: str) -> Test:
     if why := _unfinished(match) or _too_few(test.restarts):
         return replace(test, relative=b / a - 1, reason=why)
     found = statistics.difference(*sides)
-    return replace(test, relative=found.relative, difference=found)
+    equivalent = is_equivalent(found, margin) if margin else None
+    return replace(test, relative=found.relative, difference=found, equivalent=equivalent)
+
+
+def is_equivalent(difference: statistics.Difference, margin: float) -> bool | None:
+    """Return whether a ratio is shown to lie inside the margin, or outside, by one-sided tests at 5 % (TOST).
+
+    Source: Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657.
+    """
+    low, high = 1 / (1 + margin) - 1, margin
+    if difference.p_not_above(low) < SIGNIFICANCE and difference.p_not_below(high) < SIGNIFICANCE:
+        return True
+    outside = difference.p_not_above(high) < SIGNIFICANCE or difference.p_not_below(low) < SIGNIFICANCE
+    return False if outside else None
 
 
 def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
@@ -335,9 +366,18 @@ def comparison_view(compared: Comparison) -> View:
         yield from (f"only in {side}: {name}" for name in names)
     if compared.older_left_out:
         yield f"{pluralize(compared.older_left_out, 'older result')} of the same experiments left out"
+    if compared.margin:
+        yield from (_equivalence_line(pair, compared.margin) for pair in compared.pairs)
     if compared.regression:
         yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict.value}"
         yield from (f"  {line}" for line in compared.regression.lines)
+
+
+def _equivalence_line(pair: Pair, margin: float) -> str:
+    test = pair.repeated
+    said = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
+    reason = test.reason or (OPEN if test.equivalent is None else "")
+    return f"{pair.label}: {said} within ± {margin:.3g} (ratio of {test.quantity}){reason and f': {reason}'}"
 
 
 def _row(label: str, test: Test) -> tuple[str, ...]:

@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from wattdock.launch.images import ImageStatus
     from wattdock.metering import MeterCard
     from wattdock.reports.terminal import View
-    from wattdock.reports.token_agreement import Agreement
 
 # Class → the module here and the function that shows an object of it, or for a plural a list of them. By name, so that
 # a command imports what it shows and nothing else.
 VIEWS = {
-    "Agreement": ("views", "agreement_view"),
     "Comparison": ("comparison", "comparison_view"),
     "Estimate": ("plan_view", "estimate_view"),
     "ImageStatus": ("views", "images_view"),
@@ -138,13 +136,6 @@ def table_view(found: pa.Table) -> View:
     yield Sheet(found.column_names, [[_cell(value) for value in row] for row in zip(*columns, strict=True)])
     if found.num_rows > MOST_ROWS:
         yield f"{found.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
-
-
-def agreement_view(found: Agreement) -> View:
-    """Yield how far two results generated the same tokens."""
-    where = "" if found.first_difference is None else f"; the earliest difference is at token {found.first_difference}"
-    share = f"{found.prefix_share:.2%} of tokens before a first difference"
-    yield f"{found.identical} of {found.requests} requests identical, {share}{where}"
 
 
 def _cell(value: Any) -> str:

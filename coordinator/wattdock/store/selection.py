@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
 from wattdock.store.folders import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from wattdock.store.query import LeftOut
 
-STUDIES, JOURNAL, BUNDLED, MANIFEST, TAR = "studies", "journal.jsonl", "results", "bundle.json", ".tar"
 # As a folder's name and a plan show an experiment's id.
 ID = re.compile(r"[0-9a-f]{8}")
 # Of several names that could be meant.
@@ -98,15 +97,17 @@ def without_superseded(results: Sequence[StoredResult]) -> list[StoredResult]:
 
 def replacement(result: StoredResult) -> Path | None:
     """Return the folder of the latest later attempt at the same experiment of the study; None where there is none."""
-    same = [result]
-    for folder in result.folder.parent.glob(f"{result.folder.name}-*"):
-        # Another result that is spoiled says nothing of this one.
-        with suppress(StoreError):
-            other = StoredResult(folder, load_result(folder))
-            if other.place and other.place == result.place:
-                same.append(other)
-    latest = without_superseded(same)
-    return None if result in latest else latest[0].folder
+    if result.place is None:
+        return None
+    from wattdock.store.query import Filters, select
+
+    columns = ("study_id", "experiment_id", "attempt", "folder")
+    # A file that cannot be read says nothing of this result.
+    latest = select(result.folder.resolve().parent, Filters(study=result.place[0]), columns=columns)
+    for *place, attempt, folder in zip(*(column.to_pylist() for column in latest.columns), strict=True):
+        if tuple(place) == result.place and attempt > result.attempt:
+            return Path(folder)
+    return None
 
 
 def _result_folders(what: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -> list[Path]:
