@@ -8,14 +8,6 @@ beside the computation.
 
 from wattdock.analysis import conditions, statistics, steadiness
 from wattdock.analysis.energy import EnergyResult
-from wattdock.analysis.gpus import (
-    DataParallel,
-    GpuConditions,
-    GpuProcessSeen,
-    MultiGPUMetrics,
-)
-from wattdock.analysis.joules import CrossCheck
-from wattdock.analysis.performance import Quantiles
 from wattdock.analysis.procedure import Procedure
 from wattdock.analysis.result import (
     Audit,
@@ -28,24 +20,17 @@ from wattdock.analysis.result import (
     bare_result,
     windows_of,
 )
-from wattdock.analysis.windows import WindowFigure, WindowSummary
+from wattdock.analysis.windows import WindowSummary
 
 __all__ = [
     "Audit",
     "Check",
-    "CrossCheck",
-    "DataParallel",
     "EnergyResult",
     "ExperimentResult",
     "Fallback",
-    "GpuConditions",
-    "GpuProcessSeen",
-    "MultiGPUMetrics",
     "Procedure",
-    "Quantiles",
     "StoredSpan",
     "StudyFacts",
-    "WindowFigure",
     "WindowSummary",
     "analyse",
     "bare_result",

@@ -171,6 +171,11 @@ class EnergyResult(Stored):
     gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
     cpu_estimate: CpuEstimate | None = None
 
+    @property
+    def used_conditions(self) -> list[GpuConditions]:
+        """Conditions of the GPUs used, of which a meter without GPUs knows none."""
+        return [gpu for gpu in self.conditions.values() if gpu.used]
+
 
 @dataclass(frozen=True)
 class Gpus:

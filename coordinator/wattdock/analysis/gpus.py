@@ -136,6 +136,12 @@ class GpuProcessSeen(Stored):
     user: str | None = None
     command: str | None = None
 
+    @property
+    def told(self) -> str:
+        """The process in words: its number, user, command and GPU."""
+        who = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
+        return f"process {self.pid} ({who}) on {self.gpu_uuid}"
+
 
 class MultiGPUMetrics(Stored):
     """How energy was shared out among the GPUs used: `energy.per_gpu_j`, whose boundary this is too.

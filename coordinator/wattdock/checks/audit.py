@@ -16,9 +16,7 @@ from wattdock.text import pluralize
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wattdock.analysis import ExperimentResult, GpuProcessSeen
+    from wattdock.analysis import ExperimentResult
     from wattdock.records import ConditionChange
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
@@ -202,7 +200,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
         return None
     used, evidence = set(subject.environment.gpu_uuids), subject.procedure.gpus
     listed = [process for process in subject.energy.gpu_processes if process.gpu_uuid in gpus]
-    foreign = [process for process in listed if not process.own]
+    foreign = [process.told for process in listed if not process.own]
     lists = min(evidence[uuid].process_lists if uuid in evidence else 0 for uuid in gpus)
     shown = {uuid for uuid in gpus if uuid in evidence and evidence[uuid].runner_lists}
     if foreign and len(foreign) < len(listed):
@@ -222,7 +220,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
 def other_gpus_idle(subject: Subject) -> Outcome | None:
     """Who was on the host's other GPUs, which share power, cooling and host; how much that matters is open."""
     gpus = _own_gpus(subject)
-    others = [process for process in subject.energy.gpu_processes if process.gpu_uuid not in gpus]
+    others = [process.told for process in subject.energy.gpu_processes if process.gpu_uuid not in gpus]
     return Outcome("warn", _processes(others)) if others else None
 
 
@@ -231,11 +229,6 @@ def _own_gpus(subject: Subject) -> set[str]:
     return set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
 
 
-def _processes(processes: Sequence[GpuProcessSeen]) -> str:
-    named = [
-        f"process {process.pid} ({process.user or 'unknown user'}, {process.command or 'unknown command'}) "
-        f"on {process.gpu_uuid}"
-        for process in processes[:FIGURE_PROCESSES]
-    ]
-    more = len(processes) - len(named)
-    return "; ".join(named) + (f" and {more} more" if more else "")
+def _processes(told: list[str]) -> str:
+    more = len(told) - FIGURE_PROCESSES
+    return "; ".join(told[:FIGURE_PROCESSES]) + (f" and {more} more" if more > 0 else "")

@@ -26,7 +26,7 @@ LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 )
 def throttling(subject: Subject) -> Outcome:
     """Whether anything but the software power cap held the GPUs' clocks down."""
-    seen = [(gpu, gpu.worst_pass_throttled_share or {}) for gpu in subject.used]
+    seen = [(gpu, gpu.worst_pass_throttled_share or {}) for gpu in subject.energy.used_conditions]
     shares = [(gpu[reason], f"{reason} on {used.gpu_uuid}") for used, gpu in seen for reason in FAULTS if reason in gpu]
     unknown = [f"{reason} on {used.gpu_uuid}" for used, gpu in seen for reason in FAULTS if reason not in gpu]
     worst, where = max(shares, default=(0.0, ""))
@@ -38,7 +38,7 @@ def throttling(subject: Subject) -> Outcome:
 @check("software power cap", source="NVML's cumulative violation counters; expected at the default power limit")
 def software_power_cap(subject: Subject) -> Outcome:
     """How long the software power cap held clocks down, and what they were: information at the default limit."""
-    if not (used := subject.used):
+    if not (used := subject.energy.used_conditions):
         return Outcome("info", "no GPU was used")
     shares = [gpu.throttled_share["power"] for gpu in used if gpu.throttled_share and "power" in gpu.throttled_share]
     clocks = [gpu.mean_sm_clock_mhz for gpu in used if gpu.mean_sm_clock_mhz is not None]
@@ -52,7 +52,7 @@ def power_limit(subject: Subject) -> Outcome:
     declared_w = subject.config.power_limit_w
     threshold = f"{declared_w:g} W as declared" if declared_w is not None else "the default limit, or power_limit_w"
     used = subject.environment.used_gpus
-    in_passes_w = {gpu.gpu_uuid: gpu.power_limits_w or () for gpu in subject.used}
+    in_passes_w = {gpu.gpu_uuid: gpu.power_limits_w or () for gpu in subject.energy.used_conditions}
     seen = [
         (gpu.power_limit_default_w if declared_w is None else declared_w, limit_w)
         for gpu in used
@@ -74,7 +74,7 @@ def power_limit(subject: Subject) -> Outcome:
 )
 def clocks(subject: Subject) -> Outcome:
     """Whether a setting held clocks down: such a GPU has another energy per token."""
-    used = subject.used
+    used = subject.energy.used_conditions
     limited = [gpu for gpu in used if gpu.clocks_limited_share]
     known = bool(used) and all(gpu.clocks_limited_share is not None for gpu in used)
     figures = [
@@ -91,10 +91,10 @@ def clocks(subject: Subject) -> Outcome:
 )
 def power_consistent(subject: Subject) -> Outcome:
     """Whether the counter and the power reading say the same."""
-    known = [gpu.power_over_counter for gpu in subject.used if gpu.power_over_counter is not None]
+    known = [gpu.power_over_counter for gpu in subject.energy.used_conditions if gpu.power_over_counter is not None]
     if not known:
         return Outcome("unknown", "no counter and instant power throughout 5 s and more of every pass")
-    complete = len(known) == len(subject.used)
+    complete = len(known) == len(subject.energy.used_conditions)
     failed = complete and max(map(abs, known)) > MAX_POWER_DISAGREEMENT
     return Outcome(verdict(failed=failed, known=complete), ", ".join(f"{ratio:+.2%}" for ratio in known))
 

@@ -11,7 +11,7 @@ from wattdock.analysis import Check
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.analysis import EnergyResult, ExperimentResult, GpuConditions, Procedure
+    from wattdock.analysis import EnergyResult, ExperimentResult, Procedure
     from wattdock.config import ExperimentConfig
     from wattdock.errors import WattdockError
     from wattdock.records import EnvironmentSnapshot
@@ -49,11 +49,6 @@ class Subject:
     environment: EnvironmentSnapshot
     energy: EnergyResult
     procedure: Procedure
-
-    @property
-    def used(self) -> list[GpuConditions]:
-        """Conditions of the GPUs used, of which a meter without GPUs knows none."""
-        return [gpu for gpu in self.energy.conditions.values() if gpu.used]
 
 
 class Outcome(NamedTuple):

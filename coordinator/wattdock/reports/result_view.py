@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import (
-        Audit,
-        Check,
-        CrossCheck,
-        DataParallel,
-        EnergyResult,
-        ExperimentResult,
-        MultiGPUMetrics,
-        Quantiles,
-    )
+    from wattdock.analysis import Audit, Check, ExperimentResult
     from wattdock.reports.terminal import View
     from wattdock.store import StoredResult
 
@@ -75,10 +66,8 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
-    if result.energy:
-        yield from _host_rows(result.energy)
-    if result.data_parallel:
-        yield from _replica_rows(result.data_parallel)
+    yield from _host_rows(result)
+    yield from _replica_rows(result)
     yield from _compute_rows(result)
     if (seen := result.statistics) and seen.ci95 and seen.ci95_relative is not None:
         restarts = pluralize(len(seen.per_restart), "restart")
@@ -139,7 +128,8 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if shared := _failed(result.audit, CPUS_ALONE):
         yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
     for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
-        yield name, _quantiles(quantiles)
+        at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
+        yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING
 
 
 def _failed(audit: Audit | None, name: str) -> Check | None:
@@ -167,7 +157,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
         own = f"{joules:,.1f} J" if joules is not None else NOTHING
-        yield "", f"{uuid}: {own}{_share(result.multi_gpu, uuid)}"
+        yield "", f"{uuid}: {own}{_share(result, uuid)}"
     if energy.energy_per_output_token_j is not None:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
@@ -183,11 +173,12 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
-    if energy.cross_check:
-        yield "cross-check", _cross_check(energy.cross_check)
+    yield from _cross_check_rows(result)
 
 
-def _replica_rows(split: DataParallel) -> Iterable[tuple[str, str]]:
+def _replica_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if (split := result.data_parallel) is None:
+        return
     meaning, _, _ = split.scaling_meaning.partition(":")
     yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
     for replica in split.replicas:
@@ -196,9 +187,9 @@ def _replica_rows(split: DataParallel) -> Iterable[tuple[str, str]]:
         yield f"  replica {replica.replica}", f"{done}; waited {replica.tail_s or 0.0:.2f} s for the others: {joules}"
 
 
-def _share(shared: MultiGPUMetrics | None, uuid: str) -> str:
+def _share(result: ExperimentResult, uuid: str) -> str:
     """What else one GPU did, as far as it tells."""
-    if shared is None or uuid not in shared.per_gpu_mean_power_w:
+    if (shared := result.multi_gpu) is None or uuid not in shared.per_gpu_mean_power_w:
         return ""
     busy, used = shared.per_gpu_mean_utilization_percent.get(uuid), shared.per_gpu_max_memory_used_bytes.get(uuid)
     known = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
@@ -207,18 +198,21 @@ def _share(shared: MultiGPUMetrics | None, uuid: str) -> str:
     return f", {', '.join(known)}"
 
 
-def _host_rows(energy: EnergyResult) -> Iterable[tuple[str, str]]:
-    for name, joules in energy.host_j.items():
+def _host_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    for name, joules in (result.energy.host_j if result.energy else {}).items():
         known = NOTHING if joules is None else f"{joules:,.1f} J"
         yield f"  {name}", f"{known} (RAPL, whole host; in no other figure)"
 
 
-def _cross_check(check: CrossCheck) -> str:
+def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    if result.energy is None or (check := result.energy.cross_check) is None:
+        return
     if check.worst_difference_j is None or check.worst_difference_share is None:
         reason = next((window.reason for window in check.windows if window.reason), "no figure")
-        return f"{check.source}: unknown: {reason}"
+        yield "cross-check", f"{check.source}: unknown: {reason}"
+        return
     worst = f"{check.worst_difference_j:+,.1f} J ({check.worst_difference_share:+.2%})"
-    return f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
+    yield "cross-check", f"{check.source}: {worst} in the worst of {len(check.windows)} windows"
 
 
 def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -232,14 +226,6 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 def _passes(result: ExperimentResult) -> str:
     count = len(result.energy.passes) if result.energy else 0
     return pluralize(count, "pass", "passes")
-
-
-def _quantiles(quantiles: Quantiles | None) -> str:
-    if quantiles is None:
-        return NOTHING
-    return (
-        f"p50 {seconds_text(quantiles.p50_s)}, p95 {seconds_text(quantiles.p95_s)}, p99 {seconds_text(quantiles.p99_s)}"
-    )
 
 
 def _summary_row(result: ExperimentResult) -> list[str]:
