@@ -24,7 +24,7 @@ WIDER_DOORS = {
     "host": 12,
     "inputs": 11,
     "metering": 14,
-    "records": 24,
+    "records": 23,
     "reports": 11,
     "store": 16,
 }

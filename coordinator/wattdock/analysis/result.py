@@ -19,7 +19,7 @@ from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import Statistics, statistical_j, statistics
 from wattdock.analysis.steadiness import idle_baselines, idle_energy_j
 from wattdock.analysis.windows import phases, windows
-from wattdock.records import INTERRUPTED, ConditionChange, EnvironmentSnapshot, Failure, clock_facts, clocks_of
+from wattdock.records import ConditionChange, EnvironmentSnapshot, Failure, clock_facts, clocks_of
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _completed(
 def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
     if failure is None:
         return "ok"
-    return "interrupted" if failure.kind == INTERRUPTED else "failed"
+    return "interrupted" if failure.kind == Failure.INTERRUPTED else "failed"
 
 
 def _stored_spans(restart: RestartRecord, clock: int, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:

@@ -15,7 +15,7 @@ from wattdock.execution.environment import environment
 from wattdock.execution.procedure import new_record
 from wattdock.execution.schedule import Remaining, pass_seconds
 from wattdock.execution.study_folder import PASS
-from wattdock.records import INTERRUPTED, Failure, RestartRecord
+from wattdock.records import Failure, RestartRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ class ExperimentState:
     def save(self, recording: Recording, timeline: Timeline | None) -> None:
         """Make what a runner has measured so far durable."""
         failure = recording.record.failure
-        if failure and failure.kind == INTERRUPTED:
+        if failure and failure.kind == Failure.INTERRUPTED:
             # No fault of the experiment: whoever resumes goes on where it stopped.
             self.interruption = failure
             recording.fail(None)
@@ -138,7 +138,10 @@ class ExperimentState:
             return found
         restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
         failure = self.interruption or Failure(
-            kind=INTERRUPTED, message=stopped, stage=f"restart {restart + 1}", exit_code=int(ExitCode.INTERRUPTED)
+            kind=Failure.INTERRUPTED,
+            message=stopped,
+            stage=f"restart {restart + 1}",
+            exit_code=int(ExitCode.INTERRUPTED),
         )
         if self.unmeasured:
             found.append((self.unmeasured, None))

@@ -25,7 +25,7 @@ from wattdock.host import folders, inventory
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
 from wattdock.metering import Span, Timeline, with_cards
-from wattdock.records import INTERRUPTED, Failure
+from wattdock.records import Failure
 from wattdock.runner import PROTOCOL_VERSION, LoadRequest, RunnerClient
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Session:
         try:
             self._serve(meter)
         except KeyboardInterrupt:
-            self._fail(INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED)
+            self._fail(Failure.INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED)
             raise
         except WattdockError as error:
             self._fail(type(error).__name__, str(error), error.exit_code)
@@ -328,12 +328,12 @@ class Session:
         """Put a failure where it belongs: on the experiment being served, or on all that the runner was to serve."""
         if self._current:
             self._current.fail(self._failure(kind, message, exit_code, self._current.stage))
-        elif kind == INTERRUPTED and self._served:
+        elif kind == Failure.INTERRUPTED and self._served:
             # Between two experiments: neither is the interrupted one.
             return
         elif self._pending:
             failure = self._failure(kind, message, exit_code, self._opening.stage)
-            for state in [self._pending[0]] if kind == INTERRUPTED else tuple(self._pending):
+            for state in [self._pending[0]] if kind == Failure.INTERRUPTED else tuple(self._pending):
                 self._fail_pending(state, failure)
         else:
             # All experiments are complete: an end that was not clean takes nothing from them.

@@ -24,7 +24,6 @@ from wattdock.records.folder import (
     write_restart,
 )
 from wattdock.records.restart import (
-    INTERRUPTED,
     PassRecord,
     ReplicaPass,
     RequestRecord,
@@ -37,7 +36,6 @@ from wattdock.records.restart import (
 
 __all__ = [
     "COUNTER",
-    "INTERRUPTED",
     "REQUESTS",
     "TIMELINE",
     "TOKENS",

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from wattdock.records.environment import EnvironmentSnapshot
     from wattdock.records.failure import Failure
 
-# Kind of the failure that Ctrl-C leaves on an experiment.
-INTERRUPTED = "Interrupted"
-
 
 @dataclass(frozen=True)
 class RequestRecord:
