@@ -10,7 +10,7 @@ import typer
 from wattdock.cli.exits import fail, interruptible
 from wattdock.cli.options import NOTHING, RESULTS, File, Json, OutputDir, Quiet, Settings, study_of, takes_settings
 from wattdock.errors import ExitCode
-from wattdock.text import pluralize, print_json
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -102,7 +102,7 @@ def _show(study_run: "StudyRun", output_dir: Path, *, as_json: bool) -> None:
     from wattdock.reports import show
 
     if as_json:
-        print_json([stored.result.model_dump(mode="json", by_alias=True) for stored in study_run.results])
+        show([stored.result for stored in study_run.results], as_json=True)
         return
     show(study_run.results)
     if len(study_run.plans) > 1 and study_run.study_id:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.store import StoredResult
 
-# What a command's parameter defaults to that `takes` fills.
+# What a command's parameter defaults to that `with_flags` fills.
 NOTHING: Mapping[str, Any] = {}
 
 OutputDir = Annotated[Path, typer.Option(help="Where results are, or go.")]
@@ -85,7 +85,7 @@ class Flag:
         return inspect.Parameter(name, kind, default=option, annotation=self.kind | None)
 
 
-def takes(flags: Mapping[str, Flag], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_flags(flags: Mapping[str, Flag], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command these flags, by parameter, which it receives as one mapping, its own parameter `into`.
 
     Flags that the command has itself win. They follow its first parameter where that is an argument.
@@ -96,15 +96,15 @@ def takes(flags: Mapping[str, Flag], into: str) -> Callable[[Callable[..., None]
         shared = {name: flag.parameter(name) for name, flag in flags.items() if name not in own.parameters}
 
         @functools.wraps(command)
-        def with_flags(**given: Any) -> None:
+        def flagged(**given: Any) -> None:
             command(**{into: {name: given.pop(name) for name in shared}}, **given)
 
         before = list(own.parameters).index(into)
         rest = [parameter for name, parameter in own.parameters.items() if name != into]
         parameters = [*rest[:before], *shared.values(), *rest[before:]]
-        with_flags.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return with_flags
+        flagged.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        flagged.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return flagged
 
     return decorate
 
@@ -134,7 +134,7 @@ FLAGS = {
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give `command` those flags, which it receives together as `settings`; its own of a name win."""
-    return takes(FLAGS, into="settings")(command)
+    return with_flags(FLAGS, into="settings")(command)
 
 
 def study_of(file: Path | None, given: Settings) -> "Study":

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wattdock.cli.options import NAMED, NOTHING, RESULTS, Flag, Json, OutputDir, open_results, takes
+from wattdock.cli.options import NAMED, NOTHING, RESULTS, Flag, Json, OutputDir, open_results, with_flags
 from wattdock.errors import ConfigError
-from wattdock.text import json_text, pluralize
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from wattdock.store import Filters, LeftOut, StoredResult
@@ -48,7 +48,7 @@ Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
 
 @app.command("list")
-@takes(FILTERS, into="filters")
+@with_flags(FILTERS, into="filters")
 def list_(
     filters: Filtering = NOTHING, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False
 ) -> None:
@@ -78,7 +78,7 @@ def query(
 
 
 @app.command()
-@takes(FILTERS, into="filters")
+@with_flags(FILTERS, into="filters")
 def export(
     csv: Csv = None, parquet: Parquet = None, filters: Filtering = NOTHING, output_dir: OutputDir = RESULTS
 ) -> None:
@@ -120,8 +120,8 @@ def _show(rows: "list[StoredResult]", *, as_json: bool, itself: bool) -> None:
 
     if as_json:
         # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
-        documents = [json_text(row.result, indent=2, ascii_only=False) for row in rows]
-        typer.echo(documents[0] if itself else f"[{', '.join(documents)}]")
+        found = [row.result for row in rows]
+        print_results(found[0] if itself else found, as_json=True)
     else:
         print_results(rows, every_reason=len(rows) == 1)
         if len(rows) == 1 and (later := replacement(rows[0])):
