@@ -22,7 +22,6 @@ WIDER_DOORS = {
     "analysis": 15,
     "config": 11,
     "host": 12,
-    "inputs": 11,
     "metering": 14,
     "records": 23,
     "reports": 11,

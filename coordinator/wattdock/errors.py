@@ -78,3 +78,7 @@ class StoreError(WattdockError):
     """A result could not be written or read."""
 
     exit_code = ExitCode.STORE
+
+
+class UnknownArchitectureError(Exception):
+    """A model's architecture is not known here; the message is the reason a result gives."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inputs.forms import CONFIGS, EXPERTS, LENGTHS, SMALL, WITH_FLOPS
 
-from wattdock.inputs import Architecture, UnknownArchitectureError
+from wattdock.errors import UnknownArchitectureError
+from wattdock.inputs import Architecture
 
 
 @pytest.mark.parametrize("name", WITH_FLOPS)

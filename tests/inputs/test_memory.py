@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from inputs.forms import CONFIGS
 
 from wattdock.config import EngineMemory, Split
-from wattdock.inputs import Architecture, UnknownArchitectureError, presets
+from wattdock.errors import UnknownArchitectureError
+from wattdock.inputs import Architecture, presets
 from wattdock.inputs.memory import Demand, Needs, sized
 
 # A window keeps one token less than it looks back at, which is much of a small one; transformers' grouped Falcon keeps

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.clock import NS_PER_S
+from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
-from wattdock.inputs import Architecture, UnknownArchitectureError
+from wattdock.inputs import Architecture
 from wattdock.records import EnvironmentSnapshot
 from wattdock.values import Stored, all_known, known_sum
 

@@ -5,7 +5,7 @@ each pass; the model's `Architecture`, whose arithmetic the analysis counts, and
 Must not know: engines' internals, runners, results.
 """
 
-from wattdock.inputs.architecture import Architecture, UnknownArchitectureError
+from wattdock.inputs.architecture import Architecture
 from wattdock.inputs.estimate import Estimate, memory_fit
 from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
@@ -17,7 +17,6 @@ __all__ = [
     "Estimate",
     "ModelFolder",
     "PromptSet",
-    "UnknownArchitectureError",
     "check_model",
     "check_prompts",
     "load_prompts",

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from wattdock.errors import UnknownArchitectureError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -21,10 +23,6 @@ LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt
 # What a config.json means that leaves it out. Source: transformers' configuration classes of these kinds, and of GPT-2.
 WINDOW = dict.fromkeys(("mistral", "qwen2", "qwen3", "qwen3_moe"), 4096)
 FIRST_WINDOWED_LAYER, GPT2_POSITIONS = 28, 1024
-
-
-class UnknownArchitectureError(Exception):
-    """This architecture is not known here; the message is the reason a result gives."""
 
 
 @dataclass(frozen=True)

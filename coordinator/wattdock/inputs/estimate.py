@@ -10,8 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import Split
-from wattdock.errors import ConfigError, PreflightError
-from wattdock.inputs.architecture import UnknownArchitectureError
+from wattdock.errors import ConfigError, PreflightError, UnknownArchitectureError
 from wattdock.inputs.memory import MARGIN, WEIGHTS_ONLY, Demand, sized
 from wattdock.inputs.resolve import figures_of, known_figures
 

@@ -11,8 +11,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config import Split
-from wattdock.errors import ConfigError
-from wattdock.inputs.architecture import Architecture, UnknownArchitectureError
+from wattdock.errors import ConfigError, UnknownArchitectureError
+from wattdock.inputs.architecture import Architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
