@@ -15,7 +15,7 @@ from scipy import stats
 from stored_results import bundled, complete
 
 from wattdock.analysis.statistics import SPEED, difference, holm
-from wattdock.reports import compare
+from wattdock.reports import compare, show
 from wattdock.reports.comparison import PRIMARY, Regression, Verdict, is_equivalent
 
 if TYPE_CHECKING:
@@ -289,3 +289,12 @@ def test_a_repetition_is_judged_by_joules_where_the_first_has_them() -> None:
     assert (pair.repeated.quantity, pair.repeated.equivalent) == (PRIMARY, None)
     assert pair.repeated.reason == "not measured in B"
     assert compare([first], [first]).pairs[0].repeated.equivalent is None
+
+
+def test_a_name_in_somebodys_bundle_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its letters are shown, in tables and in lines."""
+    result = row("one", {"config.name": "\x1b[2Jone"}, restarts=[0.1, 0.1001, 0.0999])
+    show(compare([result], [result], margin=MARGIN))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.count("[2Jone") > 1

@@ -30,6 +30,8 @@ GAP = 2
 # Words are broken into pieces no shorter than this; figures never are.
 SHORTEST_PIECE = 12
 NOTHING = "–"
+# Control characters but for line feeds and tabs.
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # "12,383", "+1.20%", "0.05 [0.04, 0.06]", "4.1 ms", "–"; no dates and no folders' names.
 FIGURE = re.compile(r"–|[+-]?(\d[\d.,]*(e[+-]?\d+)?|nan|inf)( ?(%|[^\W\d]{1,6}(/s)?|\?))?( [\[…±/].*)?")
 # An engine's settings can be thousands of characters that differ in a folder's name.
@@ -65,9 +67,14 @@ def print_view(view: View) -> None:
     out = console(highlight=False)
     for part in view:
         if isinstance(part, str):
-            out.print(part, markup=False, soft_wrap=True)
+            out.print(_harmless(part), markup=False, soft_wrap=True)
         else:
             out.print(part, soft_wrap=isinstance(part, Text))
+
+
+def _harmless(text: str) -> str:
+    """Return a text without what would steer a terminal: results and bundles may be anybody's."""
+    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def to_plain(value: Any) -> Any:
@@ -117,7 +124,7 @@ class Sheet:
         for name, fixed in zip(self.headings, figures, strict=True):
             table.add_column(Text(name), justify="right" if fixed else "left", no_wrap=fixed, overflow="fold")
         for row in self.rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(_harmless(cell)) for cell in row))
         yield table
 
     def _rows_below_each_other(self) -> Iterator[RenderableType]:
