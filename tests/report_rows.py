@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.records.folder import BRACKETS, TIMELINE, timeline_schema
+from wattdock.metering import GpuTimeline, Series, Span, Ticks, Timeline
+from wattdock.metering.timeline import HostTimeline
+from wattdock.records import RestartRecord, write_restart
+from wattdock.records.folder import COUNTER
 from wattdock.store import StoredResult
 
 if TYPE_CHECKING:
@@ -56,17 +58,28 @@ def row(name: str, changes: Mapping[str, Any] = {}, *, restarts: Sequence[float]
 
 
 def with_timeline(
-    result: StoredResult, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]
+    stored: StoredResult, folder: Path, values: Mapping[tuple[str | None, str], Sequence[float]]
 ) -> StoredResult:
-    """Return a result in a folder with a stored timeline: series by GPU (None: the host's), a value every 0.1 s."""
-    begin_ns = min(span.start_ns for span in result.result.spans)
-    samples = [
-        {"restart": 0, "pass": None, "clock": "", "gpu_uuid": uuid, "series": series, "at_ns": at_ns, "value": value}
-        | dict.fromkeys(BRACKETS, at_ns)
-        for (uuid, series), course in values.items()
-        for at_ns, value in zip(range(begin_ns, begin_ns + len(course) * STEP_NS, STEP_NS), course, strict=True)
-    ]
-    restart = folder / "restarts/0"
-    restart.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(samples, schema=timeline_schema()), restart / TIMELINE)
-    return StoredResult(folder, result.result)
+    """Return a result in a folder with one restart's record: series by GPU (None: the host's), a value every 0.1 s.
+
+    The series `COUNTER` is a GPU's energy counter, in millijoules.
+    """
+    begin_ns = min(span.start_ns for span in stored.result.spans)
+    gpus: dict[str, GpuTimeline] = {}
+    host: dict[str, Series] = {}
+    for (uuid, name), course in values.items():
+        at_ns = begin_ns + STEP_NS * np.arange(len(course))
+        series = Series(at_ns, np.asarray(course, dtype=np.float64))
+        if uuid is None:
+            host[name] = series
+        elif name == COUNTER:
+            ticks = Ticks(at_ns, at_ns, at_ns, at_ns, series.value.astype(np.int64))
+            gpus[uuid] = GpuTimeline(uuid, "counter", ticks)
+        else:
+            gpus[uuid] = GpuTimeline(uuid, "integrated_power", Ticks.from_rows(), {name: series})
+    timeline = Timeline("nvml", begin_ns, begin_ns + STEP_NS, gpus, host=HostTimeline(host))
+    spans = tuple(Span(span.name, span.start_ns, span.end_ns, span.drained) for span in stored.result.spans)
+    record = RestartRecord(0, environment=stored.result.environment, spans=spans, timeline=timeline)
+    (folder / "restarts").mkdir(parents=True, exist_ok=True)
+    write_restart(folder / "restarts/0", record)
+    return StoredResult(folder, stored.result)

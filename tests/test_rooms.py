@@ -23,9 +23,9 @@ WIDER_DOORS = {
     "config": 11,
     "host": 12,
     "metering": 14,
-    "records": 23,
+    "records": 19,
     "reports": 11,
-    "store": 16,
+    "store": 13,
 }
 
 

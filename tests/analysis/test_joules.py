@@ -16,7 +16,8 @@ from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
 from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
-from wattdock.records import TIMELINE, write_restart
+from wattdock.records import write_restart
+from wattdock.records.folder import TIMELINE
 from wattdock.records.restart import RestartRecord
 
 if TYPE_CHECKING:

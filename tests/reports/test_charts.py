@@ -11,7 +11,7 @@ from report_rows import row, with_timeline
 
 from wattdock.cli.reports import Kind
 from wattdock.errors import ConfigError
-from wattdock.records import COUNTER
+from wattdock.records.folder import COUNTER
 from wattdock.reports import draw, paper
 from wattdock.reports.chart_data import points
 from wattdock.reports.charts import CHARTS
@@ -114,7 +114,7 @@ def test_no_two_of_eight_gpus_look_alike_over_time(tmp_path: Path) -> None:
     counters: dict[tuple[str | None, str], list[float]] = {
         (uuid, COUNTER): [at * 30e3 for at in range(20)] for uuid in uuids
     }
-    counters |= {(None, f"host_package-{at}_j"): [at * 30.0 for at in range(20)] for at in range(2)}
+    counters |= {(None, f"package-{at}"): [at * 30.0 for at in range(20)] for at in range(2)}
     for used in (1, 8):
         changes = {"environment.host_gpus": gpus, "environment.gpu_uuids": uuids[:used]}
         found = looks(
@@ -154,16 +154,16 @@ def test_a_figure_is_as_wide_as_a_column_or_a_page_and_equal_figures_are_equal_f
     for file in files:
         draw(kind, rows, file, width=width)
     # Numbers of clip paths count up within a process.
-    one, two = (re.sub(r"clip\d+", "clip", file.read_text()) for file in files)
-    assert one == two
-    drawn = float(one.split('width="')[1].split('"')[0])
+    first, two = (re.sub(r"clip\d+", "clip", file.read_text()) for file in files)
+    assert first == two
+    drawn = float(first.split('width="')[1].split('"')[0])
     assert drawn == pytest.approx(paper.WIDTHS[width], abs=1)
 
 
 @pytest.mark.slow
 def test_a_timeline_is_of_one_result(gpu_study: Command) -> None:
     """Several results have none."""
-    folder = next(one for one in (gpu_study.folder / "results").glob("2*") if "fake" in one.name)
+    folder = next(folder for folder in (gpu_study.folder / "results").glob("2*") if "fake" in folder.name)
     done = gpu_study("plot", "timeline", folder, "-o", "one.svg", "--width", "page")
     assert done.returncode == 0, done.stderr
     assert "pass 1" in (gpu_study.folder / "one.svg").read_text()

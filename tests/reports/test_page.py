@@ -15,9 +15,8 @@ from stored_results import opener
 
 from wattdock.analysis.conditions import labels
 from wattdock.errors import ConfigError, StoreError
-from wattdock.reports.chart_data import pareto_front, points
+from wattdock.reports.chart_data import SUM, Trace, pareto_front, points, thin, timelines, to_its_end
 from wattdock.reports.page import page, write_report
-from wattdock.reports.timelines import SUM, Trace, thin, timelines, to_its_end
 from wattdock.store import StoredResult, find_results
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def test_the_front_is_what_nothing_else_beats() -> None:
     found = points(
         [point("a", 3, 100), point("b", 1, 300), point("c", 2, 200), point("d", 1.5, 400), point("e", 4, 90)]
     )
-    assert [one.label for one in pareto_front(found)] == ["b", "d"]
+    assert [point.label for point in pareto_front(found)] == ["b", "d"]
 
 
 def test_thinning_keeps_every_extreme_of_a_line() -> None:
@@ -127,16 +126,16 @@ def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Comman
     """The area under the drawn steps of each restart is its passes' tokens."""
     with ExitStack() as unpacked:
         rows = find_results(["two-simulated"], gpu_study.folder / "results", opener(unpacked))
-    finished = [one for one in rows if one.result.status == "ok"]
-    for one in finished:
-        assert one.result.energy
-        for restart in timelines(one, points=500):
+    finished = [result for result in rows if result.result.status == "ok"]
+    for result in finished:
+        assert result.result.energy
+        for restart in timelines(result, points=500):
             assert restart.tokens_per_s
             at_s, rates = restart.tokens_per_s.at_s, restart.tokens_per_s.value
             # What a line of steps shows: from a point to the next, where both are known.
             shown = ~np.isnan(rates[:-1]) & ~np.isnan(rates[1:])
             wanted = sum(
-                part.output_tokens for part in one.result.energy.passes if part.restart == int(restart.label) - 1
+                part.output_tokens for part in result.result.energy.passes if part.restart == int(restart.label) - 1
             )
             assert float(np.sum((np.diff(at_s) * rates[:-1])[shown])) == pytest.approx(wanted)
     assert len(finished) == 4
@@ -149,10 +148,10 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Command) -> None:
     with ExitStack() as unpacked:
         rows = find_results([str(folder) for folder in folders], gpu_study.folder, opener(unpacked))
     checked = 0
-    for one in rows:
-        for restart in timelines(one, points=1_000_000):
+    for result in rows:
+        for restart in timelines(result, points=1_000_000):
             total = {trace.name: trace for trace in restart.power_w}
-            used = one.result.environment.gpu_uuids if one.result.environment else []
+            used = result.result.environment.gpu_uuids if result.result.environment else []
             line = total[SUM] if len(used) > 1 else total[used[0]]
             for span in restart.spans:
                 if span["kind"] == "pass" and span["J (GPUs used)"] is not None:
@@ -173,7 +172,7 @@ def test_results_of_one_name_are_told_apart_by_what_differs_in_them() -> None:
     batches = [
         row(name, {"config.name": "same", "config.workload.batch_size": size}) for name, size in (("a", 1), ("b", 2))
     ]
-    assert labels([one.result for one in batches]) == ["same batch_size=1", "same batch_size=2"]
+    assert labels([stored.result for stored in batches]) == ["same batch_size=1", "same batch_size=2"]
     twice = [row(name, {"config.name": "same"}).result for name in "ab"]
     assert len(set(labels(twice))) == 2
     assert labels([row("own").result, row("another").result]) == ["own", "another"]
@@ -191,7 +190,8 @@ def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_non
 
     def names(*named: str | Path) -> list[str]:
         with ExitStack() as unpacked:
-            return [one.folder.name for one in find_results([str(one) for one in named], results, opener(unpacked))]
+            found = find_results([str(path) for path in named], results, opener(unpacked))
+            return [result.folder.name for result in found]
 
     assert names(results) == ["b", "c"]
     assert names("s1") == names(results / "studies/s1") == ["b"]

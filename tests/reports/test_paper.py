@@ -23,15 +23,16 @@ def test_the_csv_holds_the_figures_with_their_units(gpu_study: Command) -> None:
     done = gpu_study("plot", "table", "results", "-o", "table.csv")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO((gpu_study.folder / "table.csv").read_text())))
-    stored = {one["config"]["name"]: one["statistics"] for one in gpu_study.results() if one["status"] == "ok"}
+    finished = [result for result in gpu_study.results() if result["status"] == "ok"]
+    stored = {result["config"]["name"]: result["statistics"] for result in finished}
     assert len(rows) == 5
-    for one in rows:
-        assert (one["publishable"], bool(one["reason"])) == ("False", True)
-        if one["experiment"] in stored:
-            joules = float(one["energy_per_output_token_j"])
-            assert joules == pytest.approx(mean(stored[one["experiment"]]["per_restart"]))
+    for line in rows:
+        assert (line["publishable"], bool(line["reason"])) == ("False", True)
+        if line["experiment"] in stored:
+            joules = float(line["energy_per_output_token_j"])
+            assert joules == pytest.approx(mean(stored[line["experiment"]]["per_restart"]))
         else:
-            assert (one["experiment"], one["energy_per_output_token_j"]) == ("one that fails", "")
+            assert (line["experiment"], line["energy_per_output_token_j"]) == ("one that fails", "")
 
 
 def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> None:
@@ -51,4 +52,4 @@ def test_tables_name_a_fallback_beside_its_verdict() -> None:
     assert all("does not stand for it" in form(made) for form in (markdown, latex))
     assert "fallback" not in markdown(made[1:]) + latex(made[1:])
     rows = csv.DictReader(io.StringIO(comma_separated(made)))
-    assert [one["fallback"] for one in rows] == ["workload.batch_size: 4", ""]
+    assert [line["fallback"] for line in rows] == ["workload.batch_size: 4", ""]

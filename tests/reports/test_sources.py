@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from report_rows import row, with_timeline
 
-from wattdock.records import COUNTER
+from wattdock.records.folder import COUNTER
 from wattdock.reports.page import page
 
 if TYPE_CHECKING:

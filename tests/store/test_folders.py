@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
@@ -11,9 +12,9 @@ from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.analysis.result import bare_result
 from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
-from wattdock.records.folder import TIMELINE, timeline_schema
+from wattdock.records.folder import TIMELINE
 from wattdock.records.restart import RestartRecord
-from wattdock.store.folders import load_result, load_table, store_result
+from wattdock.store.folders import load_result, store_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def test_the_same_row_twice_is_two_folders(tmp_path: Path) -> None:
 def test_counter_changes_are_stored_with_their_brackets_and_their_pass(tmp_path: Path) -> None:
     """Any span can be computed again from the file."""
     folder = store_result(result(), [(RESTART, None)], log=tmp_path / "none", output_dir=tmp_path / "out")
-    rows = load_table(folder, TIMELINE, timeline_schema().names).to_pylist()
+    rows = pq.read_table(folder / "restarts/0" / TIMELINE, partitioning=None).to_pylist()
     counter = [row for row in rows if row["series"] == "energy_counter_mj"]
     assert len(counter) == 400
     assert all(row["before_start_ns"] < row["before_end_ns"] <= row["after_start_ns"] for row in counter)

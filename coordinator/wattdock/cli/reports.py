@@ -10,7 +10,7 @@ from wattdock.cli.options import NAMED, RESULTS, Json, Named, OutputDir, open_re
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.text import pluralize
 
-Kind = Literal["intervals", "pareto", "phases", "gpus", "scaling", "batch", "timeline", "table"]
+Kind = Literal["intervals", "pareto", "phases", "scaling", "batch", "timeline", "table"]
 Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="Page to write; replaces what is there.")]
 Figure = Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")]

@@ -25,7 +25,7 @@ from wattdock.execution.study_folder import FAILED, GIVEN_UP, OK, STORED, UNFINI
 from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
-from wattdock.store import RESTARTS, StoredResult, store_result
+from wattdock.store import StoredResult, store_result
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class _Loop:
             result = result.model_copy(update={"audit": audit(result)})
         except Exception as error:  # noqa: BLE001  (what was measured is still worth storing)
             self._emit(Note(traceback.format_exc()))
-            message = f"a bug in wattdock: {error}; the folders under {RESTARTS} hold what was measured"
+            message = f"a bug in wattdock: {error}; the folders under restarts hold what was measured"
             failure = Failure(kind=type(error).__name__, message=message, stage="analysis", exit_code=int(ExitCode.BUG))
             result = bare_result(state.config, failure, started_utc=min(restart.started_utc for restart in restarts))
         study = StudyFacts(study_id=self._folder.study_id, attempt=state.earlier_results + 1)

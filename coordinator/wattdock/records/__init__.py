@@ -15,10 +15,6 @@ from wattdock.records.environment import (
 )
 from wattdock.records.failure import Failure
 from wattdock.records.folder import (
-    COUNTER,
-    REQUESTS,
-    TIMELINE,
-    TOKENS,
     find_restarts,
     read_restart,
     write_restart,
@@ -35,10 +31,6 @@ from wattdock.records.restart import (
 )
 
 __all__ = [
-    "COUNTER",
-    "REQUESTS",
-    "TIMELINE",
-    "TOKENS",
     "ConditionChange",
     "ContainerFacts",
     "EnvironmentSnapshot",

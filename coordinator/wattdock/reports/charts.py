@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import altair as alt
 
 from wattdock.errors import ConfigError
-from wattdock.reports.chart_data import PHASES, pareto_front, why_no_joules
+from wattdock.reports.chart_data import PHASES, SUM, pareto_front, timelines, why_no_joules
 from wattdock.reports.terminal import with_ends
-from wattdock.reports.timelines import SUM, timelines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from wattdock.reports.chart_data import Point
+    from wattdock.reports.chart_data import Point, RestartTimeline, Trace
     from wattdock.reports.scaling import Setting
     from wattdock.reports.terminal import Figure
-    from wattdock.reports.timelines import RestartTimeline, Trace
 
 Rows: TypeAlias = list[dict[str, Any]]
 # Altair types too loosely what its methods return.
@@ -113,31 +111,19 @@ def phases(points: Sequence[Point]) -> Chart:
     names = list(dict.fromkeys([*PHASES, *(row["phase"] for row in rows)]))
     drawn = [name for name in names if any(row["phase"] == name for row in rows)]
     shades = [PHASE_COLOURS.get(name, HOST) for name in drawn]
-    return _stacked(rows, "J", "phase", drawn, shades, "J (GPU boards)").properties(
+    colour = alt.Color("phase", type="nominal", sort=None, title=None, scale=alt.Scale(domain=drawn, range=shades))
+    bars = _base([row | {"order": drawn.index(row["phase"])} for row in rows]).mark_bar()
+    return bars.encode(
+        x=alt.X("J", type="quantitative", title="J (GPU boards)"),
+        y=_names(),
+        color=colour,
+        order=alt.Order("order", type="quantitative"),
+        tooltip=_tooltip(rows),
+    ).properties(
+        height=alt.Step(ROW_HEIGHT),
         description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
         "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
-        "measured on one loaded model each show its load whole."
-    )
-
-
-def gpus(points: Sequence[Point]) -> Chart:
-    """Return how the energy per output token of the measured passes was shared out among GPUs."""
-    shown = [point for point in points if len(point.per_gpu_j) > 1 and point.output_tokens]
-    shown = _few(shown, "no result used more than one GPU")
-    rows: Rows = [
-        {
-            "experiment": point.label,
-            "GPU": point.gpu_names.get(uuid, uuid),
-            "J per output token": joules / point.output_tokens,
-            "largest ÷ mean": point.result.multi_gpu.load_imbalance if point.result.multi_gpu else None,
-        }
-        for point in shown
-        for uuid, joules in point.per_gpu_j.items()
-    ]
-    names = sorted({row["GPU"] for row in rows})
-    shades = [PALETTE[at % len(PALETTE)] for at in range(len(names))]
-    return _stacked(rows, "J per output token", "GPU", names, shades, J_PER_TOKEN).properties(
-        description="GPUs by their index on the host; their parts add up to the result's figure."
+        "measured on one loaded model each show its load whole.",
     )
 
 
@@ -171,7 +157,6 @@ CHARTS: Mapping[str, tuple[str, Callable[[Sequence[Point]], Chart]]] = {
     "intervals": ("Figures with intervals", intervals),
     "pareto": ("Energy against throughput", pareto),
     "phases": ("Energy by phase", phases),
-    "gpus": ("Energy by GPU", gpus),
     "scaling": ("Scaling over GPUs", scaling),
     "batch": ("Scaling over the batch size", batch),
     "timeline": ("Power and tokens over time", timeline),
@@ -334,24 +319,6 @@ def _over_time(lines: Iterable[tuple[Trace, str]]) -> Chart:
     return _base(rows).transform_flatten(["s", "value"])
 
 
-def _stacked(rows: Rows, value: str, part: str, names: Sequence[str], shades: Sequence[str], unit: str) -> Chart:
-    """Return one bar per result, of parts in the order of their names."""
-    placed = [row | {"order": names.index(row[part])} for row in rows]
-    colour = alt.Color(part, type="nominal", sort=None, title=None, scale=alt.Scale(domain=names, range=shades))
-    return (
-        _base(placed)
-        .mark_bar()
-        .encode(
-            x=alt.X(value, type="quantitative", title=unit),
-            y=_names(),
-            color=colour,
-            order=alt.Order("order", type="quantitative"),
-            tooltip=_tooltip(rows),
-        )
-        .properties(height=alt.Step(ROW_HEIGHT))
-    )
-
-
 def _base(rows: Rows) -> Chart:
     return alt.Chart(alt.InlineData(values=rows))
 
@@ -427,7 +394,7 @@ def _quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:
 
 
 def _tooltip(rows: Rows) -> list[alt.Tooltip]:
-    hidden = ("series", "order")
+    hidden = ("series",)
     return [
         alt.Tooltip(name, type="quantitative", format=",.4g")
         if isinstance(value, float)

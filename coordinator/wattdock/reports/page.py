@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError, StoreError
-from wattdock.reports.chart_data import points
+from wattdock.reports.chart_data import points, timelines
 from wattdock.reports.terminal import NOTHING, figure_text, number, seconds_text, where_apart
-from wattdock.reports.timelines import timelines
 from wattdock.text import COMPACT, json_text
 
 if TYPE_CHECKING:
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import Fallback
-    from wattdock.reports.chart_data import Point
+    from wattdock.reports.chart_data import Point, RestartTimeline
     from wattdock.reports.charts import Chart
-    from wattdock.reports.timelines import RestartTimeline
     from wattdock.store import StoredResult
 
 ASSETS = "page_assets"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -9,12 +10,11 @@ from rich.text import Text
 from wattdock.checks import CPUS_ALONE, KEPT_UP
 from wattdock.reports.page import fallback_text
 from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, seconds_text
-from wattdock.store import RESTARTS, load_requests
+from wattdock.store import load_restarts
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from wattdock.analysis import Audit, Check, ExperimentResult
     from wattdock.reports.terminal import View
@@ -45,7 +45,7 @@ def _result_view(stored: StoredResult, *, every_reason: bool) -> View:
     result = stored.result
     yield _title(result)
     yield pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)])
-    yield from (f"  “{text}”" for text in _sample_texts(stored.folder))
+    yield from (f"  “{text}”" for text in _sample_texts(stored))
     yield f"stored in {stored.folder}"
     if not every_reason and result.audit and len(result.audit.reasons) > 1:
         yield f"every reason: wattdock show {stored.folder}"
@@ -244,9 +244,9 @@ def _summary_row(result: ExperimentResult) -> list[str]:
     ]
 
 
-def _sample_texts(folder: Path) -> list[str]:
+def _sample_texts(stored: StoredResult) -> list[str]:
     """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
-    if not (folder / RESTARTS).is_dir():
-        return []
-    texts = [row["text"] for row in load_requests(folder, ("text",)) if row.get("text")]
-    return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in texts[:SAMPLE_TEXTS]]
+    restarts = load_restarts(stored.folder) if stored.has_records else ()
+    passes = (measured for restart in restarts for measured in restart.passes)
+    texts = (request.text for measured in passes for request in measured.requests if request.text)
+    return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_TEXTS)]

@@ -1,4 +1,4 @@
-"""Scaling over GPU counts: speed-up, efficiency, Amdahl's serial share, and the split that costs least energy.
+"""Scaling over GPU counts: speed-up, efficiency, and the split that costs least energy per token.
 
 Results that differ only in how the model is split over GPUs share a `Setting`; those of one split are pooled.
 """
@@ -9,19 +9,18 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
-from math import exp, sqrt
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from wattdock.analysis import statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
-from wattdock.reports.terminal import NOTHING, Figure, Sheet, figure_text, number, with_ends
+from wattdock.reports.terminal import Figure, Sheet, figure_text, number, seconds_text, with_ends
+from wattdock.store import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
@@ -38,18 +37,12 @@ SPLIT_KEYS = {
 # How long and how often it was measured, not what.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 WEAK, SINGLE_GPU = "weak", "one GPU"
-MIN_SIZES = 4
-METHODS = {
-    "energy_boundary": "gpu_boards",
-    "scaling": "strong, the same requests in flight at every size, unless a kind says weak: as many for each replica",
-    "mean_method": "geometric means over restarts; 95 % intervals from Student's t on logarithms",
-    "ratio_method": (
-        "ratio of geometric means over restarts; 95 % interval from Welch's t of the difference of mean logarithms"
-    ),
-    "amdahl_method": (
-        "1/throughput = a + b/N by least squares over restarts; serial share a ÷ (a + b), error propagated linearly"
-    ),
-}
+METHOD = (
+    "J/token: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
+    "unless a kind says weak: as many for each replica. tokens/s, mean W and J/token: geometric means over restarts; "
+    "95 % intervals from Student's t on logarithms. Ratios: of geometric means over restarts; 95 % interval from "
+    "Welch's t of the difference of mean logarithms."
+)
 COLUMNS = (
     *("kind", "split", "GPUs", "restarts", "tokens/s", "speed-up", "efficiency", "TTFT p50", "TPOT p50", "mean W"),
     *("J/token", "J/token ÷ first", "imbalance"),
@@ -65,7 +58,7 @@ class SplitPoint:
         is_weak: Each replica got the work that one GPU gets, instead of a share of it.
         restarts: One value per restart by quantity, over all GPUs used; no energy and power unless all have them.
         tokens_per_s, j_per_token, power_w: Geometric means over the restarts.
-        ttft_p50_s, tpot_p50_s, e2e_p95_s: Means over the pooled results; None where an engine does not report it.
+        ttft_p50_s, tpot_p50_s: Means over the pooled results; None where an engine does not report it.
         load_imbalance: The largest of the pooled results.
         results: Names of the pooled results.
     """
@@ -80,7 +73,6 @@ class SplitPoint:
     power_w: Figure | None
     ttft_p50_s: float | None
     tpot_p50_s: float | None
-    e2e_p95_s: float | None
     load_imbalance: float | None
     results: tuple[str, ...]
 
@@ -114,29 +106,11 @@ class ScaledPoint:
 
 
 @dataclass(frozen=True)
-class Amdahl:
-    """The share of the time that does not shrink with more GPUs.
-
-    Attributes:
-        serial_share: None where there is no fit, with the reason.
-        low, high: 95 % interval.
-        worst_residual: Largest relative distance of a size's mean throughput from the fit.
-    """
-
-    serial_share: float | None
-    low: float | None = None
-    high: float | None = None
-    worst_residual: float | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
 class Curve:
     """One kind of split in one setting; it begins with one GPU where that was measured."""
 
     kind: str
     points: tuple[ScaledPoint, ...]
-    amdahl: Amdahl
 
 
 @dataclass(frozen=True)
@@ -170,20 +144,12 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A result that is on no curve, and why."""
-
-    result: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Scaling:
     """Settings with their curves, what was left out, and how figures were made."""
 
     settings: tuple[Setting, ...]
     left_out: tuple[LeftOut, ...]
-    methods: dict[str, str]
+    method: str = METHOD
 
     def draw(self, file: Path) -> None:
         """Draw a row of panels per setting, a curve per kind of split; replaces what is there.
@@ -234,22 +200,24 @@ class _Usable:
 
 
 def scale(rows: Sequence[StoredResult]) -> Scaling:
-    """Sort results into settings, pool those of one split, and fit the curves.
+    """Sort results into settings, pool those of one split, and compare the sizes of each kind.
 
     Raises:
         ConfigError: No result can be compared, with the commonest reason.
     """
-    read = [_read(row.folder.name, row.result) for row in rows]
+    read = [_read(row.folder, row.result) for row in rows]
     usable = sorted(
         (found for found in read if isinstance(found, _Usable)), key=lambda u: (u.setting_key, u.split_key, u.name)
     )
-    left_out = tuple(found for found in read if isinstance(found, LeftOut))
+    left_out = tuple(
+        LeftOut(Path(row.folder.name), found) for row, found in zip(rows, read, strict=True) if isinstance(found, str)
+    )
     if not usable:
         [(reason, count)] = Counter(found.reason for found in left_out).most_common(1)
         who = "all" if count == len(left_out) else f"{count} of them"
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda u: u.setting_key)]
-    return Scaling(tuple(map(_setting, groups)), left_out, METHODS)
+    return Scaling(tuple(map(_setting, groups)), left_out)
 
 
 def _setting(members: Sequence[_Usable]) -> Setting:
@@ -261,19 +229,20 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     return Setting(_name(members[0]), tuple(points), tuple(curves), optimum(points))
 
 
-def _read(name: str, result: ExperimentResult) -> _Usable | LeftOut:
+def _read(folder: Path, result: ExperimentResult) -> _Usable | str:
+    """Return a result that can be on a curve, or why it cannot."""
     if result.status != "ok":
-        return LeftOut(name, f"status {result.status}" + (f": {result.error.message}" if result.error else ""))
+        return f"status {result.status}" + (f": {result.error.message}" if result.error else "")
     if result.environment is None or result.performance is None or result.energy is None:
-        return LeftOut(name, "it does not say what ran, or nothing was measured")
+        return "it does not say what ran, or nothing was measured"
     if not result.environment.gpu_count:
-        return LeftOut(name, "no GPU was used")
+        return "no GPU was used"
     if not result.energy.passes:
-        return LeftOut(name, "no pass was measured")
+        return "no pass was measured"
     restarts = statistics.restart_values(result)
     if statistics.SPEED not in restarts or min(restarts.get(statistics.ENERGY, [1.0])) <= 0:
-        return LeftOut(name, "a restart's tokens or joules are 0 or less, and of such values there is no ratio")
-    return _Usable(name, result, result.environment, restarts)
+        return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
+    return _Usable(folder.name, result, result.environment, restarts)
 
 
 def _name(member: _Usable) -> str:
@@ -303,9 +272,8 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         tokens_per_s=_mean_figure(values[statistics.SPEED]),
         j_per_token=_mean_figure(values[statistics.ENERGY]) if measured else None,
         power_w=_mean_figure(values[statistics.POWER]) if measured else None,
-        ttft_p50_s=_mean([speed.ttft and speed.ttft.p50_s for speed in done]),
-        tpot_p50_s=_mean([speed.tpot and speed.tpot.p50_s for speed in done]),
-        e2e_p95_s=_mean([speed.e2e and speed.e2e.p95_s for speed in done]),
+        ttft_p50_s=_mean([speed.ttft.p50_s if speed.ttft else None for speed in done]),
+        tpot_p50_s=_mean([speed.tpot.p50_s if speed.tpot else None for speed in done]),
         load_imbalance=max(imbalances, default=None),
         results=tuple(member.name for member in same),
     )
@@ -316,61 +284,31 @@ def _mean_figure(values: Sequence[float]) -> Figure:
     return Figure(statistics.geometric_mean(values), low, high, "restarts")
 
 
-def _mean(values: Sequence[Any]) -> float | None:
-    return None if not values or None in values else float(np.mean(values))
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _curve(kind: str, points: Sequence[SplitPoint]) -> Curve:
     base, scaled = points[0], []
     for point in points:
-        speed_up = (
-            Figure(1.0) if point is base else ratio(point.restarts[statistics.SPEED], base.restarts[statistics.SPEED])
-        )
-        energy = None
-        if point.j_per_token and base.j_per_token:
-            energy = (
-                Figure(1.0)
-                if point is base
-                else ratio(point.restarts[statistics.ENERGY], base.restarts[statistics.ENERGY])
-            )
+        speed_up = _ratio(point, base, statistics.SPEED)
+        energy = _ratio(point, base, statistics.ENERGY) if point.j_per_token and base.j_per_token else None
         share = base.gpus / point.gpus
         low, high = (None if end is None else end * share for end in (speed_up.low, speed_up.high))
         scaled.append(ScaledPoint(point, speed_up, Figure(speed_up.value * share, low, high), energy))
-    return Curve(kind, tuple(scaled), amdahl(points))
+    return Curve(kind, tuple(scaled))
 
 
-def ratio(over: Sequence[float], under: Sequence[float]) -> Figure:
-    """Return the ratio of two sets of independent positive restart values; without interval from a single restart."""
+def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> Figure:
+    """Return how a quantity relates to the curve's first point; without an interval from a single restart."""
+    over, under = point.restarts[quantity], base.restarts[quantity]
+    if point is base:
+        return Figure(1.0)
     if min(len(over), len(under)) < 2:
-        return Figure(exp(float(np.mean(np.log(over)) - np.mean(np.log(under)))))
-    found = statistics.welch(under, over)
-    low, high = found.interval(statistics.CONFIDENCE)
-    return Figure(exp(found.estimate), exp(low), exp(high), "restarts")
-
-
-def amdahl(points: Sequence[SplitPoint]) -> Amdahl:
-    """Fit Amdahl's law to one kind of split, if there are enough sizes.
-
-    Source: Amdahl, AFIPS 30, 1967: the time of N processors is serial + parallel ÷ N.
-    """
-    from scipy.special import stdtrit
-
-    if any(point.is_weak for point in points):
-        return Amdahl(None, reason="the work grows with the GPUs, and Amdahl's law is of the same work")
-    sizes = sorted({point.gpus for point in points})
-    if len(sizes) < MIN_SIZES:
-        listed = ", ".join(map(str, sizes))
-        return Amdahl(None, reason=f"{len(sizes)} GPU counts ({listed}); a fit needs at least {MIN_SIZES}")
-    x = np.array([1 / point.gpus for point in points for _ in point.restarts[statistics.SPEED]])
-    y = np.array([1 / value for point in points for value in point.restarts[statistics.SPEED]])
-    (parallel, serial), covariance = np.polyfit(x, y, 1, cov=True)
-    # Of a ÷ (a + b), by b and a.
-    slope = np.array([-serial, parallel]) / (serial + parallel) ** 2
-    half = float(stdtrit(len(y) - 2, (1 + statistics.CONFIDENCE) / 2)) * sqrt(float(slope @ covariance @ slope))
-    share = float(serial / (serial + parallel))
-    means = [(point.gpus, np.mean(point.restarts[statistics.SPEED])) for point in points]
-    residuals = [abs(mean * (serial + parallel / gpus) - 1) for gpus, mean in means]
-    return Amdahl(share, share - half, share + half, float(max(residuals)))
+        return Figure(statistics.geometric_mean(over) / statistics.geometric_mean(under))
+    found = statistics.difference(under, over)
+    return Figure(1 + found.relative, 1 + found.low, 1 + found.high, "restarts")
 
 
 def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
@@ -385,20 +323,16 @@ def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
 
 
 def scaling_view(found: Scaling) -> View:
-    """Yield every setting's curves, fits and cheapest split."""
+    """Yield every setting's curves and cheapest split."""
     for setting in found.settings:
         yield setting.name
         rows = [_cells(curve.kind, scaled.point, scaled) for curve in setting.curves for scaled in curve.points]
         alone = [_cells(point.kind, point, None) for point in setting.points if not setting.curves]
         yield Sheet(COLUMNS, rows + alone)
-        yield from (f"Amdahl, {curve.kind}: {_amdahl_text(curve.amdahl)}" for curve in setting.curves)
         yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
         yield ""
-    yield from (f"left out: {out.result}: {out.reason}" for out in found.left_out)
-    yield (
-        f"J/token: {found.methods['energy_boundary']}, over the GPUs used. Scaling is {found.methods['scaling']}. "
-        f"tokens/s, mean W and J/token: {found.methods['mean_method']}. Ratios: {found.methods['ratio_method']}."
-    )
+    yield from map(str, found.left_out)
+    yield found.method
 
 
 def _cells(kind: str, point: SplitPoint, scaled: ScaledPoint | None) -> tuple[str, ...]:
@@ -408,21 +342,10 @@ def _cells(kind: str, point: SplitPoint, scaled: ScaledPoint | None) -> tuple[st
     return (
         *(kind, point.split, str(point.gpus), str(len(point.restarts[statistics.SPEED]))),
         *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
-        *(_milliseconds(point.ttft_p50_s), _milliseconds(point.tpot_p50_s)),
+        *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
         *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),
         number(point.load_imbalance, ".3f"),
     )
-
-
-def _milliseconds(value_s: float | None) -> str:
-    return NOTHING if value_s is None else f"{value_s * 1e3:,.1f} ms"
-
-
-def _amdahl_text(fit: Amdahl) -> str:
-    if fit.serial_share is None:
-        return f"not fitted: {fit.reason}"
-    interval = f"[{fit.low:.1%}, {fit.high:.1%}]"
-    return f"serial share {fit.serial_share:.1%} {interval}, worst point {fit.worst_residual:.1%} off"
 
 
 def _optimum_text(best: Optimum | None) -> str:

@@ -6,30 +6,24 @@ Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import (
-    RESTARTS,
     RESULT,
     StoredResult,
-    load_requests,
     load_restarts,
     load_result,
-    load_table,
     store_result,
 )
 from wattdock.store.query import Filters, LeftOut, query, select, write_table
 from wattdock.store.selection import find_results, is_named, replacement
 
 __all__ = [
-    "RESTARTS",
     "RESULT",
     "Filters",
     "LeftOut",
     "StoredResult",
     "find_results",
     "is_named",
-    "load_requests",
     "load_restarts",
     "load_result",
-    "load_table",
     "query",
     "replacement",
     "select",

@@ -23,13 +23,11 @@ from pydantic import BaseModel, ValidationError
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
-from wattdock.records import REQUESTS, read_restart, write_restart
+from wattdock.records import read_restart, write_restart
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from wattdock.records import RestartRecord
 
@@ -44,6 +42,11 @@ class StoredResult:
 
     folder: Path
     result: ExperimentResult
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the records of its restarts are there; a result that was copied without them is one all the same."""
+        return (self.folder / RESTARTS).is_dir()
 
     @property
     def place(self) -> tuple[str, str] | None:
@@ -141,44 +144,6 @@ def load_restarts(folder: Path) -> tuple[RestartRecord, ...]:
     if not places:
         raise StoreError(f"{folder / RESTARTS} is not there or empty; bring it back, or name another result")
     return tuple(map(read_restart, places))
-
-
-def load_table(folder: Path, name: str, columns: Sequence[str]) -> pa.Table:
-    """Return these columns of a table of all restarts of a result.
-
-    Args:
-        folder: The result's folder.
-        name: The table's file in each restart's folder, `REQUESTS` or `TIMELINE`.
-        columns: Those of `records.requests_schema` or `records.timeline_schema`.
-
-    Raises:
-        StoreError: A file is not there, or cannot be read.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files = [place / name for place in sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda place: int(place.name))]
-    missing = next((file for file in files if not file.is_file()), None if files else folder / RESTARTS)
-    if missing:
-        raise StoreError(f"{missing} is not there; bring it back, or name another result")
-    parts = []
-    for file in files:
-        try:
-            parts.append(pq.ParquetFile(file).read(columns=list(columns)))
-        except (OSError, pa.ArrowException) as error:
-            why = " ".join(str(error).split())
-            raise StoreError(f"{file} cannot be read: {why}; bring it back, or name another result") from error
-    return pa.concat_tables(parts)
-
-
-def load_requests(folder: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return these columns of the requests of all measured passes of a result, one row each.
-
-    Raises:
-        StoreError: They are not there, or cannot be read.
-    """
-    rows: list[dict[str, Any]] = load_table(folder, REQUESTS, [*columns, "one_token"]).to_pylist()
-    return [row for row in rows if not row.pop("one_token")]
 
 
 def _document(file: Path) -> dict[str, Any]:
