@@ -188,3 +188,21 @@ def test_what_cannot_be_drawn_is_one_line(gpu_study: Command, words: tuple[str, 
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["pareto", "batch"])
+def test_an_interval_that_reaches_zero_is_drawn_on_a_linear_axis(kind: str) -> None:
+    """Two restarts far apart give an interval down to 0, which a logarithmic axis would turn into no chart at all."""
+
+    def energy_axes(results: Sequence[StoredResult]) -> set[bool]:
+        scales = re.findall(r"'field': 'J per output token[^']*', 'scale': (\{[^}]*\})", str(spec(kind, results)))
+        return {"'log'" in scale for scale in scales}
+
+    batches = {1: 50.0, 64: 0.5}
+    rows = [
+        row(f"{at}", {"config.workload.batch_size": batch}, restarts=[figure, figure * 1.001])
+        for at, (batch, figure) in enumerate(batches.items())
+    ]
+    wide = [row("9", {"config.workload.batch_size": 8}, restarts=[1.0, 9.0])]
+    assert energy_axes(rows) == {True}
+    assert energy_axes(rows + wide) == {False}

@@ -419,7 +419,9 @@ def _main_quantity(points: Sequence[Point]) -> tuple[str, Callable[[Point], Figu
 def _spans_decades(rows: Rows, unit: str) -> bool:
     """Return whether values are too far apart for a linear axis, and a logarithmic one can show them."""
     values = [row[unit] for row in rows if row[unit] is not None]
-    return bool(values) and 0 < min(values) < max(values) / DECADE
+    # The interval of few restarts may reach down to 0, which no logarithmic axis has.
+    lows = [row[low] for row in rows if row.get(low := f"{unit} low") is not None]
+    return bool(values) and min(values + lows) > 0 and min(values) < max(values) / DECADE
 
 
 def _few(shown: list[Point], otherwise: str) -> list[Point]:
