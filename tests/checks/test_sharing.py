@@ -11,6 +11,8 @@ from wattdock.analysis.gpus import GpuEvidence, GpuProcessSeen
 from wattdock.analysis.procedure import Procedure
 from wattdock.checks.check import CHECKS, Subject
 
+SHARING = ("machine_alone", "cpus_alone", "gpus_alone", "other_gpus_idle")
+
 
 def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
     return GpuProcessSeen(
@@ -34,8 +36,8 @@ def outcome(
     )
     nothing: Any = None
     subject = Subject(nothing, nothing, environment, energy, Procedure(warm_up=[], drift=[], gpus=gpus))
-    made = [make(subject) for make in CHECKS["wattdock.checks.audit"][-4:]]
-    return {check.name: check for check in made if check}
+    shared = (make for make in CHECKS["wattdock.checks.audit"] if make.__name__ in SHARING)
+    return {check.name: check for make in shared if (check := make(subject))}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def audit(result: ExperimentResult) -> Audit:
     config = ExperimentConfig.model_validate(result.config)
     modules = (__name__, audit_procedure.__name__, audit_gpus.__name__)
     subject = Subject(result, config, result.environment, result.energy, result.procedure)
-    checks = [found for module in modules for make in CHECKS[module] if (found := make(subject))]
+    checks = [
+        found for module in dict.fromkeys((*modules, *CHECKS)) for make in CHECKS[module] if (found := make(subject))
+    ]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
     return Audit(publishable=not reasons, reasons=reasons, checks=checks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -74,6 +75,7 @@ def check(
     """
 
     def add(find: Callable[[Subject], Outcome | None]) -> Callable[[Subject], Outcome | None]:
+        @functools.wraps(find)
         def made(subject: Subject) -> Check | None:
             if (found := find(subject)) is None:
                 return None

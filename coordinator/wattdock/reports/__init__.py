@@ -3,6 +3,7 @@
 In: stored results, and what other rooms found out (checks, images, GPUs, plans, estimates). Out: a page
 (`write_report`), figures and tables for papers (`draw`), a `Comparison` with verdicts (`compare`), a `Scaling` over GPU
 counts; `show` prints any of them and what other rooms return, for people or as JSON of the same object.
+A new chart is a function in `charts` with its entry in `CHARTS`, and its name in `cli.reports.Kind`.
 Must not know: how results are measured, and what a command's arguments are.
 """
 
