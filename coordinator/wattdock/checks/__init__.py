@@ -1,9 +1,9 @@
 """Whether a measurement can be made (preflight), would be sound (doctor), and was sound (audit).
 
 In: an experiment's configuration and this machine, or an `ExperimentResult`. Out: an `ExecutionPlan`, or `Check`s with
-status, figure, limit, source and remedy; the audit adds one verdict. A new audit check is a function decorated with `check.check` in
-`audit` (what was measured), `audit_procedure` or `audit_gpus`; one of this machine goes to `doctor_machine` or
-`doctor_gpus`.
+status, figure, limit, source and remedy; the audit adds one verdict. A new audit check is a function decorated with
+`check.check` in `audit` (what was measured), `audit_procedure` or `audit_gpus`; one of this machine goes to
+`doctor_machine` or `doctor_gpus`.
 Must not know: how experiments are run, how anything is printed.
 """
 
