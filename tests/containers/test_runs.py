@@ -133,7 +133,7 @@ def keepers_of(container: Container) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             words = (process / "cmdline").read_bytes()
-            if b"container_keeper.py" in words and str(container.id).encode() in words:
+            if b"keeper.py" in words and str(container.id).encode() in words:
                 found.append(int(process.name))
     return found
 

@@ -96,7 +96,7 @@ def test_its_image_is_built_beside_the_base_and_the_doctor_says_that_it_has_neve
     what = ("--backend", "tensorrt", "--launcher", "docker", "--set", f"container.image={image.image.name}", "--json")
     done = command("doctor", *what, env=on_gpus(command, FakeGpu()), timeout=300)
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
-    assert found["tensorrt"]["value"] == "tensorrt-llm 1.2.1+standin", found
-    assert found["tensorrt-llm arguments"]["status"] == "ok"
-    assert "never yet with the real TensorRT-LLM" in found["tensorrt runner"]["value"]
+    assert found["tensorrt"]["figure"] == "tensorrt-llm 1.2.1+standin", found
+    assert found["engine arguments"]["status"] == "pass"
+    assert "never yet with the real TensorRT-LLM" in found["tensorrt runner"]["figure"]
     assert command.containers() == []
