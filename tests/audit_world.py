@@ -83,7 +83,6 @@ class World:
         restarts: Fresh runners.
         round_s: Length of a round of requests; a pass has five.
         output_tokens: Per request.
-        one_token: Take a pass for one of one token per request.
         warm_up_slope: Relative growth of tokens/s per minute over the warm-up.
         config: Settings that differ.
         environments: What differs in each restart's environment; None where it is not known.
@@ -100,7 +99,6 @@ class World:
     output_tokens: int = 100
     cached_prompt_tokens: int = 0
     second_half_tokens: float = 1.0
-    one_token: bool = False
     warm_up_slope: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
     environments: Sequence[Mapping[str, Any] | None] = ({"driver_version": "580"},) * 3
@@ -207,7 +205,6 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
         passes=tuple(_pass(world, index, start) for index, (start, _) in enumerate(PASSES)),
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline,
-        one_token=(_pass(world, 0, 80),) if world.one_token else (),
         warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
         own_pids=frozenset({RUNNER.pid}),
         started_utc="2026-01-02T03:04:05.678+00:00",

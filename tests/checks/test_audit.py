@@ -127,14 +127,6 @@ HIDDEN_STRANGER = {"processes": (RUNNER, FakeProcess(pid=4243, kind="h", memory_
 UNREAD_PEAK = {"name": "NVIDIA H200 NVL"}
 
 
-def test_the_split_is_held_against_passes_that_are_all_prefill(library: Path) -> None:
-    """A whole pass taken for prefill costs 5 ÷ 0.6 of what the split calls prefill: the closure says so."""
-    result = result_of(World(restarts=1, one_token=True), library)
-    assert result.energy is not None
-    assert result.energy.phases is not None
-    assert result.energy.phases.one_token_closure == pytest.approx(0.6 / 5 - 1, abs=1e-3)
-
-
 # 600 W instead of 500 in the second of two passes.
 SECOND_PASS_DEARER = (*POWER[:4], constant(600, 25), *POWER[5:])
 # Over both passes these 38 W are 19.

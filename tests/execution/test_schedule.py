@@ -111,9 +111,9 @@ def span(name: str, start_s: int, end_s: int) -> Span:
 def test_a_pass_takes_its_share_of_what_is_around_it_but_not_of_the_load() -> None:
     """Experiments that share a runner load once; a failed load has no pass to tell of."""
     first = [span("launch", 0, 2), span("load", 2, 10)]
-    measuring = [span("warm-up", 10, 13), span("pass", 13, 18), span("pass", 18, 25), span("one-token", 25, 27)]
+    measuring = [span("warm-up", 10, 13), span("pass", 13, 18), span("pass", 18, 25)]
     other = [span("idle-empty", 28, 30), span("load", 34, 44), span("warm-up", 44, 49), span("pass", 50, 56)]
-    assert pass_seconds([*first, *measuring, *other]) == (3 + 5 + 7 + 2 + 5 + 6) / 3
+    assert pass_seconds([*first, *measuring, *other]) == (3 + 5 + 7 + 5 + 6) / 3
     assert pass_seconds(first) is None
 
 

@@ -74,7 +74,7 @@ def merged(case: Plain, restarts: Sequence[Plain]) -> Plain:
 def analysed(case: Plain, restarts: Sequence[Plain]) -> tuple[ExperimentResult, list[RestartRecord]]:
     """Return a case's result, and the restarts that it is of."""
     records = restarts_of(case, restarts)
-    result = analyse(ExperimentConfig.model_validate(case["config"]), records)
+    result = analyse(_config(case), records)
     told: Plain = {"audit": audit(result), "study": StudyFacts(**case["study"])}
     told["fallback"] = Fallback(**case["fallback"]) if case["fallback"] else None
     return result.model_copy(update=told), records
@@ -86,12 +86,17 @@ def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:
     return [_restart(restart, plan, model) for restart in restarts]
 
 
+def _config(case: Plain) -> ExperimentConfig:
+    repeats = {name: value for name, value in case["config"]["repeats"].items() if name != "one_token_passes"}
+    return ExperimentConfig.model_validate({**case["config"], "repeats": repeats})
+
+
 def _plan(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
     gpus = tuple(Gpu(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
     links = tuple(Link(**one) for one in host["links"])
     return ExecutionPlan(
-        config=ExperimentConfig.model_validate(case["config"]),
+        config=_config(case),
         machine=Machine(**case["machine"]),
         inventory=GpuInventory(gpus, host["reason"], tuple(host["unreadable"]), links),
         gpus=tuple(gpu for uuid in case["gpus"] for gpu in gpus if gpu.uuid == uuid),
@@ -132,7 +137,6 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
         clock_checks=tuple(ClockCheck(**check) for check in plain["clock_checks"]),
         timeline=_timeline(plain["timeline"]),
         warm_up=tuple(WarmUpSample(**{**sample, "span": Span(**sample["span"])}) for sample in plain["warm_up"]),
-        one_token=tuple(_pass(generated) for generated in plain["one_token"]),
         failure=Failure(**plain["failure"]) if plain["failure"] else None,
         own_pids=frozenset(plain["own_pids"]),
         clock=plain["clock"],

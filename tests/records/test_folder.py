@@ -51,7 +51,6 @@ def full() -> RestartRecord:
         clock_checks=(ClockCheck("boot", 12),),
         timeline=dataclasses.replace(timeline(gpu), host=host),
         warm_up=(WarmUpSample(Span("warm-up", 1, 2), 7, float("nan"), {"GPU-a temperature_c": 50.5}),),
-        one_token=(measured(5, 3, 4, (seen,)), measured(6, 4, 5, (seen, seen))),
         failure=Failure(kind="RunnerError", message="m", stage="pass 2", exit_code=5, log_tail="t"),
         own_pids=frozenset({4, 5}),
         clock="boot 1",
@@ -86,7 +85,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path, record: RestartRe
 
 @pytest.mark.parametrize("name", ["fake-full", "fake-replicas", "fake-rapl", "h200-two-gpus", "world-faulty"])
 def test_recorded_restarts_read_back_to_the_last_bit(tmp_path: Path, name: str) -> None:
-    """With the series, processes, events and one-token passes of real runs."""
+    """With the series, processes and events of real runs."""
     for record in restarts_of(*load_inputs(HERE / name)):
         write_restart(tmp_path / "x", record)
         assert same(read_restart(tmp_path / "x"), record)

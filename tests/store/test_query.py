@@ -122,7 +122,7 @@ def test_each_view_holds_only_rows_that_count_and_its_all_view_the_others_too(tm
         for name in ("requests", "timeline"):
             restart = tmp_path / f"20260101T000000-{letter}" / "restarts/0"
             restart.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.table({"at": [letter], "one_token": [False]}), restart / f"{name}.parquet")
+            pq.write_table(pa.table({"at": [letter]}), restart / f"{name}.parquet")
     for view in ("results", "passes", "requests", "timeline"):
         for prefix, letters in (("", "b"), ("all_", "ab")):
             found = query(tmp_path, f"SELECT DISTINCT folder FROM {prefix}{view} ORDER BY 1")["folder"].to_pylist()
@@ -158,7 +158,7 @@ def test_a_spoiled_parquet_file_is_named_and_the_rest_answers(tmp_path: Path, ki
     """On standard error, with exit code 0: one file of thousands is no reason for no answer."""
     for letter in "abc":
         put(tmp_path, f"20260101T000000-{letter}")
-        table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)], "one_token": [False] * 1_000})
+        table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
         restart = tmp_path / f"20260101T000000-{letter}" / "restarts/0"
         restart.mkdir(parents=True)
         pq.write_table(table, restart / "requests.parquet")
@@ -210,7 +210,7 @@ def test_no_view_holds_rows_of_a_file_that_is_no_result(tmp_path: Path) -> None:
         for name in ("requests", "timeline"):
             restart = tmp_path / f"20260101T000000-{letter}" / "restarts/0"
             restart.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.table({"at": [letter], "one_token": [False]}), restart / f"{name}.parquet")
+            pq.write_table(pa.table({"at": [letter]}), restart / f"{name}.parquet")
     (tmp_path / "20260101T000000-b" / "result.json").write_text('{"status": ')
     for view in ("all_results", "all_passes", "all_requests", "all_timeline"):
         found = query(tmp_path, f"SELECT DISTINCT folder FROM {view}")["folder"].to_pylist()

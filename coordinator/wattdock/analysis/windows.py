@@ -48,8 +48,6 @@ class Phases(Stored):
         prefill_s, decode_s: Time of each over all rounds.
         prefill_timing_j, decode_timing_j: Standard uncertainty from timing.
         decode_tokens_in_prefill: Share of decode's tokens that were emitted while others' prompts were still computed.
-        one_token_j_per_prompt_token: What passes of one output token per request cost, which are all prefill.
-        one_token_closure: The split's prefill ÷ what those passes make of its prompt tokens − 1.
     """
 
     prefill_j: float | None = None
@@ -61,8 +59,6 @@ class Phases(Stored):
     prefill_j_per_prompt_token: float | None = None
     decode_j_per_output_token: float | None = None
     decode_tokens_in_prefill: float | None = None
-    one_token_j_per_prompt_token: float | None = None
-    one_token_closure: float | None = None
     reason: str | None = None
 
 
@@ -343,12 +339,10 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
             ("decode", [part.decode for _, part in rounds]),
         )
     )
-    alone = _one_token_j(restarts, used, joules_in)
     seen = Phases(
         prefill_s=prefill.duration_s,
         decode_s=decode.duration_s,
         decode_tokens_in_prefill=mixed,
-        one_token_j_per_prompt_token=alone,
     )
     if mixed > MAX_MIXED_SHARE:
         reason = f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
@@ -357,14 +351,12 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
     if why_not := prefill.indefensible(period_s) or decode.indefensible(period_s):
         return seen.model_copy(update={"reason": why_not})
     prompt_tokens = sum(request.prompt_tokens or 0 for _, done in passes for request in done.requests)
-    by_split = prefill.total_j / prompt_tokens if prompt_tokens else None
     figures = {
         "prefill_j": prefill.total_j,
         "decode_j": decode.total_j,
         "prefill_timing_j": combined_timing_j(prefill.joules),
         "decode_timing_j": combined_timing_j(decode.joules),
-        "prefill_j_per_prompt_token": by_split,
-        "one_token_closure": by_split / alone - 1 if by_split and alone else None,
+        "prefill_j_per_prompt_token": prefill.total_j / prompt_tokens if prompt_tokens else None,
         "decode_j_per_output_token": decode.total_j / decode_tokens if decode_tokens else None,
     }
     return seen.model_copy(update=figures)
@@ -397,14 +389,6 @@ def _round(done: PassRecord, instants: list[tuple[int, int, int]]) -> _Round:
         mixed_tokens=max(0, tokens_between(done, begin_ns, boundary_ns) - len(instants)),
         decode_tokens=max(0, tokens - len(instants)),
     )
-
-
-def _one_token_j(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules) -> float | None:
-    """Joules per prompt token of the passes that are all prefill; None without them, or without their energy."""
-    passes = [(restart, done) for restart in restarts for done in restart.one_token]
-    total_j = known_sum(joules_in.of(restart.timeline, done.span, used).total_j for restart, done in passes)
-    tokens = sum(request.prompt_tokens or 0 for _, done in passes for request in done.requests)
-    return None if total_j is None or not tokens else total_j / tokens
 
 
 def _period_s(restarts: Sequence[RestartRecord], used: Sequence[str]) -> float:

@@ -76,16 +76,10 @@ class ModelSpec(Written):
 
 
 class RepeatsSpec(Written):
-    """`restarts` fresh runners, each with `passes` measured passes.
-
-    Attributes:
-        one_token_passes: Further passes after them, of one output token per request: prefill by itself, to hold the
-            split of the measured passes into prefill and decode against.
-    """
+    """`restarts` fresh runners, each with `passes` measured passes."""
 
     restarts: Positive = 1
     passes: Positive = 2
-    one_token_passes: Annotated[int, Field(ge=0)] = 0
 
 
 class WarmUpSpec(Written):

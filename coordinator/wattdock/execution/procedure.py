@@ -114,7 +114,6 @@ class Procedure:
         reused = self._warm_up(recording)
         for number in sorted(set(range(repeats.passes)) - recording.already):
             self._measure_pass(recording, number, warm_up_reused=reused)
-        self._one_token_passes(recording)
         self._idle(recording, "idle-loaded-after")
 
     @property
@@ -172,13 +171,12 @@ class Procedure:
         Their prompts follow those of all other passes, however many these are.
         """
         repeats, workload, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
-        first = repeats.passes + repeats.one_token_passes
         if warmup.profile == "steady":
-            return self._warm_up_until_steady(recording, first)
+            return self._warm_up_until_steady(recording, repeats.passes)
         reused = False
         for index in range(warmup.passes):
             recording.stage = f"warm-up {index + 1}/{warmup.passes}"
-            warm = self._run_pass(recording, first + index, workload.requests_per_warm_up, None, settles=False)
+            warm = self._run_pass(recording, repeats.passes + index, workload.requests_per_warm_up, None, settles=False)
             recording.add(spans=dataclasses.replace(warm.span, name="warm-up"))
             reused |= warm.prompts_reused
         return reused
@@ -216,16 +214,6 @@ class Procedure:
             temperature_c=steadiness.late_temperatures_c(timeline, span, self.gpu_uuids),
         )
 
-    def _one_token_passes(self, recording: Recording) -> None:
-        """Run passes that are all prefill, with prompts that nothing before them had."""
-        workload, repeats = recording.config.total_workload, recording.config.repeats
-        for number in range(repeats.one_token_passes):
-            recording.stage = f"one-token pass {number + 1}/{repeats.one_token_passes}"
-            minima = (workload.requests_per_pass, workload.min_duration_s)
-            generated = self._run_pass(recording, repeats.passes + number, *minima, one_token=True)
-            recording.add(one_token=generated)
-            recording.add(spans=dataclasses.replace(generated.span, name="one-token"))
-
     def _run_pass(
         self,
         recording: Recording,
@@ -234,11 +222,10 @@ class Procedure:
         min_duration_s: float | None,
         *,
         settles: bool = True,
-        one_token: bool = False,
     ) -> PassRecord:
         """Run one pass on prompts that no other pass of this restart gets."""
         config = recording.config
-        request = pass_request(config, self.model, prompt_index, one_token=one_token)
+        request = pass_request(config, self.model, prompt_index)
         request = dataclasses.replace(
             request,
             min_requests=min_requests,
@@ -269,10 +256,8 @@ class Procedure:
         )
 
 
-def pass_request(
-    config: ExperimentConfig, model: ModelFolder, prompt_index: int, *, one_token: bool = False
-) -> PassRequest:
-    """Return a measured pass of an experiment, with its own prompts; each request ends with `one_token` if set."""
+def pass_request(config: ExperimentConfig, model: ModelFolder, prompt_index: int) -> PassRequest:
+    """Return a measured pass of an experiment, with its own prompts."""
     workload = config.total_workload
     source = load_prompts(
         config.prompts,
@@ -282,8 +267,6 @@ def pass_request(
         vocab_size=model.vocab_size,
     )
     prompts = source.with_limits(workload, pass_index=prompt_index)
-    if one_token:
-        prompts = dataclasses.replace(prompts, max_output_tokens=(1,) * len(prompts.items))
     # Requests run to their full length by default only where weights are random: an end means nothing there.
     asked = config.workload.ignore_eos
     return PassRequest(

@@ -92,7 +92,7 @@ class Breaker:
 
 
 # Spans of a restart besides its runner's launch and load, which experiments of a load group share.
-MEASURING = ("pass", "idle-loaded-before", "warm-up", "one-token", "idle-loaded-after")
+MEASURING = ("pass", "idle-loaded-before", "warm-up", "idle-loaded-after")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ RECORD, REQUESTS, TIMELINE = "record.json", "requests.parquet", "timeline.parque
 # A whole newer state of a record, on its way to the older state's name.
 NEWER = ".new"
 # Series that are not the meter's; the unit stands in the name.
-COUNTER, TOKENS, ONE_TOKEN = "energy_counter_mj", "output_tokens", "one_token_output_tokens"
+COUNTER, TOKENS = "energy_counter_mj", "output_tokens"
 BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns")
 REQUEST_FIELDS = tuple(field.name for field in dataclasses.fields(RequestRecord))
 # What the dataclasses' modules import for type checkers only.
@@ -129,14 +129,13 @@ def read_restart(folder: Path) -> RestartRecord:
 
 @functools.cache
 def requests_schema() -> pa.Schema:
-    """Return the columns of requests.parquet: a request each; `pass` counts within its kind, measured or one-token."""
+    """Return the columns of requests.parquet, a request each."""
     import pyarrow as pa
 
     return pa.schema(
         [
             pa.field("restart", pa.int32(), nullable=False),
             pa.field("pass", pa.int32(), nullable=False),
-            pa.field("one_token", pa.bool_(), nullable=False),
             pa.field("index", pa.int32(), nullable=False),
             *(pa.field(name, pa.int64()) for name in ("intended_ns", "submitted_ns", "first_token_ns", "finished_ns")),
             *(pa.field(name, pa.int32()) for name in ("prompt_tokens", "cached_prompt_tokens", "output_tokens")),
@@ -176,12 +175,10 @@ def timeline_schema() -> pa.Schema:
 def _requests_table(record: RestartRecord) -> pa.Table:
     import pyarrow as pa
 
-    passes = [(False, measured.index, measured) for measured in record.passes]
-    passes += [(True, number, one_token) for number, one_token in enumerate(record.one_token)]
     rows = [
-        {"restart": record.restart, "pass": number, "one_token": one_token, **vars(request)}
-        for one_token, number, generated in passes
-        for request in generated.requests
+        {"restart": record.restart, "pass": measured.index, **vars(request)}
+        for measured in record.passes
+        for request in measured.requests
     ]
     return pa.Table.from_pylist(rows, schema=requests_schema())
 
@@ -197,8 +194,6 @@ def _timeline_parts(record: RestartRecord) -> Iterator[pa.Table]:
     part = functools.partial(_part, record)
     for measured in record.passes:
         yield part(None, TOKENS, measured.tokens.at_ns, measured.tokens.output_tokens, number=measured.index)
-    for number, generated in enumerate(record.one_token):
-        yield part(None, ONE_TOKEN, generated.tokens.at_ns, generated.tokens.output_tokens, number=number)
     for uuid, gpu in record.gpus.items():
         brackets = {name: getattr(gpu.ticks, name) for name in BRACKETS}
         yield part(uuid, COUNTER, gpu.ticks.after_end_ns, gpu.ticks.energy_mj, brackets)
@@ -249,16 +244,15 @@ def _pass_at(at_ns: NDArray[np.int64], passes: Sequence[PassRecord]) -> pa.Array
     return pa.array(index, mask=outside)
 
 
-def _requests(table: pa.Table) -> dict[tuple[bool, int], list[RequestRecord]]:
-    """Return the requests of each pass, by whether it is a one-token pass and its number."""
-    found: dict[tuple[bool, int], list[RequestRecord]] = {}
-    passes = zip(table["one_token"].to_pylist(), table["pass"].to_pylist(), strict=True)
+def _requests(table: pa.Table) -> dict[int, list[RequestRecord]]:
+    """Return the requests of each pass, by its number."""
+    requests: dict[int, list[RequestRecord]] = {}
     columns = [table[name].to_pylist() for name in REQUEST_FIELDS]
     ids_at = REQUEST_FIELDS.index("output_ids")
     columns[ids_at] = [None if ids is None else tuple(ids) for ids in columns[ids_at]]
-    for key, *values in zip(passes, *columns, strict=True):
-        found.setdefault(key, []).append(RequestRecord(**dict(zip(REQUEST_FIELDS, values, strict=True))))
-    return found
+    for number, *values in zip(table["pass"].to_pylist(), *columns, strict=True):
+        requests.setdefault(number, []).append(RequestRecord(**dict(zip(REQUEST_FIELDS, values, strict=True))))
+    return requests
 
 
 class _Samples:
@@ -281,21 +275,18 @@ class _Samples:
             raise ValueError(f"{TIMELINE} has {len(self._table)} samples, not {self._next}")
 
 
-def _filled(
-    bare: RestartRecord, requests: Mapping[tuple[bool, int], list[RequestRecord]], samples: _Samples
-) -> RestartRecord:
+def _filled(bare: RestartRecord, requests: Mapping[int, list[RequestRecord]], samples: _Samples) -> RestartRecord:
     """Return a record with its tables' content in place of what record.json says of their lengths."""
 
-    def filled(generated: PassRecord, number: int, *, one_token: bool) -> PassRecord:
-        at_ns, counts = samples.take(len(generated.tokens.at_ns))
+    def filled(measured: PassRecord) -> PassRecord:
+        at_ns, counts = samples.take(len(measured.tokens.at_ns))
         tokens = TokenSeries(at_ns, counts.astype(np.int64))
-        return dataclasses.replace(generated, requests=tuple(requests.get((one_token, number), ())), tokens=tokens)
+        return dataclasses.replace(measured, requests=tuple(requests.get(measured.index, ())), tokens=tokens)
 
-    passes = tuple(filled(measured, measured.index, one_token=False) for measured in bare.passes)
-    one_token = tuple(filled(generated, number, one_token=True) for number, generated in enumerate(bare.one_token))
+    passes = tuple(map(filled, bare.passes))
     timeline = bare.timeline and _filled_timeline(bare.timeline, samples)
     samples.require_end()
-    return dataclasses.replace(bare, passes=passes, one_token=one_token, timeline=timeline)
+    return dataclasses.replace(bare, passes=passes, timeline=timeline)
 
 
 def _filled_timeline(bare: Timeline, samples: _Samples) -> Timeline:

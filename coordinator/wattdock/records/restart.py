@@ -125,7 +125,6 @@ class RestartRecord:
         own_pids: Processes of the runner, as this host numbers them.
         clock: Identity of the clock that all instants are of, as text.
         warm_up: Passes of a steady warm-up, in order; empty where the profile is "quick".
-        one_token: Passes of one output token per request, after the measured ones.
         failure: Why the restart ended early.
     """
 
@@ -138,7 +137,6 @@ class RestartRecord:
     clock_checks: tuple[ClockCheck, ...] = ()
     timeline: Timeline | None = None
     warm_up: tuple[WarmUpSample, ...] = ()
-    one_token: tuple[PassRecord, ...] = ()
     failure: Failure | None = None
     own_pids: frozenset[int] = frozenset()
     clock: str = ""

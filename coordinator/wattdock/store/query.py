@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RESULT = "result.json"
-# View → its files below a result's folder, and which of their rows count.
-PARQUET = {
-    "requests": ("restarts/*/requests.parquet", "NOT one_token"),
-    "timeline": ("restarts/*/timeline.parquet", "true"),
-}
+# View → its files below a result's folder.
+PARQUET = {"requests": "restarts/*/requests.parquet", "timeline": "restarts/*/timeline.parquet"}
 # A restart's files → the result's folder.
 OWN_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
 # DuckDB's names of statements that only answer; MULTI is a PIVOT. An EXPLAIN ANALYZE runs what it explains.
@@ -100,13 +97,13 @@ def open_results(
     connection = duckdb.connect(config=OFFLINE)
     connection.execute(VIEWS.format(source=source.format(files=_files(output_dir, RESULT))))
     for name in _parquet_named(sql):
-        pattern, wanted = PARQUET[name]
+        pattern = PARQUET[name]
         # Results that were copied without these are results all the same.
         if next((file for file in output_dir.glob(f"[!.]*/{pattern}") if file not in spoiled), None):
             connection.execute(
                 f"CREATE VIEW all_{name} AS SELECT * FROM (SELECT {OWN_FOLDER} AS folder, * EXCLUDE filename "
-                f"FROM read_parquet({_files(output_dir, pattern, spoiled)}, "
-                f"filename = true, union_by_name = true) WHERE {wanted}) WHERE {READABLE}"
+                f"FROM read_parquet({_files(output_dir, pattern, spoiled)}, filename = true, union_by_name = true)) "
+                f"WHERE {READABLE}"
             )
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE {COUNTS}")
     return connection
@@ -198,7 +195,7 @@ def _asked(
 
 def _spoiled(output_dir: Path, sql: str) -> dict[Path, str]:
     """Return the Parquet files that the query is about and that cannot be read to their end, and why."""
-    files = [file for name in _parquet_named(sql) for file in sorted(output_dir.glob(f"[!.]*/{PARQUET[name][0]}"))]
+    files = [file for name in _parquet_named(sql) for file in sorted(output_dir.glob(f"[!.]*/{PARQUET[name]}"))]
     found = {file: _parquet_error(file) for file in files if os.access(file, os.R_OK)}
     return {file: f"is no whole Parquet file ({reason})" for file, reason in found.items() if reason}
 
