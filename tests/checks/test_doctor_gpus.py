@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
-from wattdock.checks.doctor import bandwidth_check, link_gb_s
 from wattdock.checks.doctor_gpus import counter_check, driver_check, gpu_checks, group_checks
 from wattdock.host import inventory
-from wattdock.host.gpu import Link
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
@@ -122,30 +120,3 @@ def test_a_counter_is_judged_by_its_period_and_its_cost(
     check = counter_check(found.gpus[0], Timeline("nvml", 0, 1, {ONE: gpu}))
     assert (check.name, check.status) == ("GPU 0 energy counter", status)
     assert ("one read takes 4.5 ms (longest 9.0)" in check.figure) == (status != "fail")
-
-
-NV18 = Link(a="a", b="b", nvlinks=18, path="SYS", peer_access=True)
-SYS = Link(a="a", b="c", nvlinks=0, path="SYS", peer_access=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "links", "expected"),
-    [
-        ("NVIDIA H200", [NV18], 450),
-        ("NVIDIA H200", [NV18, SYS], None),
-        ("NVIDIA H200", [], None),
-        ("an unknown GPU", [NV18], None),
-    ],
-)
-def test_links_are_judged_by_their_models_own(name: str, links: list[Link], expected: float | None) -> None:
-    """18 links of NVLink 4 carry 450 GB/s one way; a path through the host is another thing."""
-    assert link_gb_s(name, links) == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected", "status"),
-    [("361 GB/s", 450.0, "pass"), ("31 GB/s", 450.0, "warn"), ("31 GB/s", None, "pass")],
-)
-def test_a_bandwidth_far_below_the_links_own_is_a_warning(value: str, expected: float | None, status: str) -> None:
-    """Peer access was off, or NVLink was down."""
-    assert bandwidth_check(value, expected).status == status

@@ -117,7 +117,6 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
     assert found["runner's clock"]["figure"].startswith("the host's")
     # The test's interpreter has no torch, which is what a runner on a GPU would need.
     assert (found["CUDA in the runner"]["status"], "torch" in found["CUDA in the runner"]["figure"]) == ("fail", True)
-    assert found["all-reduce"]["figure"].startswith("not timed: the runner had GPU 0 alone")
 
 
 @pytest.mark.parametrize(

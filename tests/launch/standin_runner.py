@@ -5,12 +5,16 @@ Every process that it starts prints "pid N" into its log, and shared memory "seg
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -64,8 +68,13 @@ def start_grandchild() -> None:
 
 
 def share_memory() -> None:
-    """Leave a segment to Python's resource tracker, as an engine that is killed does."""
+    """Leave a segment to Python's resource tracker, as a killed engine does; return once the tracker knows it."""
     print(f"segment {SharedMemory(create=True, size=4096).name}", flush=True)
+    pipe, unread_bytes = resource_tracker.getfd(), array.array("i", [1])
+    assert pipe is not None
+    while unread_bytes[0]:
+        fcntl.ioctl(pipe, termios.FIONREAD, unread_bytes)
+        time.sleep(0.01)
 
 
 def start_lasting_tracker() -> None:

@@ -14,7 +14,7 @@ from wattdock.checks.doctor_gpus import counter_check, driver_check, gpu_checks,
 from wattdock.checks.doctor_machine import container_checks, machine_checks
 from wattdock.checks.preflight import preflight
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import choose_gpus, gpu_models, inventory, leases
+from wattdock.host import choose_gpus, inventory, leases
 from wattdock.launch import LaunchSpec
 from wattdock.metering import choose_meter
 from wattdock.runner import RunnerClient
@@ -25,15 +25,10 @@ if TYPE_CHECKING:
     from wattdock.analysis import Check
     from wattdock.checks.preflight import ExecutionPlan
     from wattdock.config import ExperimentConfig
-    from wattdock.host import Gpu, GpuInventory, Link
+    from wattdock.host import Gpu, GpuInventory
 
 RECORDED_S = 2.0
 DIAGNOSE_S = 300.0
-# What a runner calls the figure that links are judged by; its value begins with GB/s.
-BUS_BANDWIDTH = "all-reduce"
-# Of what the links carry in one direction; large all-reduces reach 70 to 90 % where nothing is wrong.
-LEAST_SHARE = 0.5
-BYTES_PER_GB = 1e9
 
 
 def examine(
@@ -140,38 +135,8 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         yield passed(config.backend, f"{described.framework} {described.framework_version}")
         trip_ns = client.check_clock().round_trip_ns
         yield passed("runner's clock", f"the host's, to within {trip_ns / 1e6:.2f} ms")
-        links = plan.inventory.links_among({gpu.uuid for gpu in plan.gpus})
         for found in client.diagnose(DIAGNOSE_S):
-            if found.name == BUS_BANDWIDTH and found.status == "ok":
-                yield bandwidth_check(found.value, link_gb_s(plan.gpus[0].name, links))
-            elif found.status == "ok":
+            if found.status == "ok":
                 yield passed(found.name, found.value)
             else:
                 yield (failed if found.status == "fail" else warned)(found.name, found.value, found.advice)
-    if len(plan.gpus) == 1 < len(plan.inventory.gpus):
-        yield passed(BUS_BANDWIDTH, f"not timed: the runner had GPU {plan.gpus[0].index} alone; --gpus names several")
-
-
-def link_gb_s(gpu_name: str, links: Sequence[Link]) -> float | None:
-    """Return what a GPU's links carry in one direction, GB/s; None where that is not known, or it has others here."""
-    model = gpu_models.known().get(gpu_name)
-    if model is None or not links or all(link.nvlinks for link in links) != model.link.startswith("NVLink"):
-        return None
-    return model.link_bytes_per_s / 2 / BYTES_PER_GB
-
-
-def bandwidth_check(value: str, expected_gb_s: float | None) -> Check:
-    """Return what a timed all-reduce says of the links.
-
-    Args:
-        value: Begins with the bus bandwidth in GB/s.
-        expected_gb_s: What the links carry in one direction.
-    """
-    if expected_gb_s is None:
-        return passed(BUS_BANDWIDTH, f"{value}; what the links carry is not known")
-    share = float(value.split()[0]) / expected_gb_s
-    seen = f"{value}, {share:.0%} of the {expected_gb_s:.0f} GB/s that the links carry one way"
-    if share < LEAST_SHARE:
-        remedy = "look at NCCL_DEBUG=INFO for the path it took; peer access or NVLink may be off"
-        return warned(BUS_BANDWIDTH, seen, remedy)
-    return passed(BUS_BANDWIDTH, seen)

@@ -1,20 +1,25 @@
-"""The GPUs that an engine sees, held against those that a load asks for; its split; its versions.
+"""The GPUs that an engine sees, compared with those that a load asks for; how a model is split; versions of CUDA.
 
 Torch is duck-typed: nothing is imported.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.backend import CudaVersions, Gpu
+from wattdock_runner.backend import CudaVersions, Finding, Gpu
 from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+COUNT_GPUS = "import torch; print(torch.version.cuda, torch.cuda.device_count())"
+COUNT_TIMEOUT_S = 120.0
+CUDA = "CUDA in the runner"
 
 
 def nvml_uuid(uuid: object) -> str:
@@ -67,3 +72,28 @@ def driver_version() -> str | None:
         return None
     words = DRIVER_VERSION.read_text(encoding="utf-8").splitlines()[0].split()
     return next((word for word in words if word[0].isdigit() and "." in word), None)
+
+
+def cuda_findings(environ: Mapping[str, str]) -> list[Finding]:
+    """Return the version of CUDA and the number of GPUs that torch sees; nothing where the runner was given no GPU.
+
+    A child process asks torch, which may open contexts on GPUs: they end with the child.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "" or (visible is None and driver_version() is None):
+        return []
+    command = [sys.executable, "-c", COUNT_GPUS]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COUNT_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [Finding(CUDA, "fail", f"torch did not answer within {COUNT_TIMEOUT_S:.0f} s", "see dmesg for the GPUs")]
+    if done.returncode:
+        reason = (done.stderr.splitlines() or [f"torch ended with code {done.returncode}"])[-1]
+        return [Finding(CUDA, "fail", reason, "install the backend's requirements file")]
+    cuda, gpu_count = done.stdout.split()[-2:]
+    if gpu_count == "0":
+        advice = "a build of torch for CPUs, or a driver older than its CUDA: see the requirements file"
+        return [Finding(CUDA, "fail", f"torch for CUDA {cuda} sees no GPU", advice)]
+    return [Finding(CUDA, "ok", f"{cuda}, GPUs: {gpu_count}")]

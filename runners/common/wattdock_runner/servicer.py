@@ -21,7 +21,7 @@ from wattdock_runner import PROTOCOL_VERSION, clock, messages
 from wattdock_runner.arguments import check_engine_args
 from wattdock_runner.backend import Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
-from wattdock_runner.exchange import exchange_findings
+from wattdock_runner.gpus import cuda_findings
 from wattdock_runner.process import package_version
 from wattdock_runner.recorder import PassRecorder
 
@@ -126,17 +126,14 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             )
 
     def Diagnose(self, request: pb.DiagnoseRequest, context: Any) -> pb.DiagnoseResponse:  # noqa: N802, ARG002
-        """Say which packages are here, what the backend finds wrong, and how fast its GPUs exchange data.
-
-        Device contexts are opened by child processes only, which end before this returns.
-        """
+        """Return findings about installed packages, engine arguments, CUDA, and the backend's own caveats."""
         findings = [_package_finding(name) for name in self._backend.packages]
         if (arguments := self._backend.engine_arguments) is None:
             findings.append(Finding("engine arguments", "fail", "the engine's source cannot be found", INSTALL))
         else:
             findings.append(Finding("engine arguments", "ok", str(len(arguments))))
         findings += self._backend.caveats
-        findings += exchange_findings(os.environ)
+        findings += cuda_findings(os.environ)
         return pb.DiagnoseResponse(findings=[pb.Finding(**vars(finding)) for finding in findings])
 
     def Unload(self, request: pb.UnloadRequest, context: Any) -> pb.UnloadResponse:  # noqa: N802, ARG002
