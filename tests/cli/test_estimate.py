@@ -27,9 +27,9 @@ def test_a_70b_model_needs_two_80_gb_gpus_and_fewer_are_refused(called: Called) 
     done = called("estimate", "llama-3.1-70b", "--gpu", "H100-80GB", "--tp", "1", "--json")
     assert done.returncode == 3, done.stderr
     [gpu] = json.loads(done.stdout)["gpus"]
-    assert gpu["smallest"]["tensor"] == {"gpus": 2, "verdict": "fits"}
+    assert gpu["fewest_gpus"]["tensor"] == {"gpus": 2, "verdict": "fits"}
     assert (gpu["split"], gpu["verdict"]) == ("one GPU", "cannot fit")
-    assert gpu["needs"]["weights"] == 70_553_706_496 * 2
+    assert gpu["weights"] == 70_553_706_496 * 2
 
 
 def test_figures_that_were_found_nowhere_are_printed_as_not_verified(called: Called) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from inputs.forms import CONFIGS
 from wattdock.config import EngineMemory, Split
 from wattdock.errors import UnknownArchitectureError
 from wattdock.inputs import Architecture, presets
-from wattdock.inputs.memory import Demand, Needs, sized
+from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests
 
 # A window keeps one token less than it looks back at, which is much of a small one; transformers' grouped Falcon keeps
 # each key/value head several times, which no other engine does.
@@ -26,12 +27,15 @@ CACHED = [
 ]
 
 
-def needs(
+ENGINE = EngineMemory(repeats_kv_heads=True)
+
+
+def estimate(
     config: dict[str, Any], requests: int = 1, tokens: int = 300, *, split: Split | None = None, **engine: Any
-) -> Needs:
-    """Return what requests of prompts alone need."""
-    demand = Demand(requests, tokens, tokens)
-    return sized(config).needs(split or Split(), EngineMemory(**{"repeats_kv_heads": True} | engine), demand)
+) -> MemoryEstimate:
+    """Return what requests of prompts alone take."""
+    model = ModelMemory.of(config, replace(ENGINE, **engine), Requests(requests, tokens, tokens))
+    return model.estimate(split or Split(), memory_bytes=80e9)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -47,7 +51,7 @@ def test_a_model_has_exactly_the_parameters_that_transformers_makes(
 @pytest.mark.parametrize("name", CACHED)
 def test_keys_and_values_are_as_large_as_transformers_own_cache(name: str, theirs: dict[str, dict[str, Any]]) -> None:
     """Of two prompts of 300 tokens; a window keeps one token less than it looks back at."""
-    ours = needs(CONFIGS[name] | {"torch_dtype": "bfloat16"}, 2).kv_cache
+    ours = estimate(CONFIGS[name] | {"torch_dtype": "bfloat16"}, 2).kv_cache
     assert ours == pytest.approx(theirs[name]["kv_bytes"], rel=0.003 if "gpt-oss" in name else 1e-12)
 
 
@@ -56,7 +60,7 @@ def test_activations_of_a_prefill_are_what_was_alive_in_transformers_own(
     name: str, theirs: dict[str, dict[str, Any]]
 ) -> None:
     """The most bytes at a time, over all tensors that its code makes; kernels' own workspaces are not among them."""
-    assert needs(CONFIGS[name], 2).activations == pytest.approx(theirs[name]["activation_bytes"], rel=0.01)
+    assert estimate(CONFIGS[name], 2).activations == pytest.approx(theirs[name]["activation_bytes"], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +76,12 @@ def test_activations_of_a_prefill_are_what_was_alive_in_transformers_own(
 def test_keys_and_values_per_token_follow_from_heads(name: str, kind: str, per_token: int) -> None:
     """Reckoned by hand."""
     assert Architecture.from_config(CONFIGS[name]).attention_kinds == kind
-    assert needs(CONFIGS[name]).kv_token == per_token
+    assert ModelMemory.of(CONFIGS[name], ENGINE).kv_bytes(1) == per_token
 
 
 def test_a_window_keeps_no_more_than_its_tokens() -> None:
     """Half of gpt-oss's layers look back 128 tokens."""
-    assert needs(CONFIGS["gpt-oss-20b"], 3, 1000).kv_cache == 3 * 2 * (12 * 1000 + 12 * 128) * 2 * 8 * 64
+    assert estimate(CONFIGS["gpt-oss-20b"], 3, 1000).kv_cache == 3 * 2 * (12 * 1000 + 12 * 128) * 2 * 8 * 64
 
 
 @pytest.mark.parametrize(
@@ -85,8 +89,8 @@ def test_a_window_keeps_no_more_than_its_tokens() -> None:
 )
 def test_a_key_value_head_is_repeated_where_there_are_fewer_than_gpus(name: str, shares: dict[int, int]) -> None:
     """A multi-query cache gains nothing from tensor parallelism, a grouped one up to the number of its heads."""
-    whole = needs(CONFIGS[name]).kv_token
-    assert {size: whole / needs(CONFIGS[name], split=Split(tensor=size)).kv_token for size in shares} == shares
+    model = ModelMemory.of(CONFIGS[name], ENGINE)
+    assert {size: model.kv_bytes(1) / model.kv_bytes(1, size) for size in shares} == shares
 
 
 @given(
@@ -97,43 +101,48 @@ def test_a_key_value_head_is_repeated_where_there_are_fewer_than_gpus(name: str,
 )
 def test_the_fullest_gpu_holds_its_share_and_not_much_more(name: str, tensor: int, pipeline: int) -> None:
     """At least the mean of all GPUs, at most one layer and one embedding above it."""
-    model = sized(CONFIGS[name])
-    mean = model.weights / tensor / pipeline
-    found = needs(CONFIGS[name], split=Split(tensor=tensor, pipeline=pipeline))
+    model = ModelMemory.of(CONFIGS[name], ENGINE)
+    mean = model.weights_bytes / tensor / pipeline
+    fullest = estimate(CONFIGS[name], split=Split(tensor=tensor, pipeline=pipeline))
     layer = max(layer.dense + layer.experts + layer.other for layer in model.model.layers)
-    assert found.certain == pytest.approx(mean, rel=0.01)
-    assert mean * (1 - 1e-9) <= found.weights <= mean + 2 * (layer + model.model.embedding) / tensor
+    assert fullest.certain == pytest.approx(mean, rel=0.01)
+    assert mean * (1 - 1e-9) <= fullest.weights <= mean + 2 * (layer + model.model.embedding) / tensor
 
 
 def test_choosing_tokens_needs_the_whole_vocabulary_however_the_model_is_split() -> None:
     """A split divides the MLP, not the logits."""
     config = CONFIGS["llama-3.1-8b"]
-    sizes = {needs(config, split=Split(tensor=size), step_tokens=64, logits_rows=1000).activations for size in (1, 8)}
+    sizes = {
+        estimate(config, split=Split(tensor=size), step_tokens=64, logits_rows=1000).activations for size in (1, 8)
+    }
     assert sizes == {1000 * 128256 * 8 + 64 * 4096 * 2}
 
 
 def test_what_files_hold_is_taken_as_it_is() -> None:
     """A checkpoint in a precision that is not known here is as large as its files."""
     config = CONFIGS["llama-3.1-8b"] | {"quantization_config": {"quant_method": "some-new-one"}}
-    assert sized(config, file_bytes=5_000_000_000).weights == 5_000_000_000
+    assert ModelMemory.of(config, ENGINE, file_bytes=5_000_000_000).weights_bytes == 5_000_000_000
     with pytest.raises(UnknownArchitectureError, match="'some-new-one' are only known from their files"):
-        sized(config)
+        ModelMemory.of(config, ENGINE)
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "int8"])
 def test_eight_bits_are_of_the_layers_matrices_alone(dtype: str) -> None:
     """As engines quantise them: keys and values, embeddings, head and activations stay as they were."""
     config = CONFIGS["llama-3.1-70b"]
-    own, quantised = sized(config), sized(config, dtype=dtype)
-    assert (quantised.size.values, quantised.size.rest, quantised.dtype) == (2.0, 2.0, "bfloat16")
+    published, quantised = ModelMemory.of(config, ENGINE), ModelMemory.of(config, ENGINE, dtype=dtype)
+    assert (quantised.dtype, quantised.quantization) == ("bfloat16", dtype)
+    assert quantised.kv_bytes(1) == published.kv_bytes(1)
     outside = 2 * 128_256 * 8192 * 2
-    assert quantised.weights - outside == pytest.approx((own.weights - outside) / 2, rel=1e-3)
+    assert quantised.weights_bytes - outside == pytest.approx((published.weights_bytes - outside) / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "gib"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])
 def test_experts_in_mxfp4_take_what_the_published_checkpoint_takes(name: str, gib: float) -> None:
     """As OpenAI puts them."""
-    assert sized(presets()[name].published_config).weights / 2**30 == pytest.approx(gib, abs=0.05)
+    assert ModelMemory.of(presets()[name].published_config, ENGINE).weights_bytes / 2**30 == pytest.approx(
+        gib, abs=0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,6 +161,6 @@ def test_an_estimate_is_near_what_vllm_found_on_h200s(
     config: str, split: Split, what: str, estimated: float, vllm: float
 ) -> None:
     """Megabytes; weights to 1.5 % too little, activations on the safe side (docs/measurements/h200-estimates.md)."""
-    found = getattr(needs(CONFIGS[config], split=split, step_tokens=16384, logits_rows=512), what) / 1e6
-    assert found == pytest.approx(estimated, abs=0.1)
-    assert -0.015 <= found / vllm - 1 <= (0.21 if what == "activations" else 0)
+    megabytes = getattr(estimate(CONFIGS[config], split=split, step_tokens=16384, logits_rows=512), what) / 1e6
+    assert megabytes == pytest.approx(estimated, abs=0.1)
+    assert -0.015 <= megabytes / vllm - 1 <= (0.21 if what == "activations" else 0)

@@ -171,8 +171,7 @@ def _memory(
     """Return the size of the weights and a line about the model's memory; refuse what cannot fit any GPU here."""
     sizes_bytes = [gpu.vram_total_bytes for gpu in found.gpus if gpu.vram_total_bytes is not None]
     memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
-    fit = memory_fit(config, gpus=config.gpus_asked, memory_bytes=memory_bytes, weights_only=weights_only)
-    return fit.weight_bytes, fit.note
+    return memory_fit(config, gpus=config.gpus_asked, memory_bytes=memory_bytes, weights_only=weights_only)
 
 
 def _shared_key(config: ExperimentConfig) -> tuple[str, str, float]:

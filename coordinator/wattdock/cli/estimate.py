@@ -43,19 +43,18 @@ def estimate(
         show(KnownHardware(), as_json=as_json)
         return
     split = Split(tp or 1, pp or 1) if tp or pp else None
-    home = folders.wattdock_home()
-    found = Estimate.of(
+    answer = Estimate.of(
         model,
         _engine(backend),
         _gpus(gpu or []),
         batch=batch,
         context_tokens=context,
-        home=home,
+        home=folders.wattdock_home(),
         dtype=dtype,
         split=split,
     )
-    show(found, as_json=as_json)
-    if split and all(each.verdict == "cannot fit" for each in found.gpus):
+    show(answer, as_json=as_json)
+    if split and all(memory.verdict == "cannot fit" for memory in answer.gpus.values()):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
@@ -75,5 +74,5 @@ def _gpus(names: "Sequence[str]") -> dict[str, int]:
 
     if not names and (here := {gpu.name: gpu.vram_total_bytes for gpu in inventory().gpus if gpu.vram_total_bytes}):
         return here
-    found = [gpu_models.named(name) for name in names] or gpu_models.known().values()
-    return {gpu.name: gpu.memory_bytes for gpu in found}
+    models = [gpu_models.named(name) for name in names] or gpu_models.known().values()
+    return {model.name: model.memory_bytes for model in models}

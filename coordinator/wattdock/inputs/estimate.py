@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.config import Split
 from wattdock.errors import ConfigError, PreflightError, UnknownArchitectureError
-from wattdock.inputs.memory import MARGIN, WEIGHTS_ONLY, Demand, sized
+from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
 from wattdock.inputs.resolve import figures_of, known_figures
 
 if TYPE_CHECKING:
@@ -19,30 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import EngineMemory, ExperimentConfig
-    from wattdock.inputs.memory import Needs, SizedModel, Smallest, Verdict
+    from wattdock.inputs.memory import MemoryEstimate
     from wattdock.inputs.shapes import ModelFigures
 
 GB = 1e9
-
-
-@dataclass(frozen=True)
-class GpuEstimate:
-    """One model on one kind of GPU.
-
-    Attributes:
-        gpu, memory_bytes: Of the kind of GPU.
-        split: The split asked for, else the smallest tensor parallelism that holds the model; None where none does.
-        needs: Of that split, on its fullest GPU.
-        kv_room_tokens: Tokens of which keys and values then fit; None where a window caps what a layer keeps.
-    """
-
-    gpu: str
-    memory_bytes: int
-    smallest: dict[str, Smallest]
-    verdict: Verdict
-    split: str | None = None
-    needs: Needs | None = None
-    kv_room_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,16 +30,14 @@ class Estimate:
     """What a model takes of GPUs' memory, and where it fits.
 
     Attributes:
-        legal_tensor_sizes: Numbers of GPUs that tensor parallelism may have.
-        margin: Share of everything that stays free before "fits" is said.
+        gpus: By kind of GPU, the estimate for the split asked for, else for the smallest that holds the model, else for
+            the largest tensor parallelism.
+        margin: Share of everything that stays free before the verdict is "fits".
     """
 
     figures: ModelFigures
-    sized: SizedModel
-    engine: EngineMemory
-    demand: Demand
-    legal_tensor_sizes: list[int]
-    gpus: tuple[GpuEstimate, ...]
+    model: ModelMemory
+    gpus: dict[str, MemoryEstimate]
     margin: float = MARGIN
 
     @classmethod
@@ -82,27 +60,29 @@ class Estimate:
             gpus: Memory in bytes by kind of GPU.
             batch: Requests in flight, each of `context_tokens`.
             home: WATTDOCK_HOME, for what is fetched of a hub's model.
-            dtype: As in `memory.sized`.
+            dtype: As in `ModelMemory.of`.
             split: The split to look at; None takes the smallest for each GPU.
 
         Raises:
             ConfigError: Nothing is called so, its architecture is not known, or it cannot be split so.
             PreflightError: The model cannot be had.
         """
-        figures = figures_of(name, home=home)
+        figures, requests = figures_of(name, home=home), Requests(batch, context_tokens, context_tokens, certain=True)
+        config, file_bytes = figures.published_config, figures.weight_bytes
         try:
-            model = sized(figures.published_config, file_bytes=figures.weight_bytes, dtype=dtype)
+            model = ModelMemory.of(config, engine, requests, file_bytes=file_bytes, dtype=dtype)
         except UnknownArchitectureError as error:
             raise ConfigError(f"{figures.name} cannot be estimated: {error}") from error
-        demand = Demand(batch, context_tokens, context_tokens, certain_requests=batch)
-        found = tuple(
-            _gpu_estimate(gpu, memory_bytes, model, engine, demand, split) for gpu, memory_bytes in gpus.items()
-        )
-        return cls(figures, model, engine, demand, model.tensor_sizes(engine), found)
+        estimates = {}
+        for gpu, memory_bytes in gpus.items():
+            smallest = None if split else next(filter(None, model.fewest_gpus(memory_bytes).values()), None)
+            largest = Split(tensor=model.tensor_sizes[-1])
+            estimates[gpu] = smallest or model.estimate(split or largest, memory_bytes)
+        return cls(figures, model, estimates)
 
     def as_json(self) -> dict[str, Any]:
         """Return it JSON-ready, bytes as they are."""
-        model = self.sized.model
+        model = self.model.model
         return {
             "model": self.figures.name,
             "source": self.figures.source,
@@ -113,50 +93,30 @@ class Estimate:
             "heads": model.heads,
             "kv_heads": model.kv_heads,
             "attention": model.attention_kinds,
-            "dtype": self.sized.dtype,
-            "weights_bytes": self.sized.weights,
+            "dtype": self.model.dtype,
+            "quantization": self.model.quantization,
+            "weights_bytes": self.model.weights_bytes,
             "margin": self.margin,
-            "demand": asdict(self.demand),
-            "engine": asdict(self.engine),
-            "legal_tensor_sizes": self.legal_tensor_sizes,
-            "gpus": [asdict(gpu) | {"total": gpu.needs.total if gpu.needs else None} for gpu in self.gpus],
+            "requests": asdict(self.model.requests),
+            "engine": asdict(self.model.engine),
+            "legal_tensor_sizes": self.model.tensor_sizes,
+            "gpus": [self._gpu_json(gpu) for gpu in self.gpus],
         }
 
-
-def _gpu_estimate(
-    gpu: str, memory_bytes: int, model: SizedModel, engine: EngineMemory, demand: Demand, asked: Split | None
-) -> GpuEstimate:
-    found = model.smallest(engine, demand, memory_bytes=memory_bytes)
-    tensor, pipeline = found["tensor"].gpus, found["pipeline"].gpus
-    if not (asked or tensor or pipeline):
-        return GpuEstimate(gpu, memory_bytes, found, "cannot fit")
-    split = asked or (Split(tensor=tensor) if tensor else Split(pipeline=pipeline or 1))
-    needed = model.needs(split, engine, demand)
-    verdict = needed.verdict(memory_bytes, engine.share)
-    has_windows = any(layer.window for layer in model.model.layers)
-    room = None if has_windows else int(needed.kv_room(memory_bytes, engine.share) / needed.kv_token)
-    return GpuEstimate(gpu, memory_bytes, found, verdict, split.label, needed, room)
-
-
-@dataclass(frozen=True)
-class MemoryFit:
-    """Whether an experiment's model fits, as far as that can be said before it is loaded.
-
-    Attributes:
-        verdict: None where nothing could be said.
-        note: One line for a plan.
-        weight_bytes: Of one replica of the model; None where they are not known.
-    """
-
-    verdict: Verdict | None
-    note: str
-    weight_bytes: int | None = None
+    def _gpu_json(self, gpu: str) -> dict[str, Any]:
+        memory = self.gpus[gpu]
+        fewest = {
+            kind: held and {"gpus": held.split.gpus, "verdict": held.verdict}
+            for kind, held in self.model.fewest_gpus(memory.memory_bytes).items()
+        }
+        derived = {"split": memory.split.label, "total": memory.total, "verdict": memory.verdict}
+        return {"gpu": gpu, "fewest_gpus": fewest, **asdict(memory), **derived}
 
 
 def memory_fit(
     config: ExperimentConfig, *, gpus: int, memory_bytes: int | None, weights_only: bool = False
-) -> MemoryFit:
-    """Return whether an experiment's model fits, as far as that can be said before it is loaded.
+) -> tuple[int | None, str]:
+    """Return the bytes of an experiment's weights, None where unknown, and a line that says whether they fit.
 
     Args:
         gpus: How many the experiment takes.
@@ -169,32 +129,36 @@ def memory_fit(
             is missing, or not whole.
     """
     figures, engine, label = known_figures(config.model), config.section.memory(), config.model.label
-    if figures is None or engine is None or not engine.estimable:
-        # Weights that are quantised while loading take less than their files.
-        known = figures.weight_bytes if figures and engine is None else None
-        return MemoryFit(None, f"memory of {label}: not estimated, {_why_not(figures, engine)}", known)
-    published = figures.published_config
+    unknown = f"memory of {label}: not estimated, "
+    if figures is None:
+        return None, unknown + "its config is not here before it is fetched"
+    if engine is None:
+        return None, unknown + "settings move or quantise weights, or the backend does not tell how it uses memory"
+    split, published = config.section.split(gpus), figures.published_config
+    requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
+    # A checkpoint that is quantised stays so, whatever type its other weights get.
+    dtype = "auto" if published.get("quantization_config") else config.section.dtype
     try:
-        # A checkpoint that is quantised stays so, whatever type its other weights get.
-        dtype = "auto" if published.get("quantization_config") else config.section.dtype
-        model = sized(published, file_bytes=figures.weight_bytes, dtype=dtype)
+        model = ModelMemory.of(published, engine, requests, file_bytes=figures.weight_bytes, dtype=dtype)
     except UnknownArchitectureError as error:
-        return MemoryFit(None, f"memory of {label}: not estimated, {error}", figures.weight_bytes)
-    split, weights = config.section.split(gpus), int(model.weights)
+        return figures.weight_bytes, f"{unknown}{error}"
+    weights_bytes = int(model.weights_bytes)
     if memory_bytes is None:
-        model.check_split(split, engine)
-        return MemoryFit(None, f"memory of {label}: not estimated, no GPU is used", weights)
-    demand = WEIGHTS_ONLY if weights_only else demand_of(config, engine, split)
-    needed = model.needs(split, engine, demand)
-    verdict = needed.verdict(memory_bytes, engine.share)
-    if verdict == "cannot fit":
-        raise PreflightError(_refusal(label, model, engine, needed, split, demand, memory_bytes))
-    doubt = "" if verdict == "fits" else "; it may fail while it loads or runs"
-    return MemoryFit(verdict, _note(label, verdict, needed, split, engine.share * memory_bytes) + doubt, weights)
+        model.check_split(split)
+        return weights_bytes, unknown + "no GPU is used"
+    estimate = model.estimate(split, memory_bytes)
+    if estimate.verdict == "cannot fit":
+        raise PreflightError(_refusal(label, model, estimate))
+    doubt = "" if estimate.verdict == "fits" else "; it may fail while it loads or runs"
+    return weights_bytes, (
+        f"memory of {label}, {split.label}: {estimate.verdict}: about {estimate.total / GB:.1f} GB of the "
+        f"{estimate.usable_bytes / GB:.1f} GB that the engine may take of a GPU (weights {estimate.weights / GB:.1f}, "
+        f"keys and values {estimate.kv_cache / GB:.1f}){doubt}"
+    )
 
 
-def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Demand:
-    """Return what an experiment's workload has in an engine's memory at once, and which part of that is certain.
+def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> Requests:
+    """Return what an experiment's workload has in an engine's memory at once.
 
     Certain are whole batches of synthetic prompts whose answers do not end early, on an engine that lets none wait.
     """
@@ -203,41 +167,26 @@ def demand_of(config: ExperimentConfig, engine: EngineMemory, split: Split) -> D
     prompt = config.prompts.input_tokens
     runs_to_the_end = work.ignore_eos if work.ignore_eos is not None else config.model.shape is not None
     together = work.arrival in ("batch", "closed") and not (work.output_spread or work.staggered_start)
-    certain = is_exact and runs_to_the_end and together and not engine.queues
-    # Replicas share the requests out among them.
-    in_flight = ceil(work.most_in_flight / split.replicas)
-    return Demand(
-        requests=in_flight,
+    return Requests(
+        # Replicas share the requests out among them.
+        count=ceil(work.most_in_flight / split.replicas),
         context_tokens=prompt + work.max_output_tokens,
         prompt_tokens=prompt,
-        certain_requests=in_flight if certain else 0,
+        certain=is_exact and runs_to_the_end and together and not engine.queues,
     )
 
 
-def _why_not(figures: ModelFigures | None, engine: EngineMemory | None) -> str:
-    if figures is None:
-        return "its config is not here before it is fetched"
-    return "its backend does not tell how it uses memory" if engine is None else "settings move or quantise weights"
-
-
-def _note(label: str, verdict: Verdict, needed: Needs, split: Split, room_bytes: float) -> str:
-    of = f"about {needed.total / GB:.1f} GB of the {room_bytes / GB:.1f} GB that the engine may take of a GPU"
-    parts = f"weights {needed.weights / GB:.1f}, keys and values {needed.kv_cache / GB:.1f}"
-    return f"memory of {label}, {split.label}: {verdict}: {of} ({parts})"
-
-
-def _refusal(
-    label: str, model: SizedModel, engine: EngineMemory, needed: Needs, split: Split, demand: Demand, memory_bytes: int
-) -> str:
+def _refusal(label: str, model: ModelMemory, estimate: MemoryEstimate) -> str:
     fewest = [
-        f"{kind} parallelism over {found.gpus}"
-        for kind, found in model.smallest(engine, demand, memory_bytes=memory_bytes).items()
-        if found.gpus is not None
+        f"{kind} parallelism over {held.split.gpus}"
+        for kind, held in model.fewest_gpus(estimate.memory_bytes).items()
+        if held is not None
     ]
-    held = f"keys and values of {demand.certain_requests} requests of {demand.context_tokens:,} tokens"
-    held = f" and {held}" if demand.certain_requests else ""
+    requests = model.requests
+    cache = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"
     hint = f"the fewest GPUs of this size that hold it: {' or '.join(fewest)}" if fewest else "no split holds it"
     return (
-        f"{label} cannot fit on {split.label}: {needed.weights / GB:.1f} GB of weights{held} make "
-        f"{needed.certain / GB:.1f} GB on one GPU, and the largest here has {memory_bytes / GB:.1f} GB; {hint}"
+        f"{label} cannot fit on {estimate.split.label}: {estimate.weights / GB:.1f} GB of weights"
+        f"{cache if requests.certain else ''} make {estimate.certain / GB:.1f} GB on one GPU, and the largest here has "
+        f"{estimate.memory_bytes / GB:.1f} GB; {hint}"
     )

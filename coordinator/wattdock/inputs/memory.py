@@ -1,7 +1,7 @@
 """What a model takes of a GPU's memory: weights, keys and values, activations; and the fewest GPUs that hold it. Pure.
 
 Weights, keys and values follow from the config; activations and overhead are estimated. So there are three verdicts,
-and only what the former rule out "cannot fit".
+and only weights, keys and values rule out that a model can fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float": 4.0, "fp8": 1.0}
 BYTES |= {"fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0}
-# Four bits per weight and one scale of eight bits for 32 of them. Source: OCP Microscaling Formats specification, v1.0.
+# Four bits per weight and one scale of eight bits for 32 weights. Source: OCP Microscaling Formats specification, v1.0.
 MXFP4_BYTES = (4 + 8 / 32) / 8
 # More GPUs than one host has.
 MAX_TENSOR = 64
@@ -31,111 +31,123 @@ HIDDEN_COPIES, LOGIT_BYTES = 4, 8
 # CUDA context, kernels' workspaces and captured graphs; assumed.
 OVERHEAD_BYTES = 600_000_000
 Verdict = Literal["fits", "uncertain", "cannot fit"]
-# Kept free, of everything, before "fits" is said.
+# Share of everything that stays free before the verdict is "fits".
 MARGIN = 0.05
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What has to be in memory at the same time.
+class Requests:
+    """The requests that are in memory at the same time.
 
     Attributes:
-        requests: In flight.
-        context_tokens: Of each, prompt and answer.
-        prompt_tokens: Of each.
-        certain_requests: How many of them are at their full length at once whatever the engine does.
+        count: In flight.
+        context_tokens: Of each request, prompt and answer.
+        prompt_tokens: Of each request.
+        certain: Whether all of them are at full length at once whatever the engine does.
     """
 
-    requests: int
+    count: int
     context_tokens: int
     prompt_tokens: int
-    certain_requests: int = 1
+    certain: bool = False
 
 
-# Nothing in flight: what is certain whatever the workload.
-WEIGHTS_ONLY = Demand(requests=1, context_tokens=1, prompt_tokens=1, certain_requests=0)
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Bytes per weight and per value.
-
-    Attributes:
-        dense: Of matrices inside layers, experts' left out.
-        experts: Of experts' matrices.
-        rest: Of every other weight.
-        values: Of activations, and of keys and values unless an engine is told otherwise.
-    """
-
-    dense: float
-    experts: float
-    rest: float
-    values: float
+NO_REQUESTS = Requests(0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Needs:
+class MemoryEstimate:
     """Bytes on the fullest GPU of a split.
 
     Attributes:
+        memory_bytes: Of each GPU.
+        usable_bytes: The part of a GPU's memory that the engine may take.
         weights, kv_cache: From the config.
         activations, overhead: Estimated.
-        certain: The mean over the split's GPUs of the weights, and of the keys and values of the requests that must be
-            there at full length: the fullest GPU needs at least as much.
-        kv_token: Keys and values of one token more of one request.
+        certain: The mean over the split's GPUs of the weights, and of the keys and values of requests that are certain:
+            the fullest GPU needs at least as much.
     """
 
+    split: Split
+    memory_bytes: float
+    usable_bytes: float
     weights: float
     kv_cache: float
     activations: float
     overhead: float
     certain: float
-    kv_token: float
 
     @property
     def total(self) -> float:
         """Everything together, without the margin."""
         return self.weights + self.kv_cache + self.activations + self.overhead
 
-    def verdict(self, memory_bytes: float, share: float) -> Verdict:
-        """Return whether a GPU of this size holds it.
-
-        Args:
-            share: Of the memory that the engine may take.
-        """
-        if self.certain > memory_bytes:
+    @property
+    def verdict(self) -> Verdict:
+        """Whether a GPU holds it."""
+        if self.certain > self.memory_bytes:
             return "cannot fit"
-        return "fits" if self.total * (1 + MARGIN) <= share * memory_bytes else "uncertain"
-
-    def kv_room(self, memory_bytes: float, share: float) -> float:
-        """Return what is left for keys and values once everything else is there."""
-        return max(0.0, share * memory_bytes - self.total + self.kv_cache)
+        return "fits" if self.total * (1 + MARGIN) <= self.usable_bytes else "uncertain"
 
 
 @dataclass(frozen=True)
-class Smallest:
-    """The fewest GPUs of one kind of split that hold a model; None where no legal split of this kind does."""
-
-    gpus: int | None
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class SizedModel:
-    """A model and what its weights take.
+class ModelMemory:
+    """A model in an engine, and the requests that the engine serves at once.
 
     Attributes:
         dtype: Of weights that are not quantised, and of activations.
-        weights: Bytes of all weights, on one GPU.
+        quantization: How the matrices in layers are quantised; None where they are not.
+        weights_bytes: All weights, on one GPU.
+        embedding_bytes: The input embedding among them.
     """
 
     model: Architecture
-    size: Precision
+    engine: EngineMemory
+    requests: Requests
     dtype: str
-    weights: float
+    quantization: str | None
+    weights_bytes: float
+    embedding_bytes: float
 
-    def tensor_sizes(self, engine: EngineMemory) -> list[int]:
-        """Return the legal numbers of GPUs for tensor parallelism.
+    @classmethod
+    def of(
+        cls,
+        config: Mapping[str, Any],
+        engine: EngineMemory,
+        requests: Requests = NO_REQUESTS,
+        *,
+        file_bytes: int | None = None,
+        dtype: str = "auto",
+    ) -> ModelMemory:
+        """Return a model with the size of its weights.
+
+        Args:
+            config: Its config.json.
+            file_bytes: Size of its tensors on disk; None where there are none.
+            dtype: "auto" is the checkpoint's own; a type of eight bits is of the layers' matrices, as engines quantise
+                them, and "mxfp4" of the experts'; another type is of unquantised weights.
+
+        Raises:
+            UnknownArchitectureError: The architecture, or how it is quantised, is not known.
+            ConfigError: The type is not known.
+        """
+        model = Architecture.from_config(config)
+        quantises = dtype == "mxfp4" or (dtype != "auto" and bytes_of(dtype) == 1)
+        checkpoint_method = str(model.quantization.get("quant_method") or "") or None
+        method = dtype if quantises else checkpoint_method if dtype == "auto" else None
+        plain = model.dtype.removeprefix("torch.") if dtype == "auto" or quantises else dtype
+        each = bytes_of(plain)
+        dense, experts = _matrix_bytes(method, each, known_from_files=file_bytes is not None)
+        layers = (layer.dense * dense + layer.experts * experts + layer.other * each for layer in model.layers)
+        counted = float(sum(layers) + (model.embedding + model.head + model.final) * each)
+        # What the files hold is exact; how a split divides it follows the architecture.
+        weights = file_bytes if file_bytes is not None and dtype == "auto" else counted
+        embedding = model.embedding * each * weights / counted
+        return cls(model, engine, requests, plain, method, weights, embedding)
+
+    @property
+    def tensor_sizes(self) -> list[int]:
+        """Legal numbers of GPUs for tensor parallelism.
 
         Heads and the MLP's width have to divide; so do key/value heads, or, for engines that repeat them, the other
         way round: each GPU then holds one head.
@@ -145,18 +157,18 @@ class SizedModel:
         model = self.model
 
         def divides(size: int) -> bool:
-            kv = model.kv_heads % size == 0 or (engine.repeats_kv_heads and size % model.kv_heads == 0)
+            kv = model.kv_heads % size == 0 or (self.engine.repeats_kv_heads and size % model.kv_heads == 0)
             return model.heads % size == 0 and model.mlp_width % size == 0 and kv
 
         return [size for size in range(1, MAX_TENSOR + 1) if divides(size)]
 
-    def check_split(self, split: Split, engine: EngineMemory) -> None:
+    def check_split(self, split: Split) -> None:
         """Raise unless the model can be split so.
 
         Raises:
             ConfigError: Names what does not divide, and the legal sizes.
         """
-        model, legal = self.model, self.tensor_sizes(engine)
+        model, legal = self.model, self.tensor_sizes
         if split.tensor not in legal:
             raise ConfigError(
                 f"tensor parallelism over {split.tensor} GPUs is not possible: the model has {model.heads} heads, "
@@ -168,115 +180,71 @@ class SizedModel:
                 f"{split.pipeline} pipeline stages are more than the model's {len(model.layers)} layers; use fewer"
             )
 
-    def needs(self, split: Split, engine: EngineMemory, demand: Demand) -> Needs:
-        """Return what the fullest GPU of a split has to hold.
+    def estimate(self, split: Split, memory_bytes: float) -> MemoryEstimate:
+        """Return what the fullest GPU of a split has to hold, on GPUs of a size.
 
         Raises:
             ConfigError: The model cannot be split so, or the type of keys and values is not known.
         """
-        self.check_split(split, engine)
-        each = self.size.values if engine.kv_dtype == "auto" else bytes_of(engine.kv_dtype)
+        self.check_split(split)
         layers = len(self.model.layers)
-        # The share of all layers on the fullest stage, and on the mean stage.
-        fullest, mean = ceil(layers / split.pipeline) / layers, 1 / split.pipeline
-        cache = demand.requests * self._kv_bytes(demand.context_tokens, split.tensor, each)
-        certain = demand.certain_requests * self._kv_bytes(demand.context_tokens, split.tensor, each)
-        return Needs(
+        # The share of all layers on the fullest stage.
+        fullest = ceil(layers / split.pipeline) / layers
+        cache = self.requests.count * self.kv_bytes(self.requests.context_tokens, split.tensor)
+        certain = cache if self.requests.certain else 0
+        return MemoryEstimate(
+            split,
+            memory_bytes,
+            usable_bytes=self.engine.share * memory_bytes,
             weights=self._weights(split, fullest),
             # A cache of a set size is there whole, used or not.
-            kv_cache=engine.kv_cache_bytes or cache * fullest,
-            activations=self._activations(split, engine, demand),
+            kv_cache=self.engine.kv_cache_bytes or cache * fullest,
+            activations=self._activations(split),
             overhead=OVERHEAD_BYTES,
-            certain=self.weights / (split.tensor * split.pipeline) + certain * mean,
-            kv_token=self._kv_bytes(1, split.tensor, each) * fullest,
+            certain=self.weights_bytes / (split.tensor * split.pipeline) + certain / split.pipeline,
         )
 
-    def smallest(self, engine: EngineMemory, demand: Demand, *, memory_bytes: float) -> dict[str, Smallest]:
-        """Return, for "tensor" and for "pipeline" parallelism, the fewest GPUs of a size that hold the model for sure.
+    def fewest_gpus(self, memory_bytes: float) -> dict[str, MemoryEstimate | None]:
+        """Return, for "tensor" and for "pipeline" parallelism, the split over the fewest GPUs that holds the model.
 
-        Where none does for sure, the fewest that may.
+        Where no split holds it for sure, the smallest that may; None where every split cannot.
         """
 
-        def fewest(splits: Iterable[Split]) -> Smallest:
-            verdicts = {
-                split.gpus: self.needs(split, engine, demand).verdict(memory_bytes, engine.share) for split in splits
-            }
-            for wanted in ("fits", "uncertain"):
-                if found := [gpus for gpus, verdict in verdicts.items() if verdict == wanted]:
-                    return Smallest(found[0], verdicts[found[0]])
-            return Smallest(None, "cannot fit")
+        def fewest(splits: Iterable[Split]) -> MemoryEstimate | None:
+            estimates = [self.estimate(split, memory_bytes) for split in splits]
+            by_verdict = {estimate.verdict: estimate for estimate in reversed(estimates)}
+            return by_verdict.get("fits") or by_verdict.get("uncertain")
 
         return {
-            "tensor": fewest(Split(tensor=size) for size in self.tensor_sizes(engine)),
+            "tensor": fewest(Split(tensor=size) for size in self.tensor_sizes),
             "pipeline": fewest(Split(pipeline=stages) for stages in range(1, len(self.model.layers) + 1)),
         }
+
+    def kv_bytes(self, context_tokens: int, tensor: int = 1) -> float:
+        """Return the keys and values of one request over all layers, on each GPU of a tensor-parallel group."""
+        model, kv_dtype = self.model, self.engine.kv_dtype
+        tokens = sum(min(context_tokens, layer.window or context_tokens) for layer in model.layers)
+        # Beyond the number of key/value heads, each GPU has a repeated head.
+        heads = ceil(model.kv_heads / tensor)
+        return tokens * 2 * heads * model.head_size * bytes_of(self.dtype if kv_dtype == "auto" else kv_dtype)
 
     def _weights(self, split: Split, fullest: float) -> float:
         """Embedding and output projection lie on the first and the last stage; tensor parallelism divides both."""
         if split.pipeline == 1:
-            return self.weights / split.tensor
-        embedding = self.model.embedding * self.size.rest
-        blocks = self.weights - embedding - self.model.head * self.size.rest
-        return (blocks * fullest + embedding) / split.tensor
+            return self.weights_bytes / split.tensor
+        blocks = self.weights_bytes - self.embedding_bytes * (2 if self.model.head else 1)
+        return (blocks * fullest + self.embedding_bytes) / split.tensor
 
-    def _kv_bytes(self, context_tokens: int, tensor: int, bytes_per_value: float) -> float:
-        """Keys and values of one request over all layers, on each GPU of a tensor-parallel group."""
-        model = self.model
-        tokens = sum(min(context_tokens, layer.window or context_tokens) for layer in model.layers)
-        # Beyond the number of key/value heads, each GPU has a repeated head.
-        return tokens * 2 * ceil(model.kv_heads / tensor) * model.head_size * bytes_per_value
-
-    def _activations(self, split: Split, engine: EngineMemory, demand: Demand) -> float:
+    def _activations(self, split: Split) -> float:
         """The larger of a step's MLP with its hidden states, and of choosing tokens.
 
         Choosing tokens needs the whole vocabulary for every request, in single precision, however the model is split.
         """
-        model = self.model
-        tokens = engine.step_tokens or demand.requests * demand.prompt_tokens
-        requests = engine.logits_rows or demand.requests
-        step = tokens * (HIDDEN_COPIES * model.hidden + model.mlp_values / split.tensor) * self.size.values
-        return max(step, tokens * model.hidden * self.size.values + requests * model.vocab * LOGIT_BYTES)
-
-
-def sized(config: Mapping[str, Any], *, file_bytes: int | None = None, dtype: str = "auto") -> SizedModel:
-    """Return a model with the size of its weights.
-
-    Args:
-        config: Its config.json.
-        file_bytes: Of its tensors on disk, which are what they are; None where there are none.
-        dtype: "auto" is the checkpoint's own; a type of eight bits is of the layers' matrices, as engines quantise
-            them, and "mxfp4" of the experts'; another type is of unquantised weights.
-
-    Raises:
-        UnknownArchitectureError: The architecture, or how it is quantised, is not known.
-        ConfigError: The type is not known.
-    """
-    model = Architecture.from_config(config)
-    own = model.dtype.removeprefix("torch.")
-    method = "mxfp4" if dtype == "mxfp4" else "fp8" if dtype != "auto" and bytes_of(dtype) == 1 else None
-    rest = own if dtype == "auto" or method else dtype
-    quantised = {"quant_method": method} if method else model.quantization if dtype == "auto" else {}
-    try:
-        size = _precision(rest, quantised)
-    except UnknownArchitectureError:
-        if file_bytes is None:
-            raise
-        each = file_bytes / model.parameters
-        size = Precision(each, each, each, bytes_of(rest))
-    counted = float(_weight_bytes(model, size))
-    if file_bytes is not None and dtype == "auto":
-        # What the files hold is exact; how a split divides it follows the architecture.
-        by = file_bytes / counted
-        size = Precision(size.dense * by, size.experts * by, size.rest * by, size.values)
-        counted = file_bytes
-    return SizedModel(model, size, rest, counted)
-
-
-def _weight_bytes(model: Architecture, size: Precision) -> float:
-    layers = sum(
-        layer.dense * size.dense + layer.experts * size.experts + layer.other * size.rest for layer in model.layers
-    )
-    return layers + (model.embedding + model.head + model.final) * size.rest
+        model, each = self.model, bytes_of(self.dtype)
+        tokens = self.engine.step_tokens or self.requests.count * self.requests.prompt_tokens
+        requests = self.engine.logits_rows or self.requests.count
+        step = tokens * (HIDDEN_COPIES * model.hidden + model.mlp_values / split.tensor) * each
+        return max(step, tokens * model.hidden * each + requests * model.vocab * LOGIT_BYTES)
 
 
 def bytes_of(dtype: str) -> float:
@@ -293,14 +261,12 @@ def bytes_of(dtype: str) -> float:
         ) from error
 
 
-def _precision(dtype: str, quantization: Mapping[str, object]) -> Precision:
-    """Return what a weight takes in a checkpoint quantised so, with the rest of type `dtype`."""
-    rest = bytes_of(dtype)
-    method = quantization.get("quant_method")
-    if not method:
-        return Precision(rest, rest, rest, rest)
+def _matrix_bytes(method: str | None, plain: float, *, known_from_files: bool) -> tuple[float, float]:
+    """Return the bytes per weight of dense matrices in layers, and of experts', where others take `plain`."""
     if method == "mxfp4":
-        return Precision(rest, MXFP4_BYTES, rest, rest)
-    if method == "fp8":
-        return Precision(1.0, 1.0, rest, rest)
-    raise UnknownArchitectureError(f"weights quantised by {method!r} are only known from their files")
+        return plain, MXFP4_BYTES
+    if BYTES.get(method or "") == 1:
+        return 1.0, 1.0
+    if method and not known_from_files:
+        raise UnknownArchitectureError(f"weights quantised by {method!r} are only known from their files")
+    return plain, plain

@@ -26,8 +26,8 @@ PLAN_COLUMNS = ("group", "experiment", "id", "model", "prompts", "batch", "resta
 SHOWN = 200
 UNVERIFIED = "NOT VERIFIED"
 COLUMNS = (
-    *("GPU", "memory", "smallest TP", "smallest PP", "shown", "weights", "KV cache", "activations", "overhead"),
-    *("total", "verdict", "room for KV"),
+    *("GPU", "memory", "fewest TP", "fewest PP", "split", "weights", "KV cache", "activations", "overhead"),
+    *("total", "verdict"),
 )
 KNOWN_MODELS = ("model", "hub id", "parameters", "figures")
 KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "limit", "figures")
@@ -113,62 +113,55 @@ def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
             yield f"not checked: {', '.join(own)}; only {backend}'s runner knows what its engine takes"
 
 
-def estimate_view(found: Estimate) -> View:
+def estimate_view(estimate: Estimate) -> View:
     """Yield what a model takes and where it fits."""
-    yield from _head(found)
-    yield Sheet(COLUMNS, [_cells(found, place) for place in range(len(found.gpus))])
-    if unread := [gpu.gpu for gpu in found.gpus if _is_unread(gpu.gpu, gpu.memory_bytes)]:
+    yield from _head(estimate)
+    yield Sheet(COLUMNS, [_cells(estimate, gpu) for gpu in estimate.gpus])
+    if unread := [gpu for gpu, memory in estimate.gpus.items() if _is_unread(gpu, memory.memory_bytes)]:
         yield f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read"
     yield (
         "GB are 10^9 bytes, on the fullest GPU. Weights and KV cache follow from the config; activations and overhead "
-        f"(context, workspaces, graphs) are estimated. fits: {found.margin:.0%} of all that stays free below "
-        f"{found.engine.share:.0%} of the memory. cannot fit: weights and KV cache alone exceed it. ? marks uncertain."
+        f"(context, workspaces, graphs) are estimated. fits: {estimate.margin:.0%} of all that stays free below "
+        f"{estimate.model.engine.share:.0%} of the memory. cannot fit: weights and KV cache alone exceed it. "
+        "? marks uncertain."
     )
 
 
-def _head(found: Estimate) -> list[str]:
-    model, figures = found.sized.model, found.figures
-    unbounded = sum(layer.window is None for layer in model.layers)
-    kv = unbounded * 2 * model.kv_heads * model.head_size * found.sized.size.values
+def _head(estimate: Estimate) -> list[str]:
+    sized, figures = estimate.model, estimate.figures
+    model, requests = sized.model, sized.requests
+    kv_gb, context = sized.kv_bytes(requests.context_tokens) / GB, f"{requests.context_tokens:,}"
     heads = f"{model.heads} heads, {model.kv_heads} key/value heads, {model.attention_kinds}"
-    demand = f"{pluralize(found.demand.requests, 'request')} of {found.demand.context_tokens:,} tokens"
+    quantised = f"{sized.dtype}, quantised by {sized.quantization}" if sized.quantization else sized.dtype
     lines = [
         f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}",
-        f"weights {found.sized.weights / GB:,.1f} GB ({_precision(found)})",
-        f"KV cache {kv / 1000:,.1f} kB per token of context; shown for {demand}",
-        f"tensor parallelism may take {', '.join(map(str, found.legal_tensor_sizes))} GPUs",
+        f"weights {sized.weights_bytes / GB:,.1f} GB ({quantised})",
+        f"KV cache {kv_gb:,.3f} GB per request; {pluralize(requests.count, 'request')} of {context} tokens",
+        f"tensor parallelism may take {', '.join(map(str, sized.tensor_sizes))} GPUs",
         f"source: {figures.source}",
     ]
     if not figures.verified:
         lines.insert(0, f"{UNVERIFIED}: not all figures of {figures.name} were found in a source that was read")
-    if model.max_context and found.demand.context_tokens > model.max_context:
-        told = f"{found.demand.context_tokens:,} tokens are more than its {model.max_context:,} positions"
-        lines.append(f"note: {told}; engines refuse such requests")
+    if model.max_context and requests.context_tokens > model.max_context:
+        lines.append(f"note: {context} tokens exceed the model's {model.max_context:,} positions; engines refuse them")
     return lines + ([f"note: {figures.note}"] if figures.note else [])
 
 
-def _precision(found: Estimate) -> str:
-    size, dtype = found.sized.size, found.sized.dtype
-    if size.dense != size.rest:
-        return f"{dtype}, layers at {8 * size.dense:g} bits"
-    return dtype if size.experts == size.rest else f"{dtype}, experts at {8 * size.experts:g} bits"
-
-
-def _cells(estimate: Estimate, place: int) -> tuple[str, ...]:
-    gpu = estimate.gpus[place]
-    small = [
-        NOTHING if found.gpus is None else f"{found.gpus}{'' if found.verdict == 'fits' else ' ?'}"
-        for found in gpu.smallest.values()
+def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
+    memory = estimate.gpus[gpu]
+    fewest = [
+        NOTHING if held is None else f"{held.split.gpus}{'' if held.verdict == 'fits' else ' ?'}"
+        for held in estimate.model.fewest_gpus(memory.memory_bytes).values()
     ]
-    name, memory = gpu.gpu.removeprefix("NVIDIA "), f"{gpu.memory_bytes / GB:.1f} GB"
-    if gpu.needs is None or gpu.split is None:
-        return (name, memory, *small, *[NOTHING] * 6, gpu.verdict, NOTHING)
-    parts = (gpu.needs.weights, gpu.needs.kv_cache, gpu.needs.activations, gpu.needs.overhead, gpu.needs.total)
-    room = NOTHING if gpu.kv_room_tokens is None else f"{gpu.kv_room_tokens:,} tokens"
-    return (name, memory, *small, gpu.split, *(f"{part / GB:.2f}" for part in parts), gpu.verdict, room)
+    parts = (memory.weights, memory.kv_cache, memory.activations, memory.overhead, memory.total)
+    return (
+        *(gpu.removeprefix("NVIDIA "), f"{memory.memory_bytes / GB:.1f} GB", *fewest, memory.split.label),
+        *(f"{part / GB:.2f}" for part in parts),
+        memory.verdict,
+    )
 
 
-def _is_unread(gpu: str, memory_bytes: int) -> bool:
+def _is_unread(gpu: str, memory_bytes: float) -> bool:
     """Whether a GPU's memory is known only from `gpus.yaml`, which found it in no source."""
     known = gpu_models.known().get(gpu)
     return known is not None and known.memory_bytes == memory_bytes and known.memory_read_at is None

@@ -24,8 +24,8 @@ from contract.runner_process import (
 )
 from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 
-from wattdock.config import EngineMemory, Split
-from wattdock.inputs.memory import Demand, sized
+from wattdock.config import EngineMemory
+from wattdock.inputs.memory import ModelMemory
 from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -145,9 +145,9 @@ def test_a_repeated_pass_computes_every_prompt_token_again(runner: Runner) -> No
 def test_keys_and_values_take_what_an_estimate_says(loaded: tuple[Runner, pb.Loaded], checkpoint: Path) -> None:
     """The engine's own number of blocks fills the cache that it was given, to within one block."""
     effective = json.loads(loaded[1].effective_engine_args_json)
-    model = sized(json.loads((checkpoint / "config.json").read_text()), dtype="float32")
+    model = ModelMemory.of(json.loads((checkpoint / "config.json").read_text()), EngineMemory(), dtype="float32")
     tokens = effective["num_gpu_blocks"] * effective["block_size"]
-    estimated = model.needs(Split(), EngineMemory(), Demand(1, tokens, tokens)).kv_cache
+    estimated = model.kv_bytes(tokens)
     block = estimated / effective["num_gpu_blocks"]
     assert 0 <= effective["kv_cache_memory_bytes"] - estimated < block
 

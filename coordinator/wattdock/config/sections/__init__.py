@@ -84,7 +84,6 @@ class EngineMemory:
         kv_dtype: Of keys and values; "auto" is the model's own.
         repeats_kv_heads: Whether tensor parallelism may go beyond the number of key/value heads.
         queues: Whether requests that the cache has no room for may wait, rather than fail.
-        estimable: False where settings move weights or caches off the GPU, or quantise while loading.
     """
 
     share: float = 1.0
@@ -94,7 +93,6 @@ class EngineMemory:
     kv_dtype: str = "auto"
     repeats_kv_heads: bool = False
     queues: bool = False
-    estimable: bool = True
 
 
 # Ways to split one model over GPUs, as the sections call them.
@@ -169,7 +167,7 @@ class BackendSection(BaseModel):
         return Split()
 
     def memory(self) -> EngineMemory | None:
-        """Return how these settings have the engine use a GPU's memory; None where the section does not tell."""
+        """Return how the engine uses a GPU's memory; None where the settings do not tell, or `moves_memory`."""
         return None
 
     @property

@@ -64,6 +64,6 @@ class Section(ReplicableSection):
             return Split(pipeline=gpus, by_device_map=True)
         return Split(replicas=self.replicas)
 
-    def memory(self) -> EngineMemory:
+    def memory(self) -> EngineMemory | None:
         """Return transformers' way: all prompts of a batch in one step, then a cache that grows with the answers."""
-        return EngineMemory(estimable=not self.moves_memory)
+        return None if self.moves_memory else EngineMemory()

@@ -78,13 +78,14 @@ class Section(BackendSection):
         """Return TensorRT-LLM's tensor and pipeline parallelism."""
         return Split(tensor=self.tp_size, pipeline=self.pp_size)
 
-    def memory(self) -> EngineMemory:
+    def memory(self) -> EngineMemory | None:
         """Return what the settings tell; the engine itself has not been measured."""
+        if self.moves_memory:
+            return None
         return EngineMemory(
             step_tokens=self.max_num_tokens or STEP_TOKENS,
             logits_rows=self.max_batch_size,
             kv_dtype=self.kv_cache_config.dtype or "auto",
             repeats_kv_heads=True,
             queues=True,
-            estimable=not self.moves_memory,
         )

@@ -86,8 +86,10 @@ class Section(ReplicableSection):
         """Return vLLM's tensor and pipeline parallelism, or replicas."""
         return Split(self.tensor_parallel_size, self.pipeline_parallel_size, self.replicas)
 
-    def memory(self) -> EngineMemory:
+    def memory(self) -> EngineMemory | None:
         """Return what vLLM profiles at its start: one step of most tokens, then choosing tokens for most requests."""
+        if self.moves_memory:
+            return None
         return EngineMemory(
             share=self.gpu_memory_utilization or SHARE,
             step_tokens=self.max_num_batched_tokens or STEP_TOKENS,
@@ -95,5 +97,4 @@ class Section(ReplicableSection):
             kv_cache_bytes=self.kv_cache_memory_bytes,
             kv_dtype=str((self.model_extra or {}).get("kv_cache_dtype", "auto")),
             repeats_kv_heads=True,
-            estimable=not self.moves_memory,
         )
