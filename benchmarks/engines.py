@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from wattdock.host import Gpu
-    from wattdock.records.environment import RunnerEnvironment
     from wattdock.records.restart import PassRecord
+    from wattdock.records.snapshot import RunnerEnvironment
     from wattdock.runner import Heartbeat
 
 LAUNCH_S, LOAD_S, SILENCE_S, STALL_S = 120, 900, 120, 600

@@ -31,7 +31,6 @@ from wattdock.metering.choice import MeterChoice
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
-from wattdock.records.environment import RunnerEnvironment, RunnerGpu
 from wattdock.records.restart import (
     PassRecord,
     RequestRecord,
@@ -39,6 +38,7 @@ from wattdock.records.restart import (
     TokenSeries,
     WarmUpSample,
 )
+from wattdock.records.snapshot import RunnerEnvironment, RunnerGpu
 
 if TYPE_CHECKING:
     import threading
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.result import ExperimentResult
     from wattdock.metering.timeline import Timeline
-    from wattdock.records.environment import EnvironmentSnapshot
+    from wattdock.records.snapshot import EnvironmentSnapshot
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"

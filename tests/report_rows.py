@@ -11,7 +11,7 @@ import numpy as np
 from wattdock.analysis.result import ExperimentResult
 from wattdock.metering import GpuTimeline, Series, Span, Ticks, Timeline
 from wattdock.metering.timeline import HostTimeline
-from wattdock.records import RestartRecord, write_restart
+from wattdock.records import RestartRecord
 from wattdock.records.folder import COUNTER
 from wattdock.store import StoredResult
 
@@ -81,5 +81,5 @@ def with_timeline(
     spans = tuple(Span(span.name, span.start_ns, span.end_ns, span.drained) for span in stored.result.spans)
     record = RestartRecord(0, environment=stored.result.environment, spans=spans, timeline=timeline)
     (folder / "restarts").mkdir(parents=True, exist_ok=True)
-    write_restart(folder / "restarts/0", record)
+    record.write(folder / "restarts/0")
     return StoredResult(folder, stored.result)

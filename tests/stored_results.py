@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from golden.replay import analysed, load
 
 from wattdock.publish import CreatedBundle, create_bundle, open_bundle
-from wattdock.records import EnvironmentSnapshot, RestartRecord, write_restart
+from wattdock.records import EnvironmentSnapshot, RestartRecord
 from wattdock.store import StoredResult, load_result, store_result
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def complete(result: Path) -> Path:
     """Put beside a result.json the other files of a result, without any sample in them."""
     environment = EnvironmentSnapshot.model_validate(json.loads(SAMPLE.read_text())["environment"])
     (result / "restarts").mkdir()
-    write_restart(result / "restarts/0", RestartRecord(0, environment=environment))
+    RestartRecord(0, environment=environment).write(result / "restarts/0")
     (result / "runner.log").write_text("loaded\n")
     return result
 

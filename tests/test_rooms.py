@@ -23,7 +23,6 @@ WIDER_DOORS = {
     "config": 11,
     "host": 12,
     "metering": 14,
-    "records": 19,
     "reports": 11,
     "store": 13,
 }

@@ -16,7 +16,6 @@ from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
 from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
-from wattdock.records import write_restart
 from wattdock.records.folder import TIMELINE
 from wattdock.records.restart import RestartRecord
 
@@ -120,7 +119,7 @@ def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
 def test_host_samples_are_stored_under_a_name_with_their_unit(tmp_path: Path) -> None:
     """Any span's joules can be computed again from the file."""
     restart = RestartRecord(0, passes=(PASS,), timeline=Timeline("rapl", 0, 40 * NS_PER_S, host=HOST))
-    write_restart(tmp_path / "x", restart)
+    restart.write(tmp_path / "x")
     rows = pq.ParquetFile(tmp_path / "x" / TIMELINE).read().to_pylist()
     rows = [row for row in rows if row["series"] == "host_package-0_j"]
     assert len(rows) == len(SECONDS)

@@ -44,7 +44,6 @@ from wattdock.metering.timeline import (
     Timeline,
     Window,
 )
-from wattdock.records.environment import RunnerEnvironment
 from wattdock.records.failure import Failure
 from wattdock.records.restart import (
     PassRecord,
@@ -54,6 +53,7 @@ from wattdock.records.restart import (
     TokenSeries,
     WarmUpSample,
 )
+from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,7 +12,7 @@ from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, Span
-from wattdock.records import clocks_of
+from wattdock.records import snapshot
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
@@ -338,12 +338,12 @@ def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
     After a reboot, a number that was the runner's may be anybody's.
     """
     seen: dict[tuple[str, int, str, int], GpuProcessSeen] = {}
-    clocks = clocks_of(restarts)
+    clocks = snapshot.ClockFacts.of(restarts)
     for restart in restarts:
         for uuid, gpu in restart.gpus.items():
             for sample in gpu.processes:
                 for process in sample.processes:
-                    clock, own = clocks[restart.clock], process.pid in restart.own_pids
+                    clock, own = clocks.number(restart), process.pid in restart.own_pids
                     key = (uuid, process.pid, process.kind, clock)
                     seen[key] = _seen_again(seen.get(key), uuid, process, sample.at_ns, clock=clock, own=own)
     return list(seen.values())

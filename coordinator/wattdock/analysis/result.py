@@ -19,7 +19,7 @@ from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import Statistics, statistical_j, statistics
 from wattdock.analysis.steadiness import idle_baselines, idle_energy_j
 from wattdock.analysis.windows import phases, windows
-from wattdock.records import ConditionChange, EnvironmentSnapshot, Failure, clock_facts, clocks_of
+from wattdock.records import EnvironmentSnapshot, Failure, snapshot
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
@@ -166,7 +166,6 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
     energy = _completed(energy, restarts, used, config, joules_in)
     architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
-    clocks = clocks_of(restarts)
     return bare_result(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
@@ -185,7 +184,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         procedure=procedure(restarts, gpus, config.warmup, joules_in),
         multi_gpu=multi_gpu(energy, speed, restarts),
         data_parallel=data_parallel(config, restarts, joules_in),
-        spans=[span for restart in restarts for span in _stored_spans(restart, clocks[restart.clock], used, joules_in)],
+        spans=[span for restart in restarts for span in _stored_spans(restart, environment, joules_in)],
     )
 
 
@@ -223,9 +222,9 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
     known = [restart.environment for restart in restarts if restart.environment]
     if not known:
         raise ValueError("no restart recorded its environment")
-    last = ([snapshot for snapshot in known if snapshot.framework] or known)[-1]
+    last = ([environment for environment in known if environment.framework] or known)[-1]
     prompts = next((measured.prompts_sha256 for restart in restarts for measured in restart.passes), None)
-    told = {"clock": clock_facts(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
+    told = {"clock": snapshot.ClockFacts.of(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
     return last.model_copy(update=told)
 
 
@@ -240,7 +239,7 @@ def why_no_sum(restarts: Sequence[RestartRecord]) -> str | None:
     return DIFFERENT_GPUS if len(placements) > 1 else None
 
 
-def _changes(restarts: Sequence[RestartRecord]) -> list[ConditionChange] | None:
+def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange] | None:
     """Return in which conditions the measured restarts differ; None where one of several did not record them."""
     measured = [restart for restart in restarts if restart.passes]
     held = [held_conditions(restart.environment) if restart.environment else {} for restart in measured]
@@ -253,7 +252,7 @@ def _changes(restarts: Sequence[RestartRecord]) -> list[ConditionChange] | None:
             numbers = seen.setdefault(conditions.get(name, ABSENT), [])
             if restart.restart not in numbers:
                 numbers.append(restart.restart)
-        changes.append(ConditionChange(name=name, restarts=seen))
+        changes.append(snapshot.ConditionChange(name=name, restarts=seen))
     return changes
 
 
@@ -293,16 +292,16 @@ def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:
     return "interrupted" if failure.kind == Failure.INTERRUPTED else "failed"
 
 
-def _stored_spans(restart: RestartRecord, clock: int, used: Sequence[str], joules_in: SpanJoules) -> list[StoredSpan]:
+def _stored_spans(restart: RestartRecord, environment: EnvironmentSnapshot, joules_in: SpanJoules) -> list[StoredSpan]:
     spans: list[tuple[Span, int | None]] = [(span, None) for span in restart.spans]
     spans += [(measured.span, measured.index) for measured in restart.passes]
-    energies = [joules_in.of(restart.timeline, span, used) for span, _ in spans]
+    energies = [joules_in.of(restart.timeline, span, environment.gpu_uuids) for span, _ in spans]
     return [
         StoredSpan(
             **vars(span),
             restart=restart.restart,
             pass_index=pass_index,
-            clock=clock,
+            clock=environment.clock.number(restart),
             energy_j=joules.total_j,
             timing_j=joules.timing_j,
             reason=joules.reason,

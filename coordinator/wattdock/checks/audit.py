@@ -17,7 +17,7 @@ from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
-    from wattdock.records import ConditionChange
+    from wattdock.records import snapshot
 
 # Windows under 2 s vary widely, 5 s and more are stable, 20 s is a publication floor (arXiv 2312.02741 and peers).
 MIN_WINDOW_S = 20.0
@@ -137,7 +137,7 @@ def one_environment(subject: Subject) -> Outcome:
     return Outcome("fail" if matter else "warn" if changes else "pass", figure)
 
 
-def _changed(change: ConditionChange) -> str:
+def _changed(change: snapshot.ConditionChange) -> str:
     values = [
         f"{value} (restart {', '.join(str(restart + 1) for restart in restarts)})"
         for value, restarts in change.restarts.items()

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.config import ModelSpec
-from wattdock.records import (
-    ContainerFacts,
-    EnvironmentSnapshot,
-    ModelFacts,
-    Topology,
-    clock_facts,
-)
+from wattdock.records import EnvironmentSnapshot, snapshot
 
 if TYPE_CHECKING:
     from wattdock.checks import ExecutionPlan
@@ -73,7 +67,7 @@ def environment(
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
         seed=config.workload.seed,
-        clock=clock_facts([record]),
+        clock=snapshot.ClockFacts.of([record]),
         meter=plan.meter.name,
         meter_reason=plan.meter.reason,
     )
@@ -83,16 +77,18 @@ def _gigabytes(gpu: Gpu) -> float | None:
     return None if gpu.vram_total_bytes is None else gpu.vram_total_bytes / BYTES_PER_GB
 
 
-def _topology(plan: ExecutionPlan) -> Topology | None:
+def _topology(plan: ExecutionPlan) -> snapshot.Topology | None:
     links = list(plan.inventory.links)
-    return Topology(links=links, warnings=list(plan.warnings)) if links else None
+    return snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None
 
 
-def _model_facts(plan: ExecutionPlan, model: ModelFolder | None, runner: RunnerEnvironment | None) -> ModelFacts:
+def _model_facts(
+    plan: ExecutionPlan, model: ModelFolder | None, runner: RunnerEnvironment | None
+) -> snapshot.ModelFacts:
     spec = plan.config.model
     low, high = ModelSpec.RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
-    return ModelFacts(
+    return snapshot.ModelFacts(
         kind=model.kind if model else "unknown",
         name=model.name if model else spec.label,
         revision=model.revision if model else spec.revision,
@@ -103,11 +99,11 @@ def _model_facts(plan: ExecutionPlan, model: ModelFolder | None, runner: RunnerE
     )
 
 
-def _container_facts(plan: ExecutionPlan) -> ContainerFacts | None:
+def _container_facts(plan: ExecutionPlan) -> snapshot.ContainerFacts | None:
     if (containers := plan.launch.containers) is None:
         return None
     engine, image, pin = containers.engine, containers.image, plan.launch.pin
-    return ContainerFacts(
+    return snapshot.ContainerFacts(
         engine=engine.name,
         engine_version=engine.version,
         rootless=engine.rootless,

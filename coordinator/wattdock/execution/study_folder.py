@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import StoreError
 from wattdock.files import JOURNAL, STUDIES, sync
-from wattdock.records import RestartRecord, find_restarts, read_restart, write_restart
+from wattdock.records import RestartRecord
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class SavedRestart:
         Raises:
             StoreError: A file cannot be read.
         """
-        return self.record if self.folder is None else read_restart(self.folder)
+        return self.record if self.folder is None else RestartRecord.read(self.folder)
 
 
 class StudyFolder:
@@ -283,7 +283,7 @@ class StudyFolder:
         """Make a record durable under `name`, replacing an earlier state of it."""
         folder = self.path / RECORDS / name
         try:
-            write_restart(folder, record)
+            record.write(folder)
         except OSError as error:
             self._break(error)
             return SavedRestart(record, None)
@@ -295,8 +295,8 @@ class StudyFolder:
         Raises:
             StoreError: A record cannot be read.
         """
-        folders = find_restarts(self.path / RECORDS, f"{experiment_id[:16]}-")
-        return {folder.name: _saved(read_restart(folder), folder) for folder in folders}
+        folders = RestartRecord.find(self.path / RECORDS, f"{experiment_id[:16]}-")
+        return {folder.name: _saved(RestartRecord.read(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str) -> None:
         """Remove the records of an experiment: its stored result holds them."""

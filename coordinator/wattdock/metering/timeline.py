@@ -5,20 +5,19 @@ Arrays only: no hardware, no backend, no files. All instants are CLOCK_MONOTONIC
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattdock.clock import NS_PER_S
+from wattdock.host import GpuProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from wattdock.host import GpuProcess
+    from collections.abc import Sequence
 
 EnergySource = Literal["counter", "integrated_power"]
 # Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's intervals.

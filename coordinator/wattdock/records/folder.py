@@ -1,32 +1,22 @@
 """A RestartRecord on disk: a folder of record.json, requests.parquet and timeline.parquet that reads back bit-exact.
 
-record.json holds everything that is not a table. Nothing in the files is ever executed.
+record.json holds everything that is not a table, and of each array its length. Nothing in the files is ever executed.
 """
 
 from __future__ import annotations
 
-import collections.abc
-import dataclasses
 import functools
 import json
 import os
 import shutil
-import types
-import typing
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import TypeAdapter, ValidationError
 
-from wattdock.clock import ClockCheck
 from wattdock.errors import StoreError
 from wattdock.files import sync
-from wattdock.host import GpuProcess
-from wattdock.metering import Series, Span, Ticks, Timeline
-from wattdock.records.environment import EnvironmentSnapshot
-from wattdock.records.failure import Failure
-from wattdock.records.restart import PassRecord, RequestRecord, RestartRecord, TokenSeries
+from wattdock.records.restart import RestartRecord
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -34,8 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
-    from wattdock.metering import GpuTimeline
+    from wattdock.records.restart import PassRecord
+
+    Plain = dict[str, Any]
 
 RECORD, REQUESTS, TIMELINE = "record.json", "requests.parquet", "timeline.parquet"
 # A whole newer state of a record, on its way to the older state's name.
@@ -43,29 +36,13 @@ NEWER = ".new"
 # Series that are not the meter's; the unit stands in the name.
 COUNTER, TOKENS = "energy_counter_mj", "output_tokens"
 BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns")
-REQUEST_FIELDS = tuple(field.name for field in dataclasses.fields(RequestRecord))
-# What the dataclasses' modules import for type checkers only.
-NAMES = {
-    "ClockCheck": ClockCheck,
-    "EnvironmentSnapshot": EnvironmentSnapshot,
-    "Failure": Failure,
-    "GpuProcess": GpuProcess,
-    "Mapping": collections.abc.Mapping,
-    "NDArray": NDArray,
-    "Span": Span,
-    "Timeline": Timeline,
-    "np": np,
-}
-# As JSON has them.
-PLAIN = (bool, int, str, Any)
+# Columns of requests.parquet that say which pass a request belongs to; all others are fields of `RequestRecord`.
+OF_PASS = ("restart", "pass")
+IN_REQUESTS = {"passes": {"__all__": {"requests"}}}
 
 
-def write_restart(folder: Path, record: RestartRecord) -> None:
-    """Write a record to `folder`, replacing an earlier state of it; durable when this returns.
-
-    Raises:
-        OSError: There is no room, or no permission; the earlier state is still there.
-    """
+def write(folder: Path, record: RestartRecord) -> None:
+    """Write a record; see `RestartRecord.write`."""
     import pyarrow.parquet as pq
 
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -73,7 +50,8 @@ def write_restart(folder: Path, record: RestartRecord) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         scratch.mkdir()
-        (scratch / RECORD).write_text(json_text(_encode(record), ascii_only=False) + "\n", encoding="utf-8")
+        plain = _adapter().dump_python(record, mode="json", by_alias=True, exclude=IN_REQUESTS, fallback=len)
+        (scratch / RECORD).write_text(json_text(plain, ascii_only=False) + "\n", encoding="utf-8")
         pq.write_table(_requests_table(record), scratch / REQUESTS, compression="zstd")
         pq.write_table(_timeline_table(record), scratch / TIMELINE, compression="zstd")
         for written in (*scratch.iterdir(), scratch):
@@ -87,8 +65,8 @@ def write_restart(folder: Path, record: RestartRecord) -> None:
         raise
 
 
-def find_restarts(parent: Path, prefix: str = "") -> list[Path]:
-    """Return the folders of the records in `parent` whose names begin with `prefix`, each in its latest whole state."""
+def find(parent: Path, prefix: str) -> list[Path]:
+    """Return the folders of records; see `RestartRecord.find`."""
     for newer in parent.glob(f"{prefix}*{NEWER}"):
         _replace(newer)
     return sorted(file.parent for file in parent.glob(f"{prefix}*/{RECORD}") if file.parent.name[0] != ".")
@@ -103,33 +81,40 @@ def _replace(newer: Path) -> None:
     sync(folder.parent)
 
 
-def read_restart(folder: Path) -> RestartRecord:
-    """Return the record that `write_restart` wrote to `folder`.
-
-    Raises:
-        StoreError: A file is missing, cannot be read, or was written by another version.
-    """
+def read(folder: Path) -> RestartRecord:
+    """Return a record; see `RestartRecord.read`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        bare: RestartRecord = _decode(RestartRecord, json.loads((folder / RECORD).read_bytes()))
+        plain = json.loads((folder / RECORD).read_bytes())
         # Each file by itself: a folder called "name=value" is no partition.
         requests, samples = (
             pq.read_table(folder / name, partitioning=None).select(schema().names)
             for name, schema in ((REQUESTS, requests_schema), (TIMELINE, timeline_schema))
         )
-        return _filled(bare, _requests(requests), _Samples(samples))
+        _fill_in(plain, _requests_by_pass(requests), _Samples(samples))
+        return _adapter().validate_python(plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
+        why = _first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise StoreError(
             f"{folder} does not hold what was measured ({why}); bring {RECORD}, {REQUESTS} and {TIMELINE} back"
         ) from error
 
 
 @functools.cache
+def _adapter() -> TypeAdapter[RestartRecord]:
+    return TypeAdapter(RestartRecord)
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+
+
+@functools.cache
 def requests_schema() -> pa.Schema:
-    """Return the columns of requests.parquet, a request each."""
+    """Return the columns of requests.parquet, one row per request."""
     import pyarrow as pa
 
     return pa.schema(
@@ -149,11 +134,11 @@ def requests_schema() -> pa.Schema:
 
 @functools.cache
 def timeline_schema() -> pa.Schema:
-    """Return the columns of timeline.parquet, a sample each.
+    """Return the columns of timeline.parquet, one row per sample.
 
-    Columns: restart; pass (null outside the measured ones); clock (identity of the one that `at_ns` is of); gpu_uuid
-    (null for the runner's tokens and the host's own counters, host_…_j, joules since the meter began); series, named
-    with its unit; at_ns; value; and for the energy counter's changes the calls that bracket each.
+    Columns: restart; pass (null outside the measured passes); clock (identity of the clock of `at_ns`); gpu_uuid (null
+    for the runner's tokens and for the host's own counters, host_…_j, in joules since the meter began); series, whose
+    name ends in its unit; at_ns; value; and the calls that bracket each change of the energy counter.
     """
     import pyarrow as pa
 
@@ -190,7 +175,7 @@ def _timeline_table(record: RestartRecord) -> pa.Table:
 
 
 def _timeline_parts(record: RestartRecord) -> Iterator[pa.Table]:
-    """Yield a table for each series; `_filled` takes the arrays out in the same order."""
+    """Yield a table for each series."""
     part = functools.partial(_part, record)
     for measured in record.passes:
         yield part(None, TOKENS, measured.tokens.at_ns, measured.tokens.output_tokens, number=measured.index)
@@ -201,7 +186,11 @@ def _timeline_parts(record: RestartRecord) -> Iterator[pa.Table]:
             yield part(uuid, name, series.at_ns, series.value)
     host = record.timeline.host if record.timeline else None
     for name, series in (host.energy_j if host else {}).items():
-        yield part(None, f"host_{name}_j", series.at_ns, series.value)
+        yield part(None, _host_series(name), series.at_ns, series.value)
+
+
+def _host_series(domain: str) -> str:
+    return f"host_{domain}_j"
 
 
 def _part(
@@ -244,110 +233,65 @@ def _pass_at(at_ns: NDArray[np.int64], passes: Sequence[PassRecord]) -> pa.Array
     return pa.array(index, mask=outside)
 
 
-def _requests(table: pa.Table) -> dict[int, list[RequestRecord]]:
-    """Return the requests of each pass, by its number."""
-    requests: dict[int, list[RequestRecord]] = {}
-    columns = [table[name].to_pylist() for name in REQUEST_FIELDS]
-    ids_at = REQUEST_FIELDS.index("output_ids")
-    columns[ids_at] = [None if ids is None else tuple(ids) for ids in columns[ids_at]]
-    for number, *values in zip(table["pass"].to_pylist(), *columns, strict=True):
-        requests.setdefault(number, []).append(RequestRecord(**dict(zip(REQUEST_FIELDS, values, strict=True))))
-    return requests
+def _requests_by_pass(table: pa.Table) -> dict[int, list[Plain]]:
+    """Return the fields of each pass's requests, by the pass's number."""
+    groups: dict[int, list[Plain]] = {}
+    for row in table.to_pylist():
+        _, number = (row.pop(name) for name in OF_PASS)
+        groups.setdefault(number, []).append(row)
+    return groups
 
 
 class _Samples:
-    """Takes arrays out of a timeline's table, one after the other in the order in which they were written."""
+    """The rows of a timeline's table, by GPU and series."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table, self._next = table, 0
+        import pyarrow as pa
 
-    def take(self, length: int, columns: Sequence[str] = ("at_ns", "value")) -> list[NDArray[Any]]:
-        """Return the next `length` elements of these columns."""
-        part = self._table.slice(self._next, length)
-        if len(part) < length:
-            raise ValueError(f"{TIMELINE} ends after {len(self._table)} samples")
-        self._next += length
-        return [part[name].to_numpy() for name in columns]
+        names = [table[name].cast(pa.string()) for name in ("gpu_uuid", "series")]
+        keyed = table.set_column(3, "gpu_uuid", names[0]).set_column(4, "series", names[1])
+        columns = ("pass", "at_ns", "value", *BRACKETS)
+        grouped = keyed.group_by(["gpu_uuid", "series"], use_threads=False)
+        rows = grouped.aggregate([(name, "list") for name in columns])
+        keys = zip(rows["gpu_uuid"].to_pylist(), rows["series"].to_pylist(), strict=True)
+        self._groups = {key: {name: rows[f"{name}_list"][at].values for name in columns} for at, key in enumerate(keys)}
 
-    def require_end(self) -> None:
-        """Raise ValueError where samples are left."""
-        if self._next != len(self._table):
-            raise ValueError(f"{TIMELINE} has {len(self._table)} samples, not {self._next}")
+    def arrays(
+        self, lengths: Mapping[str, int], gpu: str | None, series: str, *, number: int | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a series by field.
 
+        Args:
+            lengths: Of each array, as record.json has them.
+            number: The pass that the series is of; None for a series of the meter's.
 
-def _filled(bare: RestartRecord, requests: Mapping[int, list[RequestRecord]], samples: _Samples) -> RestartRecord:
-    """Return a record with its tables' content in place of what record.json says of their lengths."""
-
-    def filled(measured: PassRecord) -> PassRecord:
-        at_ns, counts = samples.take(len(measured.tokens.at_ns))
-        tokens = TokenSeries(at_ns, counts.astype(np.int64))
-        return dataclasses.replace(measured, requests=tuple(requests.get(measured.index, ())), tokens=tokens)
-
-    passes = tuple(map(filled, bare.passes))
-    timeline = bare.timeline and _filled_timeline(bare.timeline, samples)
-    samples.require_end()
-    return dataclasses.replace(bare, passes=passes, timeline=timeline)
-
-
-def _filled_timeline(bare: Timeline, samples: _Samples) -> Timeline:
-    def series(every: Mapping[str, Series]) -> dict[str, Series]:
-        return {name: Series(*samples.take(len(empty.at_ns))) for name, empty in every.items()}
-
-    def gpu(empty: GpuTimeline) -> GpuTimeline:
-        *brackets, energy_mj = samples.take(len(empty.ticks.energy_mj), (*BRACKETS, "value"))
-        ticks = Ticks(*(column.astype(np.int64) for column in (*brackets, energy_mj)))
-        return dataclasses.replace(empty, ticks=ticks, series=series(empty.series))
-
-    gpus = {uuid: gpu(empty) for uuid, empty in bare.gpus.items()}
-    host = bare.host and dataclasses.replace(bare.host, energy_j=series(bare.host.energy_j))
-    return dataclasses.replace(bare, gpus=gpus, host=host)
+        Raises:
+            ValueError: The table holds another number of samples.
+        """
+        group = self._groups.get((gpu, series), {})
+        filled = {}
+        for field, length in lengths.items():
+            kind = np.float64 if field == "value" else np.int64
+            column = group.get(field if field in group else "value")
+            array = np.zeros(0, dtype=kind) if column is None else column.to_numpy(zero_copy_only=False).astype(kind)
+            if number is not None and column is not None:
+                array = array[group["pass"].to_numpy(zero_copy_only=False) == number]
+            if len(array) != length:
+                raise ValueError(f"{TIMELINE} holds {len(array)} samples of {series}, not {length}")
+            filled[field] = array
+        return filled
 
 
-def _encode(value: Any) -> Any:
-    """Return a value as JSON has it; of an array its length, of requests nothing: tables hold those."""
-    if isinstance(value, np.ndarray):
-        return len(value)
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        if isinstance(value, PassRecord):
-            fields["requests"] = ()
-        return {name: _encode(part) for name, part in fields.items()}
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True)
-    if isinstance(value, collections.abc.Mapping):
-        return {key: _encode(part) for key, part in value.items()}
-    if isinstance(value, tuple | list | frozenset):
-        return [_encode(part) for part in value]
-    return value
-
-
-def _decode(kind: Any, data: Any) -> Any:
-    """Return `data` as a value of the type `kind`, one of those that records are made of; arrays only by length."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return None if data is None else _decode(next(part for part in parts if part is not types.NoneType), data)
-    # numpy's alias is a class of its own from 2.5 on, under Python 3.12 and newer.
-    if origin in (np.ndarray, NDArray):
-        return np.zeros(data, dtype=np.int64)
-    if origin is frozenset:
-        return frozenset(data)
-    if origin is tuple:
-        return tuple(_decode(parts[0], part) for part in data)
-    if origin is collections.abc.Mapping:
-        return {key: _decode(parts[1], part) for key, part in data.items()}
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{name: _decode(hints[name], part) for name, part in data.items()})
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.model_validate(data)
-    if kind is float:
-        # JSON has no infinity; it is written as a text.
-        return float(data) if isinstance(data, str) else data
-    if origin is not Literal and kind not in PLAIN:
-        raise TypeError(f"nothing here reads a {kind}")
-    return data
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, localns=NAMES)
+def _fill_in(plain: Plain, requests: Mapping[int, list[Plain]], samples: _Samples) -> None:
+    """Put the tables' content into what record.json holds, in place of the arrays' lengths."""
+    for measured in plain["passes"]:
+        measured["requests"] = requests.get(measured["index"], [])
+        measured["tokens"] = samples.arrays(measured["tokens"], None, TOKENS, number=measured["index"])
+    timeline = plain["timeline"] or {"gpus": {}, "host": None}
+    for uuid, gpu in timeline["gpus"].items():
+        gpu["ticks"] = samples.arrays(gpu["ticks"], uuid, COUNTER)
+        gpu["series"] = {name: samples.arrays(lengths, uuid, name) for name, lengths in gpu["series"].items()}
+    if host := timeline["host"]:
+        host["energy_j"] = {
+            domain: samples.arrays(lengths, None, _host_series(domain)) for domain, lengths in host["energy_j"].items()
+        }

@@ -5,23 +5,23 @@ Plain values: no protobuf, no hardware. All instants are CLOCK_MONOTONIC nanosec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from wattdock.clock import NS_PER_S
-from wattdock.errors import ClockError
-from wattdock.records.environment import ClockFacts
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from wattdock.clock import ClockCheck
+from wattdock.metering import Span, Timeline
+from wattdock.records.failure import Failure
+from wattdock.records.snapshot import EnvironmentSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from wattdock.clock import ClockCheck
-    from wattdock.metering import GpuTimeline, Span, Timeline
-    from wattdock.records.environment import EnvironmentSnapshot
-    from wattdock.records.failure import Failure
+    from wattdock.metering import GpuTimeline
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,9 @@ class RestartRecord:
         failure: Why the restart ended early.
     """
 
+    # For reading and writing; holds for the dataclasses within, too.
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
     restart: int
     started_utc: str = ""
     environment: EnvironmentSnapshot | None = None
@@ -146,27 +149,33 @@ class RestartRecord:
         """What the meter saw of each GPU of the host, by UUID; empty without a timeline."""
         return self.timeline.gpus if self.timeline else {}
 
+    @classmethod
+    def read(cls, folder: Path) -> RestartRecord:
+        """Return the record that `write` wrote to `folder`.
 
-def clocks_of(restarts: Sequence[RestartRecord]) -> dict[str, int]:
-    """Return a number for each clock that the restarts' instants are of, from 0, in the restarts' order.
+        Raises:
+            StoreError: A file is missing, cannot be read, or was written by another version.
+        """
+        from wattdock.records.folder import read
 
-    A reboot of the host between a kill and the resumption starts another clock, which counts from another zero.
-    """
-    return {clock: number for number, clock in enumerate(dict.fromkeys(restart.clock for restart in restarts))}
+        return read(folder)
 
+    def write(self, folder: Path) -> None:
+        """Write the record to `folder`, replacing an earlier state of it; durable when this returns.
 
-def clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
-    """Return the evidence that the runners shared the host's clock.
+        Raises:
+            OSError: There is no room, or no permission; the earlier state is still there.
+        """
+        from wattdock.records.folder import write
 
-    Every check that was made passed: another clock fails the restart instead.
-    """
-    checks = [check for restart in restarts for check in restart.clock_checks]
-    mistrusted = any(restart.failure and restart.failure.kind == ClockError.__name__ for restart in restarts)
-    slowest_ns = max((check.round_trip_ns for check in checks), default=None)
-    return ClockFacts(
-        trusted=bool(checks) and not mistrusted,
-        checks=len(checks),
-        round_trip_max_s=None if slowest_ns is None else slowest_ns / NS_PER_S,
-        unchecked_passes=sum(not measured.clock_checked for restart in restarts for measured in restart.passes),
-        identities=[clock for clock in clocks_of(restarts) if clock],
-    )
+        write(folder, self)
+
+    @staticmethod
+    def find(parent: Path, prefix: str = "") -> list[Path]:
+        """Return the folders in `parent` that hold a record and whose names begin with `prefix`, sorted by name.
+
+        Where a crash cut off the last `write`, its newer state takes the older one's place first.
+        """
+        from wattdock.records.folder import find
+
+        return find(parent, prefix)

@@ -18,8 +18,8 @@ from wattdock.records import (
     ReplicaPass,
     RequestRecord,
     RunnerEnvironment,
-    RunnerGpu,
     TokenSeries,
+    snapshot,
 )
 from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -236,7 +236,7 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
     given = message.environment
     environment = RunnerEnvironment(
         visible_gpus=[
-            RunnerGpu(uuid=gpu.uuid, name=gpu.name, vram_total_bytes=optional(gpu, "vram_total_bytes"))
+            snapshot.RunnerGpu(uuid=gpu.uuid, name=gpu.name, vram_total_bytes=optional(gpu, "vram_total_bytes"))
             for gpu in given.visible_gpus
         ],
         used_gpu_uuids=list(given.used_gpu_uuids),

@@ -23,13 +23,12 @@ from pydantic import BaseModel, ValidationError
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import StoreError
 from wattdock.files import sync
-from wattdock.records import read_restart, write_restart
+from wattdock.records import RestartRecord
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.records import RestartRecord
 
 RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
 # A restart that was measured, and the folder that holds it already; None where it is to be written.
@@ -143,7 +142,7 @@ def load_restarts(folder: Path) -> tuple[RestartRecord, ...]:
     places = sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda place: int(place.name))
     if not places:
         raise StoreError(f"{folder / RESTARTS} is not there or empty; bring it back, or name another result")
-    return tuple(map(read_restart, places))
+    return tuple(map(RestartRecord.read, places))
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -191,7 +190,7 @@ def _put_restarts(place: Path, restarts: Sequence[Measured]) -> None:
     place.mkdir()
     for number, (record, folder) in enumerate(restarts):
         if folder is None:
-            write_restart(place / str(number), record)
+            record.write(place / str(number))
         else:
             shutil.copytree(folder, place / str(number), copy_function=_link)
 
