@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend
-from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from wattdock_pytorch_engine import PyTorchEngine
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Report, Workload
     from wattdock_runner.recorder import PassRecorder
 
 
@@ -57,16 +56,15 @@ class PyTorchBackend(Backend):
             raise InvalidRequest(f"tp_plan: auto splits the model over at least 2 GPUs, not {count}; see tp_size, gpus")
         return count
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Load or draw the model, or this rank's part of it.
 
         With `device_map: auto` it is spread over all visible GPUs, else it goes to the first (or the CPU).
         """
-        start_ns = now_ns()
-        report("importing torch and transformers", None)
+        report("importing torch and transformers")
         from wattdock_pytorch_engine import load_engine
 
-        self.engine, loaded = load_engine(order, report, start_ns)
+        self.engine, loaded = load_engine(order, report)
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:

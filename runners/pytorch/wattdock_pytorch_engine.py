@@ -30,7 +30,7 @@ from wattdock_pytorch_steps import StepClock, output_length
 
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import LoadedModel
-from wattdock_runner.clock import Span, now_ns
+from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.serving import Engine
@@ -38,7 +38,7 @@ from wattdock_runner.serving import Engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights, Rank, Workload
+    from wattdock_runner.backend import Gpu, LoadOrder, RandomWeights, Rank, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
@@ -49,13 +49,8 @@ Placement = dict[str, "int | str"]
 DEFAULT_CPU_THREADS = torch.get_num_threads()
 
 
-def load_engine(
-    order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
-) -> tuple[PyTorchEngine, LoadedModel]:
+def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, LoadedModel]:
     """Load what `order` says, on the GPUs it names or on the CPU when it names none.
-
-    Args:
-        start_ns: When loading began, before this module was imported.
 
     Raises:
         WrongState: Torch sees other GPUs than asked for.
@@ -68,14 +63,14 @@ def load_engine(
     require_gpus(order.gpu_uuids, gpus, "torch")
     torch.set_num_threads(int(str(order.engine_args.get("cpu_threads", DEFAULT_CPU_THREADS))))
     torch.set_float32_matmul_precision(str(order.engine_args.get("float32_matmul_precision", "highest")))
-    report("drawing random weights" if order.random_weights else "reading weights", None)
+    report("drawing random weights" if order.random_weights else "reading weights")
     if order.rank:
         join(order.rank, "cuda" if gpus else "cpu")
     with exchange_named("loading the model"):
         model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
     model.eval()
     defaults = _take_generation_defaults(model, order)
-    report("reading the tokenizer", None)
+    report("reading the tokenizer")
     eos = defaults.eos_token_id
     if eos is None:
         eos = getattr(model.config.get_text_config(), "eos_token_id", None)
@@ -89,8 +84,7 @@ def load_engine(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     leave_out_of_collections()
-    span = Span("load", start_ns, now_ns(), drained=True)
-    return engine, _describe(engine, order, gpus, defaults, span)
+    return engine, _describe(engine, order, gpus, defaults)
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:
@@ -160,7 +154,7 @@ def _take_generation_defaults(model: Any, order: LoadOrder) -> GenerationConfig:
 
 
 def _describe(
-    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig, span: Span
+    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig
 ) -> LoadedModel:
     model = engine.model
     parameters = list(model.parameters())
@@ -188,7 +182,6 @@ def _describe(
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         versions=cuda_versions(torch, gpus),
         warnings=checkpoint.ignored_settings_warnings(defaults.to_diff_dict()),
-        spans=(span,),
     )
 
 

@@ -11,28 +11,27 @@ from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument, source_fields
 from wattdock_runner.backend import Backend, Finding
-from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import WrongState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from wattdock_tensorrt_engine import TensorrtEngine
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
 # Set by wattdock itself, from what stands elsewhere in an experiment.
 OURS = {"dtype", "model", "pipeline_parallel_size", "skip_tokenizer_init", "tensor_parallel_size", "trust_remote_code"}
 # Text is encoded outside the engine, the runner is offline, and Python objects cannot come from a file.
-ELSEWHERE = {"tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision", "post_processor_hook"}
+ELSEWHERE = {"tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision"}
 ELSEWHERE |= {"postprocess_tokenizer_dir", "num_postprocess_workers", "batched_logits_processor", "checkpoint_loader"}
 # One runner is one engine on one host, with MPI.
 ELSEWHERE |= {"backend", "mpi_session", "orchestrator_type", "gpus_per_node", "env_overrides", "load_format"}
-ELSEWHERE |= {"telemetry_config", "otlp_traces_endpoint", "decoding_config"}
+ELSEWHERE |= {"otlp_traces_endpoint", "decoding_config"}
 # It changes single values of config.json: FLOPs, memory and revision would be of a model that did not run.
 REFUSED = "another model would run than the one that the result describes; write it into a folder's config.json"
-OWN = {"tp_size": Argument((int,)), "pp_size": Argument((int,))}
-OWN |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
+ADDED = {"tp_size": Argument((int,)), "pp_size": Argument((int,))}
+ADDED |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
 NEVER_RUN = "this runner has been run with a stand-in only, never yet with the real TensorRT-LLM"
 FIRST_RUN = "docs/tensorrt.md has the ten minutes that the first person with its image is asked for"
 
@@ -42,10 +41,10 @@ def engine_arguments() -> dict[str, Argument] | None:
 
     Source: class TorchLlmArgs in tensorrt_llm/llmapi/llm_args.py.
     """
-    found = source_fields("tensorrt_llm", "llmapi/llm_args.py", "TorchLlmArgs")
-    if found is None:
+    fields = source_fields("tensorrt_llm", "llmapi/llm_args.py", "TorchLlmArgs")
+    if fields is None:
         return None
-    return {name: argument for name, argument in found.items() if name not in OURS | ELSEWHERE} | OWN
+    return {name: argument for name, argument in fields.items() if name not in OURS | ELSEWHERE} | ADDED
 
 
 class TensorrtBackend(Backend):
@@ -55,7 +54,7 @@ class TensorrtBackend(Backend):
     framework = "tensorrt-llm"
     framework_package = "tensorrt-llm"
     packages: tuple[str, ...] = ("tensorrt-llm", "torch", "transformers", "tokenizers", "safetensors", "numpy")
-    supported_versions: str | None = ">=1.2,<1.4"
+    supported_versions: str | None = ">=1.2,<1.3"
     caveats = (Finding("tensorrt runner", "warn", NEVER_RUN, FIRST_RUN),)
     engine: TensorrtEngine | None = None
 
@@ -64,15 +63,15 @@ class TensorrtBackend(Backend):
         """The installed TensorRT-LLM's own arguments, but for those that wattdock sets; None without it."""
         return engine_arguments()
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Start an engine with the model on the GPUs that the order names."""
-        start_ns = now_ns()
         if find_spec("tensorrt_llm") is None:
             raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
-        report("importing tensorrt_llm", None)
+        report("importing tensorrt_llm")
         from wattdock_tensorrt_engine import load_engine
 
-        self.engine, loaded = load_engine(order, report, start_ns)
+        self.engine, loaded = load_engine(order, report)
+        self.engine.drain()
         return loaded
 
     def unload(self) -> None:

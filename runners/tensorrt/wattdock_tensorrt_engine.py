@@ -20,7 +20,6 @@ import threading
 import time
 from concurrent.futures import wait
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -41,7 +40,7 @@ from wattdock_tensorrt import engine_arguments
 from wattdock_runner import checkpoint
 from wattdock_runner.arguments import json_ready
 from wattdock_runner.backend import LoadedModel
-from wattdock_runner.clock import NS_PER_S, Span, now_ns
+from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch_gpus
 from wattdock_runner.serving import Engine
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from wattdock_runner.backend import Gpu, LoadOrder, Workload
+    from wattdock_runner.backend import Gpu, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
@@ -77,13 +76,8 @@ NO_WORKERS = (
 )
 
 
-def load_engine(
-    order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
-) -> tuple[TensorrtEngine, LoadedModel]:
+def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, LoadedModel]:
     """Start an engine as `order` says, on the GPUs it names.
-
-    Args:
-        start_ns: When loading began, before this module was imported.
 
     Raises:
         WrongState: There is no GPU, or torch sees others than asked for.
@@ -109,11 +103,6 @@ def load_engine(
     llm = _start(order, settings, model, report)
     text, tokenizer = config.get_text_config(), checkpoint.read_tokenizer(AutoTokenizer, order)
     engine = TensorrtEngine(llm, tokenizer, checkpoint.eos_token_ids(generation.eos_token_id), text)
-    try:
-        engine.drain()
-    except BaseException:
-        engine.stop()
-        raise
     warnings = checkpoint.ignored_settings_warnings(generation.to_diff_dict())
     return engine, LoadedModel(
         visible_gpus=gpus,
@@ -125,7 +114,6 @@ def load_engine(
         weight_bytes=weight_bytes,
         versions=cuda_versions(torch, gpus),
         warnings=warnings if engine.workers else (*warnings, NO_WORKERS),
-        spans=(Span("load", start_ns, now_ns(), drained=True),),
     )
 
 
@@ -147,10 +135,10 @@ def engine_settings(order: LoadOrder, config: Any) -> dict[str, Any]:
     }
 
 
-def _start(order: LoadOrder, settings: dict[str, Any], model: Any, report: Callable[[str, float | None], None]) -> Any:
+def _start(order: LoadOrder, settings: dict[str, Any], model: Any, report: Report) -> Any:
     try:
         with _weights(order, model, settings["dtype"], report) as folder:
-            report("starting the engine", None)
+            report("starting the engine")
             return LLM(**settings | {"model": str(folder)})
     except (MemoryError, *REFUSALS, RuntimeError) as error:
         _raise_named(error, str(order.model_path))
@@ -171,7 +159,7 @@ def _raise_named(error: Exception, model: str) -> NoReturn:
 
 
 @contextmanager
-def _weights(order: LoadOrder, model: Any, dtype: str, report: Callable[[str, float | None], None]) -> Iterator[Path]:
+def _weights(order: LoadOrder, model: Any, dtype: str, report: Report) -> Iterator[Path]:
     """Yield the folder that the engine reads: the model's, or one of drawn weights that is there until it has.
 
     TensorRT-LLM's own `load_format: dummy` draws from a range and a seed of its own, which no result could state.
@@ -179,7 +167,7 @@ def _weights(order: LoadOrder, model: Any, dtype: str, report: Callable[[str, fl
     if order.random_weights is None:
         yield order.model_path
         return
-    report("drawing random weights", None)
+    report("drawing random weights")
     # As large as the model: not in a container's small /tmp.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir())
     cache.mkdir(parents=True, exist_ok=True)
@@ -205,13 +193,7 @@ def effective_engine_args(args: Any) -> dict[str, Any]:
     JSON-ready. What its workers make of an argument that was left open, they do not report.
     """
     names = sorted(engine_arguments() or ())
-    return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None), _simpler) for name in names}
-
-
-def _simpler(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.name
-    return value.model_dump() if hasattr(value, "model_dump") else value
+    return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
 
 
 def _used(args: Any, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -270,11 +252,6 @@ class TensorrtEngine(Engine):
             if any(words in str(error) for words in MEMORY_WORDS):
                 raise OutOfMemory(f"{doing}: {error}") from error
             raise
-        except OSError:
-            # A worker's pipe breaks a moment before the worker counts as ended.
-            time.sleep(WATCH_S)
-            self._require_alive()
-            raise
         finally:
             if self._is_alive():
                 for stream in list(self._streams):
@@ -313,19 +290,15 @@ class TensorrtEngine(Engine):
 
     async def _read(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Put each answer of one request, or what it failed by, into the queue."""
-        stream = reason = last_id = None
+        stream = reason = None
         try:
             stream = self.llm.generate_async(prompt.ids, self._sampling[prompt.position], streaming=True)
             self._streams.add(stream)
             async for output in stream:
                 completion, request.cached_prompt_tokens = output.outputs[0], output.cached_tokens
-                if ids := list(completion.token_ids_diff):
-                    last_id = ids[-1]
-                    self._answers.put((request, self._instant(), ids, None))
+                self._answers.put((request, self._instant(), list(completion.token_ids_diff), None))
                 reason = completion.finish_reason or reason
-            # Some samplers do not hand out the id that ended a sequence; it was generated all the same.
-            hidden = self.eos_ids[:1] if reason == "stop" and last_id not in self.eos_ids else ()
-            self._answers.put((request, self._instant(), hidden, reason if reason in REASONS else "abort"))
+            self._answers.put((request, self._instant(), (), reason if reason in REASONS else "abort"))
         except Exception as error:  # noqa: BLE001 - raised again by `step`, on the thread that serves the pass
             self._answers.put(error)
         finally:

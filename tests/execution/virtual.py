@@ -142,7 +142,7 @@ class VirtualRunner:
         *,
         timeout_s: float,
         progress: Callable[[str], None],
-    ) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
+    ) -> tuple[RunnerEnvironment, Span]:
         self.args, self.gpus = dict(request.engine_args), tuple(request.gpu_uuids)
         progress("reading weights")
         began_ns = self.clock.now_ns()
@@ -158,7 +158,7 @@ class VirtualRunner:
             python_version="3.12",
             engine_args=dict(self.args),
         )
-        return environment, (Span("load", began_ns, self.clock.now_ns()),)
+        return environment, Span("load", began_ns, self.clock.now_ns())
 
     def generate(
         self,

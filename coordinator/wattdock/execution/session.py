@@ -260,13 +260,12 @@ class Session:
             trust_remote_code=config.model.trust_remote_code,
             gpu_uuids=asked,
         )
-        opening.runner, spans = client.load(
+        opening.runner, span = client.load(
             request,
             timeout_s=config.timeouts.load_s,
             progress=lambda stage: self._emit(Loading(model.name, stage)),
         )
-        for span in spans:
-            opening.add(spans=span)
+        opening.add(spans=span)
         opening.own_pids |= runner.pids()
         seen = [gpu.uuid for gpu in opening.runner.visible_gpus]
         if sorted(seen) != sorted(asked):

@@ -120,8 +120,8 @@ class RunnerClient:
 
     def load(
         self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
-    ) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
-        """Load a model; return what the engine runs with, and the spans of the load.
+    ) -> tuple[RunnerEnvironment, Span]:
+        """Load a model; return what the engine runs with, and the span of the load.
 
         Args:
             progress: Told each stage of the load.
@@ -131,7 +131,7 @@ class RunnerClient:
             RunnerError: It failed, died, or took longer than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        loaded: tuple[RunnerEnvironment, tuple[Span, ...]] | None = None
+        loaded: tuple[RunnerEnvironment, Span] | None = None
         for event in self._events(self._stub.Load(wire.load_request(request)), "loading", deadline=deadline):
             if event.HasField("loaded"):
                 loaded = wire.loaded(event.loaded)
@@ -188,7 +188,7 @@ class RunnerClient:
         return wire.generated_pass(summary, requests, tokens)
 
     def diagnose(self, timeout_s: float) -> Sequence[RunnerFinding]:
-        """Return the runner's findings about its own environment; it may time the links between its GPUs.
+        """Return the runner's findings about its own environment.
 
         Raises:
             RunnerError: It failed, died, or took longer than `timeout_s`.

@@ -231,8 +231,8 @@ def span(message: pb.Span) -> Span:
     return Span(message.name, message.start_ns, message.end_ns, message.drained)
 
 
-def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
-    """Return what the runner says of the engine that it loaded, and the spans of the load."""
+def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
+    """Return what the runner says of the engine that it loaded, and the span of the load."""
     given = message.environment
     environment = RunnerEnvironment(
         visible_gpus=[
@@ -253,7 +253,7 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, tuple[Span, ...]]:
         weight_bytes=optional(given, "weight_bytes"),
         warnings=list(given.warnings),
     )
-    return environment, tuple(map(span, message.spans))
+    return environment, span(message.span)
 
 
 def request_record(message: pb.RequestRecord) -> RequestRecord:

@@ -111,22 +111,20 @@ class LoadEvent(_message.Message):
     def __init__(self, progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., loaded: _Optional[_Union[Loaded, _Mapping]] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
-    __slots__ = ("stage", "fraction")
+    __slots__ = ("stage",)
     STAGE_FIELD_NUMBER: _ClassVar[int]
-    FRACTION_FIELD_NUMBER: _ClassVar[int]
     stage: str
-    fraction: float
-    def __init__(self, stage: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
+    def __init__(self, stage: _Optional[str] = ...) -> None: ...
 
 class Loaded(_message.Message):
-    __slots__ = ("environment", "effective_engine_args_json", "spans")
+    __slots__ = ("environment", "effective_engine_args_json", "span")
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_ENGINE_ARGS_JSON_FIELD_NUMBER: _ClassVar[int]
-    SPANS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     environment: RunnerEnvironment
     effective_engine_args_json: str
-    spans: _containers.RepeatedCompositeFieldContainer[Span]
-    def __init__(self, environment: _Optional[_Union[RunnerEnvironment, _Mapping]] = ..., effective_engine_args_json: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+    span: Span
+    def __init__(self, environment: _Optional[_Union[RunnerEnvironment, _Mapping]] = ..., effective_engine_args_json: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("uuid", "name", "vram_total_bytes")

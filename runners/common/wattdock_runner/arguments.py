@@ -9,6 +9,7 @@ import ast
 import difflib
 import json
 from dataclasses import dataclass
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 # As many names as a line of a terminal or two can take.
 FEW = 30
@@ -164,20 +165,19 @@ def _united(parts: list[ast.expr]) -> tuple[tuple[type, ...], list[object]]:
     return types, [] if has_free_text else [value for _, values in found for value in values]
 
 
-def json_ready(value: Any, simpler: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return `value` as JSON has it; what JSON has no form for as it prints itself.
-
-    Args:
-        simpler: Makes a simpler value of an engine's own kinds, and leaves others as they are.
-    """
-    value = simpler(value)
+def json_ready(value: Any) -> Any:
+    """Return an engine's setting as JSON has it: pydantic models as objects, what JSON has no form for as text."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, Enum):
+        return value.name
     if isinstance(value, dict):
-        return {str(key): json_ready(item, simpler) for key, item in value.items()}
+        return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        # Their order is another one in each process.
-        return sorted((json_ready(item, simpler) for item in value), key=str)
+        # The order of a set differs between processes.
+        return sorted((json_ready(item) for item in value), key=str)
     if isinstance(value, (list, tuple)):
-        return [json_ready(item, simpler) for item in value]
+        return [json_ready(item) for item in value]
     return str(value).removeprefix("torch.")

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
     from wattdock_runner.arguments import Argument
     from wattdock_runner.arrivals import Tickets
-    from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
     from wattdock_runner.serving import Engine
+
+    # Takes the name of each stage of a load.
+    Report = Callable[[str], None]
 
 
 class Arrival(Enum):
@@ -101,8 +103,7 @@ class LoadedModel:
         effective_engine_args: JSON-ready; without those that cannot be read back.
         parallelism: JSON-ready, for instance {"kind": "tensor", "size": 2}.
         weight_bytes: Size of the parameters of one copy of the model, as loaded.
-        warnings: Seen while loading, to be repeated to the user.
-        spans: "load" and its parts.
+        warnings: What the user should know of the load.
     """
 
     visible_gpus: tuple[Gpu, ...]
@@ -113,7 +114,6 @@ class LoadedModel:
     weight_bytes: int | None = None
     versions: CudaVersions = CudaVersions()
     warnings: tuple[str, ...] = ()
-    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ class Backend:
         """
         return 1
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
-        """Load one model into `engine`; `report` takes a stage and, where known, the fraction done."""
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
+        """Load one model into `engine`, and return when the accelerators are idle."""
         raise NotImplementedError
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NS_PER_S = 1_000_000_000
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -23,12 +19,6 @@ class Span:
     start_ns: int
     end_ns: int
     drained: bool = False
-
-    @classmethod
-    def around(cls, name: str, spans: Sequence[Span]) -> Span:
-        """Return the shortest span that holds all of `spans`; drained if all of these are."""
-        drained = all(span.drained for span in spans)
-        return cls(name, min(span.start_ns for span in spans), max(span.end_ns for span in spans), drained)
 
 
 def now_ns() -> int:

@@ -160,7 +160,7 @@ def describe_message(backend: Backend, protocol_version: int, clock: pb.ClockRea
     )
 
 
-def loaded_message(backend: Backend, loaded: LoadedModel) -> pb.Loaded:
+def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Loaded:
     """Return the last event of a load."""
     runner_environment = pb.RunnerEnvironment(
         visible_gpus=[pb.Gpu(**vars(gpu)) for gpu in loaded.visible_gpus],
@@ -180,7 +180,7 @@ def loaded_message(backend: Backend, loaded: LoadedModel) -> pb.Loaded:
     return pb.Loaded(
         environment=runner_environment,
         effective_engine_args_json=json.dumps(loaded.effective_engine_args),
-        spans=[span_message(span) for span in loaded.spans],
+        span=span_message(span),
     )
 
 

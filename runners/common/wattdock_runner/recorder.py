@@ -142,7 +142,10 @@ class PassRecorder:
             for request in requests:
                 request.replica = number
         everything = [request for _, _, requests in parts for request in requests]
-        self.adopt(Span.around("pass", [span for _, span, _ in parts]), sorted(everything, key=lambda r: r.index))
+        spans = [span for _, span, _ in parts]
+        start_ns, end_ns = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
+        whole = Span("pass", start_ns, end_ns, all(span.drained for span in spans))
+        self.adopt(whole, sorted(everything, key=lambda request: request.index))
         self.replicas = tuple(
             ReplicaPass(
                 gpu_uuids=uuids,

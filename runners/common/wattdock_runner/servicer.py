@@ -28,9 +28,8 @@ from wattdock_runner.recorder import PassRecorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Workload
-
-    Report = Callable[[str, float | None], None]
+    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Report, Workload
+    from wattdock_runner.clock import Span
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,28 +73,30 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         stages: queue.SimpleQueue[pb.LoadProgress | None] = queue.SimpleQueue()
         cancelled = threading.Event()
 
-        def report(stage: str, fraction: float | None) -> None:
+        def report(stage: str) -> None:
             log.info("loading: %s", stage)
-            stages.put(pb.LoadProgress(stage=stage, fraction=fraction))
+            stages.put(pb.LoadProgress(stage=stage))
 
         job = self._engine.submit("Load", partial(self._load, order, report, cancelled), cancelled)
         job.add_done_callback(lambda _: stages.put(None))
         _cancel_with(context, cancelled)
         for progress in iter(stages.get, None):
             yield pb.LoadEvent(progress=progress)
-        yield pb.LoadEvent(loaded=messages.loaded_message(self._backend, job.result()))
+        yield pb.LoadEvent(loaded=messages.loaded_message(self._backend, *job.result()))
 
-    def _load(self, order: LoadOrder, report: Report, cancelled: threading.Event) -> LoadedModel:
-        """Load on the engine's thread; leave nothing half loaded, nor loaded for a client that has gone."""
+    def _load(self, order: LoadOrder, report: Report, cancelled: threading.Event) -> tuple[LoadedModel, Span]:
+        """Load on the engine's thread; a load that failed, or whose client has gone, leaves nothing loaded."""
+        start_ns = clock.now_ns()
         try:
             loaded = self._backend.load(order, report)
+            span = clock.Span("load", start_ns, clock.now_ns(), drained=True)
             if cancelled.is_set():
                 raise PassCancelled("the client cancelled the load")
             self._is_loaded = True
         finally:
             if not self._is_loaded:
                 self._backend.unload()
-        return loaded
+        return loaded, span
 
     def Generate(self, request_iterator: Iterator[pb.GenerateRequest], context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
         """Run one pass, with a heartbeat every second, and return its record.

@@ -20,7 +20,6 @@ from wattdock_runner import errors
 from wattdock_runner.arguments import Argument
 from wattdock_runner.arrivals import SharedTickets, open_counter
 from wattdock_runner.backend import Arrival, Backend, Rank
-from wattdock_runner.clock import Span
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WorkerDied, WrongState
 from wattdock_runner.worker import CANCEL, DONE, FAILED, GENERATE, GO, LOAD, PROGRESS, READY, STAGE, STOP
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Workload
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Prompt, Report, Workload
     from wattdock_runner.recorder import PassRecorder
 
 REPLICAS = "data_parallel_size"
@@ -212,7 +211,7 @@ class SpreadBackend(Backend):
         replicable = {REPLICAS: Argument((int,))} if self.can_replicate else {}
         self.engine_arguments = None if own is None else {**own, **replicable}
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Load here, or start as many processes as the order asks for and load in all of them at once."""
         own, count = _without_replicas(order) if self.can_replicate else (order, 1)
         ranks = self._backend.ranks(own)
@@ -259,7 +258,7 @@ class _Group:
         self._orders, self._descriptor = orders, descriptor
         self._workers = Workers(backend, places, called=self.called, grace_s=self.grace_s, tickets=tickets)
 
-    def load(self, report: Callable[[str, float | None], None]) -> LoadedModel:
+    def load(self, report: Report) -> LoadedModel:
         """Load in all of them at once, and return what they hold together."""
 
         def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
@@ -279,7 +278,6 @@ class _Group:
             used_gpu_uuids=tuple(gpu.uuid for gpu in visible if gpu.uuid in used),
             parallelism={**self.parallelism(models[0]), "devices": devices},
             warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
-            spans=(Span.around("load", [span for model in models for span in model.spans if span.name == "load"]),),
         )
 
     def parallelism(self, model: LoadedModel) -> Mapping[str, object]:

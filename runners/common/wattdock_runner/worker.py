@@ -114,7 +114,7 @@ class Worker:
             return FAILED, RuntimeError.__name__, f"{type(error).__name__}: {error}"
 
     def _load(self, order: LoadOrder) -> Any:
-        return self._backend.load(order, lambda stage, fraction: self._say(STAGE, stage, fraction))
+        return self._backend.load(order, lambda stage: self._say(STAGE, stage))
 
     def _generate(self, workload: Workload, prompts: Sequence[Prompt]) -> tuple[Span, Sequence[RequestRecord]]:
         recorder = self._recorder

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
 from wattdock_runner.backend import Arrival, Backend, Gpu, LoadedModel
-from wattdock_runner.clock import Span, now_ns
+from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import OutOfMemory
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from wattdock_runner.backend import LoadOrder, Workload
+    from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
@@ -149,16 +149,15 @@ class FakeBackend(Backend):
     }
     can_replicate = True
 
-    def load(self, order: LoadOrder, report: Callable[[str, float | None], None]) -> LoadedModel:
+    def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Pretend to load for `load_s` seconds, on exactly the GPUs asked for."""
-        start_ns = now_ns()
         args = {**DEFAULTS, **order.engine_args}
-        report("pretending to load", 0.0)
+        report("pretending to load")
         strike(args["load_fault"])
         time.sleep(args["load_s"])
         self.engine = FakeEngine(args)
         used = order.gpu_uuids[: args["used_gpus"]]
-        report("loaded", 1.0)
+        report("loaded")
         return LoadedModel(
             visible_gpus=tuple(Gpu(uuid, "fake GPU") for uuid in order.gpu_uuids),
             used_gpu_uuids=used,
@@ -166,5 +165,4 @@ class FakeBackend(Backend):
             parallelism={"kind": "none" if len(used) < 2 else "fake", "devices": dict.fromkeys(used, 1)},
             parameter_count=1_000,
             weight_bytes=4_000,
-            spans=(Span("load", start_ns, now_ns(), drained=True),),
         )

@@ -12,9 +12,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-FACTS = Path(__file__).parents[2] / "facts"
+FACTS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "facts/tensorrt-llm-1.2.json").read_text("utf-8"))
 BEHAVIOUR = Path(__file__).with_name("standin")
-VERSION_SUFFIX = "+standin"
+VERSION = "1.2.1+standin"
 # Defaults that matter here; others are what their type starts from.
 DEFAULTS = {
     "backend": "'pytorch'",
@@ -46,30 +46,23 @@ __version__ = {version!r}
 """
 
 
-def facts_for(release: str) -> dict[str, Any]:
-    """Return the facts of one release line, "1.2" or "1.3"."""
-    facts: dict[str, Any] = json.loads((FACTS / f"tensorrt-llm-{release}.json").read_text(encoding="utf-8"))
-    return facts
-
-
-def make_standin(folder: Path, release: str = "1.2", version: str = "1.2.1") -> Path:
+def make_standin(folder: Path) -> Path:
     """Write the package into `folder`, with its metadata and the module that its workers run; return `folder`."""
-    facts = facts_for(release)
     package = folder / "tensorrt_llm"
     (package / "llmapi").mkdir(parents=True)
-    _write(package / "__init__.py", INIT.format(version=version + VERSION_SUFFIX))
+    _write(package / "__init__.py", INIT.format(version=VERSION))
     _write(package / "llmapi/__init__.py", "")
-    _write(package / "llmapi/llm_args.py", _arguments(facts["classes"]))
-    _write(package / "sampling_params.py", SAMPLING_HEADER + _fields(facts["classes"]["SamplingParams"]["fields"]))
+    _write(package / "llmapi/llm_args.py", _arguments(FACTS["classes"]))
+    _write(package / "sampling_params.py", SAMPLING_HEADER + _fields(FACTS["classes"]["SamplingParams"]["fields"]))
     shutil.copyfile(BEHAVIOUR / "llm.py", package / "llmapi/llm.py")
     shutil.copyfile(BEHAVIOUR / "gpu.py", package / "_gpu.py")
     (folder / "mpi4py/futures").mkdir(parents=True)
     _write(folder / "mpi4py/__init__.py", "")
     _write(folder / "mpi4py/futures/__init__.py", "")
     shutil.copyfile(BEHAVIOUR / "server.py", folder / "mpi4py/futures/server.py")
-    info = folder / f"tensorrt_llm-{version}.dist-info"
+    info = folder / "tensorrt_llm-1.2.1.dist-info"
     info.mkdir()
-    _write(info / "METADATA", f"Metadata-Version: 2.1\nName: tensorrt-llm\nVersion: {version}{VERSION_SUFFIX}\n")
+    _write(info / "METADATA", f"Metadata-Version: 2.1\nName: tensorrt-llm\nVersion: {VERSION}\n")
     return folder
 
 

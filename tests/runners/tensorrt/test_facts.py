@@ -1,4 +1,4 @@
-"""The TensorRT-LLM runner against what TensorRT-LLM's source has, in the release it is made for and in the next."""
+"""The TensorRT-LLM runner against what the source of TensorRT-LLM 1.2 has."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import pytest
 import wattdock_tensorrt
 from contract.runner_process import TENSORRT_FOLDER
 from facts import tensorrt_source
-from runners.tensorrt.make_standin import BEHAVIOUR, facts_for
+from runners.tensorrt.make_standin import BEHAVIOUR, FACTS
 
 from wattdock.config.sections.tensorrt import KvCacheSettings, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RELEASES = ("1.2", "1.3")
 SOURCES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in TENSORRT_FOLDER.glob("*.py")}
 # What wattdock calls otherwise, or asks of its own runner.
 OF_WATTDOCK = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
@@ -27,9 +26,9 @@ INHERITED: dict[str, tuple[str, ...]] = {
 INHERITED |= {"TorchLlmArgs": ("BaseLlmArgs",)}
 
 
-def members(release: str, name: str) -> dict[str, Any]:
+def members(name: str) -> dict[str, Any]:
     """Return all public names of a class, inherited ones included; a method's with its parameters."""
-    classes = facts_for(release)["classes"]
+    classes = FACTS["classes"]
     found: dict[str, Any] = {}
     for kind in (name, *INHERITED.get(name, ())):
         own = classes.get(kind, {"fields": {}, "methods": {}, "attributes": []})
@@ -45,26 +44,23 @@ def calls(function: str) -> Iterator[ast.Call]:
                 yield node
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_import_is_exported_there(release: str) -> None:
+def test_every_import_is_exported_there() -> None:
     """Two names of TensorRT-LLM are all."""
     nodes = [node for tree in SOURCES.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imports = {alias.name for node in nodes if node.module == "tensorrt_llm" for alias in node.names}
     assert imports == {"LLM", "SamplingParams"}
-    assert imports <= set(facts_for(release)["exports"]["tensorrt_llm"])
+    assert imports <= set(FACTS["exports"]["tensorrt_llm"])
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_keyword_of_sampling_exists(release: str) -> None:
+def test_every_keyword_of_sampling_exists() -> None:
     """Both where requests are made and where the engine is drained."""
-    known = members(release, "SamplingParams")
+    known = members("SamplingParams")
     keywords = [keyword.arg for call in calls("SamplingParams") for keyword in call.keywords]
     assert len(keywords) == 13
     assert [name for name in keywords if name not in known] == []
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_setting_that_wattdock_writes_exists_in_its_engine(release: str) -> None:
+def test_every_setting_that_wattdock_writes_exists_in_its_engine() -> None:
     """Settings travel as a mapping, which no type checker looks into."""
     (written,) = [
         node
@@ -75,18 +71,17 @@ def test_every_setting_that_wattdock_writes_exists_in_its_engine(release: str) -
     assert isinstance(returned, ast.Dict)
     names = {key.value for key in returned.keys if isinstance(key, ast.Constant)}
     assert {"tensor_parallel_size", "skip_tokenizer_init", "kv_cache_config"} <= names
-    assert names - members(release, "TorchLlmArgs").keys() == set()
+    assert names - members("TorchLlmArgs").keys() == set()
     nested = [node for node in ast.walk(returned) if isinstance(node, ast.Dict) and node is not returned]
     cache = {key.value for node in nested for key in node.keys if isinstance(key, ast.Constant)}
-    assert cache == {"enable_block_reuse"} <= members(release, "KvCacheConfig").keys()
+    assert cache == {"enable_block_reuse"} <= members("KvCacheConfig").keys()
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_typed_setting_exists_with_its_type(release: str) -> None:
+def test_every_typed_setting_exists_with_its_type() -> None:
     """What the section checks before launch is what TensorRT-LLM takes."""
     for model, there in (
-        (Section, members(release, "TorchLlmArgs")),
-        (KvCacheSettings, members(release, "KvCacheConfig")),
+        (Section, members("TorchLlmArgs")),
+        (KvCacheSettings, members("KvCacheConfig")),
     ):
         for name, field in model.model_fields.items():
             kind = there[OF_WATTDOCK.get(name, name)]
@@ -94,12 +89,9 @@ def test_every_typed_setting_exists_with_its_type(release: str) -> None:
             assert all(word in str(field.annotation) or "Literal" in str(field.annotation) for word in plain), name
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_names_that_are_left_out_exist_somewhere(release: str) -> None:
-    """A name that no release has would leave out nothing."""
-    anywhere = {name for other in RELEASES for name in members(other, "TorchLlmArgs")}
-    assert members(release, "TorchLlmArgs").keys() >= wattdock_tensorrt.OURS
-    assert anywhere >= wattdock_tensorrt.ELSEWHERE
+def test_names_that_are_left_out_exist() -> None:
+    """A name that the release does not have would leave out nothing."""
+    assert members("TorchLlmArgs").keys() >= wattdock_tensorrt.OURS | wattdock_tensorrt.ELSEWHERE
 
 
 @pytest.mark.parametrize("name", ["CompletionOutput", "RequestOutput", "BaseLLM", "LLM"])
@@ -108,7 +100,7 @@ def test_the_stand_in_has_nothing_that_the_real_one_lacks(name: str) -> None:
     body = ast.parse((BEHAVIOUR / "llm.py").read_text(encoding="utf-8")).body
     (kind,) = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
     made = tensorrt_source.facts_of(kind)
-    there = members("1.2", name)
+    there = members(name)
     assert {*made["attributes"], *made["methods"]} - there.keys() <= {"__init__"}
     for method in made["methods"].keys() - {"__init__"}:
         assert list(made["methods"][method]) == list(there[method])

@@ -12,7 +12,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from wattdock_vllm_engine import end_engine, load_engine
 
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
-from wattdock_runner.clock import now_ns
 from wattdock_runner.recorder import PassRecorder
 from wattdock_runner.serving import serve
 
@@ -66,7 +65,7 @@ def passed(error: Exception | None = None, logged: str | None = None) -> list[st
 
 
 order = LoadOrder(Path(sys.argv[1]), random_weights=RandomWeights(-0.02, 0.02, 1))
-engine, _ = load_engine(order, lambda *_: None, now_ns())
+engine, _ = load_engine(order, lambda _: None)
 layers = engine.llm.vllm_config.compilation_config.static_forward_context
 attention = [engine.llm.collective_rpc("wattdock_attention")]
 layers["silent"] = Silent()

@@ -69,9 +69,8 @@ def step(setup, request):
         token, reason = request["stop_ids"][0], "stop"
     elif request["done"] == request["max_tokens"]:
         reason = "length"
-    ids = [token]
-    if reason == "stop" and (FAULT == "hides the end" or (request["prompt"][0] == 8 and not request["include_stop"])):
-        ids = []
+    # A stop id is cut off unless it is asked for.
+    ids = [] if reason == "stop" and request["prompt"][0] == 8 and not request["include_stop"] else [token]
     request["over"] = reason is not None
     return {"id": request["id"], "ids": ids, "final": request["over"], "reason": reason, "cached": request["cached"]}
 
