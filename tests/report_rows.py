@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis.result import ExperimentResult
-from wattdock.metering import GpuTimeline, Series, Span, Ticks, Timeline
-from wattdock.metering.timeline import HostTimeline
+from wattdock.metering import GpuTimeline, Series, Span, Timeline
+from wattdock.metering.timeline import HostTimeline, Ticks
 from wattdock.records import RestartRecord
 from wattdock.records.folder import COUNTER
 from wattdock.store import StoredResult

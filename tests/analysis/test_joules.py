@@ -11,11 +11,10 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.joules import counter_step_j
 from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import HostTimeline, Series, Timeline, Window
+from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline, Window
 from wattdock.records.folder import TIMELINE
 from wattdock.records.restart import RestartRecord
 
@@ -31,7 +30,7 @@ HOST = HostTimeline({"package-0": Series((SECONDS * NS_PER_S).astype(np.int64), 
 
 
 def window(start_s: float, end_s: float, energy_j: dict[str, float], reason: str | None = None) -> Window:
-    return Window("pass 1/1", int(start_s * NS_PER_S), int(end_s * NS_PER_S), "zeus", energy_j, reason)
+    return Window(Span("pass 1/1", int(start_s * NS_PER_S), int(end_s * NS_PER_S)), energy_j, reason)
 
 
 def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyResult:
@@ -88,9 +87,9 @@ def test_a_window_that_failed_is_unknown_and_never_passes() -> None:
 def test_a_reading_is_off_by_one_step_and_by_two_next_to_a_change() -> None:
     """Constant 600 W and a change every 100 ms: 60 J."""
     ticks = constant_power("GPU-a", 600, start_s=0, end_s=10).ticks
-    assert counter_step_j(ticks, int(5.05 * NS_PER_S)) == pytest.approx(60)
-    assert counter_step_j(ticks, int(5.0 * NS_PER_S)) == pytest.approx(120)
-    assert counter_step_j(ticks, int(50 * NS_PER_S)) == 0
+    assert ticks.step_j(int(5.05 * NS_PER_S)) == pytest.approx(60)
+    assert ticks.step_j(int(5.0 * NS_PER_S)) == pytest.approx(120)
+    assert ticks.step_j(int(50 * NS_PER_S)) == 0
 
 
 def test_joules_of_the_host_are_told_per_domain_and_are_in_no_other_figure() -> None:
@@ -109,11 +108,11 @@ def test_joules_of_the_host_are_told_per_domain_and_are_in_no_other_figure() -> 
 def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
     """A row holds what its own passes were checked with, and no neighbour's."""
     windows = (window(9.5, 20.5, {}), window(22, 30, {}))
-    cut = Timeline("zeus", 0, 40 * NS_PER_S, windows=windows, host=HOST).excerpt([(8 * NS_PER_S, 23 * NS_PER_S)])
+    cut = Timeline("zeus", 0, 40 * NS_PER_S, windows=windows, host=HOST).excerpt([PASS.span])
     assert cut.windows == windows[:1]
     assert cut.host is not None
     at_ns = cut.host.energy_j["package-0"].at_ns
-    assert (at_ns[0] / NS_PER_S, at_ns[-1] / NS_PER_S) == (pytest.approx(8), pytest.approx(23))
+    assert (at_ns[0] / NS_PER_S, at_ns[-1] / NS_PER_S) == (pytest.approx(3.5), pytest.approx(26.5))
 
 
 def test_host_samples_are_stored_under_a_name_with_their_unit(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from wattdock.execution import Seams, StudyRun, events
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.launch import LauncherChoice
-from wattdock.metering import MeterChoice, Series, Span, Ticks, Timeline
+from wattdock.metering import MeterChoice, Series, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
-from wattdock.metering.timeline import GpuTimeline
+from wattdock.metering.timeline import GpuTimeline, Ticks
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, TokenSeries, snapshot
 from wattdock.runner import Heartbeat, RunnerDescription
 

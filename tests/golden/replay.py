@@ -185,7 +185,7 @@ def _timeline(plain: Plain | None) -> Timeline | None:
         end_ns=plain["end_ns"],
         gpus={uuid: _gpu(uuid, one) for uuid, one in plain["gpus"].items()},
         reason=plain["reason"],
-        windows=tuple(Window(**one) for one in plain["windows"]),
+        windows=tuple(_window(one) for one in plain["windows"]),
         host=host,
         broke_off=plain["broke_off"],
     )
@@ -207,6 +207,10 @@ def _gpu(uuid: str, plain: Plain) -> GpuTimeline:
         lag=LagModel(**plain["lag"]) if plain["lag"] else None,
         card=plain["card"],
     )
+
+
+def _window(plain: Plain) -> Window:
+    return Window(Span(plain["key"], plain["start_ns"], plain["end_ns"]), plain["energy_j"], plain["reason"])
 
 
 def _series(plain: Mapping[str, Plain]) -> dict[str, Series]:

@@ -65,7 +65,7 @@ def pass_in(index: int, window: Window) -> PassRecord:
     import numpy as np
 
     nothing = np.array([], dtype=np.int64)
-    span = Span("pass", window.start_ns + 1000, window.end_ns - 1000, drained=True)
+    span = Span("pass", window.span.start_ns + 1000, window.span.end_ns - 1000, drained=True)
     return PassRecord(span, (), TokenSeries(nothing, nothing), 1, 1, None, 0, index=index)
 
 
@@ -114,7 +114,8 @@ def test_gpus_that_cuda_visible_devices_hides_from_us_are_metered_under_their_ow
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with on(library, TWO) as fake:
         timeline = windowed(fake, 2.0, lead_s=4.0)
-        true_j = [fake.energy_j(n, timeline.windows[0].start_ns, timeline.windows[0].end_ns) for n in range(2)]
+        span = timeline.windows[0].span
+        true_j = [fake.energy_j(n, span.start_ns, span.end_ns) for n in range(2)]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert list(timeline.gpus) == [gpu.uuid for gpu in TWO]
     energy_j = timeline.windows[0].energy_j

@@ -5,24 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from pydantic import Field
 
-from wattdock.metering import MJ_PER_J, EnergyCurve, Span
+from wattdock.metering import EnergyCurve, Span
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.metering import GpuTimeline, SpanEnergy, Ticks, Timeline, Window
+    from wattdock.metering import GpuTimeline, SpanEnergy, Timeline
     from wattdock.records import PassRecord, RestartRecord
 
 HOST_STATEMENT = (
     "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
     "total_j nor of any joules per token, whose boundary is the GPU boards."
 )
-# A counter read within this time of a change may have seen either side of it: the call's length and the counter's lag.
-EDGE_NS = 20_000_000
 
 
 class WindowCheck(Stored):
@@ -153,39 +150,35 @@ def cross_check(restarts: Sequence[RestartRecord], used: Sequence[str], joules_i
         used: UUIDs of the GPUs that the differences are over.
     """
     windows = [
-        (_window_check(restart.restart, measured, restart.timeline, window, used, joules_in), window.source)
+        check
         for restart in restarts
-        if restart.timeline
         for measured in restart.passes
-        for window in restart.timeline.windows
-        if window.holds(measured.span.start_ns, measured.span.end_ns)
+        if (check := _window_check(restart, measured, used, joules_in))
     ]
     if not windows:
         return None
-    checks = [check for check, _ in windows]
-    known = [check for check in checks if check.difference_share is not None]
+    known = [check for check in windows if check.difference_share is not None]
     worst = max(known, key=lambda check: abs(check.difference_share or 0.0), default=None)
     return CrossCheck(
-        source=windows[0][1],
-        windows=checks,
+        source=next(restart.timeline.meter for restart in restarts if restart.timeline and restart.timeline.windows),
+        windows=windows,
         worst_difference_j=worst and worst.difference_j,
         worst_difference_share=worst and worst.difference_share,
     )
 
 
 def _window_check(
-    restart: int,
-    measured: PassRecord,
-    timeline: Timeline,
-    window: Window,
-    used: Sequence[str],
-    joules_in: SpanJoules,
-) -> WindowCheck:
-    span = Span(window.key, window.start_ns, window.end_ns)
-    found = {uuid: joules_in.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
-    own_j = {uuid: energy.energy_j for uuid, energy in found.items()}
+    restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules
+) -> WindowCheck | None:
+    timeline = restart.timeline
+    window = timeline.window_around(measured.span) if timeline else None
+    if timeline is None or window is None:
+        return None
+    span = window.span
+    energies = {uuid: joules_in.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
+    own_j = {uuid: energy.energy_j for uuid, energy in energies.items()}
     reason = window.reason or next(
-        (energy.reason for uuid, energy in found.items() if uuid in used and energy.reason), None
+        (energy.reason for uuid, energy in energies.items() if uuid in used and energy.reason), None
     )
     if reason is None and not (used and set(used) <= own_j.keys() & window.energy_j.keys()):
         reason = "a GPU that was used is unknown to one of the meters"
@@ -194,13 +187,13 @@ def _window_check(
         ours_j = sum(own_j[uuid] or 0.0 for uuid in used)
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
-        edges = (window.start_ns, window.end_ns)
-        bound_j = sum(counter_step_j(timeline.gpus[uuid].ticks, at_ns) for uuid in used for at_ns in edges)
+        ticks = [timeline.gpus[uuid].ticks for uuid in used]
+        bound_j = sum(gpu.step_j(at_ns) for gpu in ticks for at_ns in (span.start_ns, span.end_ns))
     return WindowCheck(
-        restart=restart,
+        restart=restart.restart,
         pass_index=measured.index,
-        start_ns=window.start_ns,
-        end_ns=window.end_ns,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
         other_j=dict(window.energy_j),
         own_j=own_j,
         difference_j=difference_j,
@@ -208,19 +201,6 @@ def _window_check(
         bound_j=bound_j,
         reason=reason,
     )
-
-
-def counter_step_j(ticks: Ticks, at_ns: int) -> float:
-    """Return how far one reading of a counter about `at_ns` may be from its course there, joules.
-
-    A reading shows the value since the last change, or the next value where a change is near.
-    """
-    if not len(ticks.energy_mj):
-        return 0.0
-    before = int(np.searchsorted(ticks.after_end_ns, at_ns - EDGE_NS, side="right")) - 1
-    after = int(np.searchsorted(ticks.before_start_ns, at_ns + EDGE_NS, side="left"))
-    first, last = np.clip([before, after], 0, len(ticks.energy_mj) - 1)
-    return float(ticks.energy_mj[last] - ticks.energy_mj[first]) / MJ_PER_J
 
 
 def host_joules(timeline: Timeline | None, span: Span) -> dict[str, tuple[float, float] | None]:

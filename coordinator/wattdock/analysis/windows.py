@@ -12,7 +12,7 @@ from pydantic import Field
 from wattdock.analysis.joules import SpanJoules, combined_timing_j
 from wattdock.analysis.procedure import tokens_between
 from wattdock.clock import NS_PER_S
-from wattdock.metering import MJ_PER_J, Span
+from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis.joules import Joules
-    from wattdock.metering import Timeline
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
@@ -234,7 +233,7 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
     joules = source.joules_in.of(restart.timeline, span, source.used)
     total_j, timing_j = joules.total_j, joules.timing_j
     if name == "begin-end" and total_j is not None and restart.timeline:
-        total_j, timing_j = _plain_difference_j(restart.timeline, span, source.used), None
+        total_j, timing_j = restart.timeline.plain_difference_j(span, source.used), None
     return WindowFigure(
         **where,
         start_ns=start_ns,
@@ -247,18 +246,6 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
         block_spread=_block_spread(restart, measured, span, source),
         reason=joules.reason,
     )
-
-
-def _plain_difference_j(timeline: Timeline, span: Span, used: Sequence[str]) -> float | None:
-    """What two readings of the counters at the span's ends differ by, as a tool without a timeline would see it."""
-    total_mj = 0
-    for uuid in used:
-        ticks = timeline.gpus[uuid].ticks
-        before, after = np.searchsorted(ticks.after_end_ns, [span.start_ns, span.end_ns], side="right") - 1
-        if before < 0:
-            return None
-        total_mj += int(ticks.energy_mj[after] - ticks.energy_mj[before])
-    return total_mj / MJ_PER_J
 
 
 def _block_spread(restart: RestartRecord, measured: PassRecord, span: Span, source: _Source) -> float | None:

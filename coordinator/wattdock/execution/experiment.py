@@ -9,7 +9,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.procedure import new_record
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Timeline
     from wattdock.records import RunnerEnvironment
-
-# Part of the timeline that is kept on either side of a span: idle enough to see its edges.
-MARGIN_NS = 6 * NS_PER_S
 
 
 @dataclass
@@ -106,7 +102,8 @@ class ExperimentState:
             # No fault of the experiment: whoever resumes goes on where it stopped.
             self.interruption = failure
             recording.fail(None)
-        part = timeline and timeline.excerpt(_intervals(recording, timeline))
+        measured_spans = [measured.span for measured in recording.record.passes]
+        part = timeline and timeline.excerpt([*recording.record.spans, *measured_spans])
         record = self._with_environment(recording.whole(part), recording.runner)
         if not record.passes and not record.failure:
             self.unmeasured = record
@@ -157,15 +154,3 @@ class ExperimentState:
         except Exception:  # noqa: BLE001  (a bug here must not cost the passes; the analysis meets it again, and tells)
             return record
         return dataclasses.replace(record, environment=seen, architecture=self.model.config if self.model else None)
-
-
-def _intervals(recording: Recording, timeline: Timeline) -> tuple[tuple[int, int], ...]:
-    """Return the parts of the timeline that the experiment keeps: around its spans, which may be far from the load."""
-    passes = [measured.span for measured in recording.record.passes]
-    ends_ns = [(span.start_ns, span.end_ns) for span in (*recording.record.spans, *passes)]
-    ends_ns += [
-        (window.start_ns, window.end_ns)
-        for window in timeline.windows
-        if any(window.holds(span.start_ns, span.end_ns) for span in passes)
-    ]
-    return tuple((start_ns - MARGIN_NS, end_ns + MARGIN_NS) for start_ns, end_ns in ends_ns)

@@ -9,12 +9,11 @@ Must not know: runners, experiments, results.
 
 from wattdock.metering.calibration import MeterCard, with_cards
 from wattdock.metering.choice import MeterChoice, choose_meter
-from wattdock.metering.curve import MJ_PER_J, EnergyCurve, SpanEnergy
+from wattdock.metering.curve import EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
-from wattdock.metering.timeline import GpuTimeline, Series, Span, Ticks, Timeline, Window
+from wattdock.metering.timeline import GpuTimeline, Series, Span, Timeline
 
 __all__ = [
-    "MJ_PER_J",
     "EnergyCurve",
     "GpuTimeline",
     "Meter",
@@ -23,9 +22,7 @@ __all__ = [
     "Series",
     "Span",
     "SpanEnergy",
-    "Ticks",
     "Timeline",
-    "Window",
     "choose_meter",
     "with_cards",
 ]

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from wattdock.clock import NS_PER_S
 from wattdock.errors import StoreError
 from wattdock.files import write_whole
-from wattdock.metering.curve import COUNTER_LAG, MJ_PER_J, EnergyCurve, tick_instants
-from wattdock.metering.timeline import LagModel, MeterEvent
+from wattdock.metering.curve import COUNTER_LAG, EnergyCurve, tick_instants
+from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
 from wattdock.text import json_text
 from wattdock.values import Stored
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import MAX_GAP_S, LagModel
+from wattdock.metering.timeline import MAX_GAP_S, MJ_PER_J, LagModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
 
-MJ_PER_J = 1_000
 MAX_GAP_PERIODS = 10.0
 # Differences between neighbouring ticks' powers count as far as they exceed their own noise by this factor.
 NOISE_FACTOR = 1.5

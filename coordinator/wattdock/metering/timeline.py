@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EnergySource = Literal["counter", "integrated_power"]
-# Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's intervals.
+# An excerpt keeps this much on either side of a span: idle enough to see the span's edges.
+EXCERPT_MARGIN_NS = 6 * NS_PER_S
+# Energy at an instant needs a few counter changes on either side, which may lie outside of an excerpt's spans.
 NEIGHBOURS = 4
 # A counter that stood still for longer may have lost energy, not only postponed it.
 MAX_GAP_S = 1.0
+# A reading this close to a change may show either side of the change: the call's length and the counter's lag.
+EDGE_NS = 20_000_000
+MJ_PER_J = 1_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,10 @@ class Span:
     def duration_s(self) -> float:
         """Length in seconds."""
         return (self.end_ns - self.start_ns) / NS_PER_S
+
+    def contains(self, other: Span) -> bool:
+        """Return whether another span lies inside this one."""
+        return self.start_ns <= other.start_ns and other.end_ns <= self.end_ns
 
 
 @dataclass(frozen=True)
@@ -84,9 +93,21 @@ class Ticks:
             return None
         return float(np.median(np.diff(self.after_start_ns))) / NS_PER_S
 
-    def inside(self, intervals: Sequence[tuple[int, int]]) -> Ticks:
-        """Return the changes inside any interval, with `NEIGHBOURS` more on either side."""
-        inside = _inside(self.after_end_ns, intervals)
+    def step_j(self, at_ns: int) -> float:
+        """Return how far one reading at about `at_ns` may be from the counter's course there, joules.
+
+        A reading shows the value since the last change, or the next value where a change is near.
+        """
+        if not len(self.energy_mj):
+            return 0.0
+        before = int(np.searchsorted(self.after_end_ns, at_ns - EDGE_NS, side="right")) - 1
+        after = int(np.searchsorted(self.before_start_ns, at_ns + EDGE_NS, side="left"))
+        first, last = np.clip([before, after], 0, len(self.energy_mj) - 1)
+        return float(self.energy_mj[last] - self.energy_mj[first]) / MJ_PER_J
+
+    def inside(self, spans: Sequence[Span]) -> Ticks:
+        """Return the changes inside any span, with `NEIGHBOURS` more on either side."""
+        inside = _inside(self.after_end_ns, spans)
         keep = inside.copy()
         for distance in range(1, NEIGHBOURS + 1):
             keep[distance:] |= inside[:-distance]
@@ -107,16 +128,16 @@ class Series:
         at_ns, value = zip(*rows, strict=True) if rows else ((), ())
         return cls(np.asarray(at_ns, dtype=np.int64), np.asarray(value, dtype=np.float64))
 
-    def inside(self, intervals: Sequence[tuple[int, int]]) -> Series:
-        """Return the samples inside any interval."""
-        keep = _inside(self.at_ns, intervals)
+    def inside(self, spans: Sequence[Span]) -> Series:
+        """Return the samples inside any span."""
+        keep = _inside(self.at_ns, spans)
         return Series(self.at_ns[keep], self.value[keep])
 
 
-def _inside(at_ns: NDArray[np.int64], intervals: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+def _inside(at_ns: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
     inside = np.zeros(len(at_ns), dtype=bool)
-    for start_ns, end_ns in intervals:
-        inside |= (at_ns >= start_ns) & (at_ns <= end_ns)
+    for span in spans:
+        inside |= (at_ns >= span.start_ns) & (at_ns <= span.end_ns)
     return inside
 
 
@@ -165,39 +186,33 @@ class GpuTimeline:
     lag: LagModel | None = None
     card: str | None = None
 
-    def inside(self, intervals: Sequence[tuple[int, int]]) -> GpuTimeline:
-        """Return what lies inside any interval, with neighbouring counter changes and every event."""
+    def inside(self, spans: Sequence[Span]) -> GpuTimeline:
+        """Return what lies inside any span, with neighbouring counter changes and every event."""
         return replace(
             self,
-            ticks=self.ticks.inside(intervals),
-            series={name: series.inside(intervals) for name, series in self.series.items()},
+            ticks=self.ticks.inside(spans),
+            series={name: series.inside(spans) for name, series in self.series.items()},
             processes=tuple(
-                sample for sample in self.processes if any(start <= sample.at_ns <= end for start, end in intervals)
+                sample
+                for sample in self.processes
+                if any(span.start_ns <= sample.at_ns <= span.end_ns for span in spans)
             ),
         )
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a second meter measured of an interval.
+    """A span that the source measured by itself too.
 
     Attributes:
-        start_ns, end_ns: The middles of the calls that opened and closed it.
-        source: Who measured: "zeus".
-        energy_j: Joules by GPU UUID; empty where it failed.
-        reason: Why it failed, or None.
+        span: From the middle of the call that began the measurement to the middle of the call that ended it.
+        energy_j: Joules by GPU UUID; empty where the source failed.
+        reason: Why the source failed, or None.
     """
 
-    key: str
-    start_ns: int
-    end_ns: int
-    source: str
+    span: Span
     energy_j: Mapping[str, float]
     reason: str | None = None
-
-    def holds(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether an interval lies inside."""
-        return self.start_ns <= start_ns and end_ns <= self.end_ns
 
 
 @dataclass(frozen=True)
@@ -241,7 +256,7 @@ class Timeline:
         meter: "nvml", "zeus", "rapl", "none".
         gpus: Every GPU of the host by UUID, in NVML's order; empty where there is none.
         reason: Why there is no energy source at all, or None.
-        windows: What a second meter made of each window.
+        windows: What the source itself measured.
         host: CPU packages and memory, where they can be read; never part of a GPU's energy.
         broke_off: The meter could not say what it saw, for a fault of ours; `reason` names it.
     """
@@ -255,21 +270,37 @@ class Timeline:
     host: HostTimeline | None = None
     broke_off: bool = False
 
-    def excerpt(self, intervals: Sequence[tuple[int, int]]) -> Timeline:
-        """Return the part inside any of `intervals`, (start, end) in nanoseconds, enough to compute their energy.
+    def window_around(self, span: Span) -> Window | None:
+        """Return the source's own measurement in which a span lies, or None."""
+        return next((window for window in self.windows if window.span.contains(span)), None)
 
-        It has the counter changes next to an interval, the windows that lie inside one, and every event.
+    def plain_difference_j(self, span: Span, uuids: Sequence[str]) -> float | None:
+        """Return what two readings of GPUs' counters at a span's ends differ by, joules.
+
+        This is what a tool without a timeline measures. None where a counter's first change is after the span began.
         """
-        host = self.host
-        if host is not None:
-            host = replace(host, energy_j={name: series.inside(intervals) for name, series in host.energy_j.items()})
+        total_mj = 0
+        for ticks in (self.gpus[uuid].ticks for uuid in uuids):
+            before, after = np.searchsorted(ticks.after_end_ns, [span.start_ns, span.end_ns], side="right") - 1
+            if before < 0:
+                return None
+            total_mj += int(ticks.energy_mj[after] - ticks.energy_mj[before])
+        return total_mj / MJ_PER_J
+
+    def excerpt(self, spans: Sequence[Span]) -> Timeline:
+        """Return the part around `spans`, enough to compute their energy.
+
+        It has the windows in which one of them lies, the counter changes next to them, and every event.
+        """
+        windows = tuple(window for window in self.windows if any(window.span.contains(span) for span in spans))
+        parts = [
+            Span(span.name, span.start_ns - EXCERPT_MARGIN_NS, span.end_ns + EXCERPT_MARGIN_NS)
+            for span in (*spans, *(window.span for window in windows))
+        ]
+        energy_j = {name: series.inside(parts) for name, series in self.host.energy_j.items()} if self.host else {}
         return replace(
             self,
-            gpus={uuid: gpu.inside(intervals) for uuid, gpu in self.gpus.items()},
-            windows=tuple(
-                window
-                for window in self.windows
-                if any(start <= window.start_ns and window.end_ns <= end for start, end in intervals)
-            ),
-            host=host,
+            gpus={uuid: gpu.inside(parts) for uuid, gpu in self.gpus.items()},
+            windows=windows,
+            host=self.host and replace(self.host, energy_j=energy_j),
         )

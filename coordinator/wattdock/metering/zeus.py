@@ -15,7 +15,7 @@ from wattdock.errors import MeterError
 from wattdock.host import nvml
 from wattdock.metering.nvml import NvmlSource, nvml_meaning, nvml_reader
 from wattdock.metering.source import PowerRead
-from wattdock.metering.timeline import Window
+from wattdock.metering.timeline import Span, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ class ZeusSource(NvmlSource):
             yield
         finally:
             end_ns, end_failed = self._call(clock, lambda: None if failed else energy_j.update(self._end_window(key)))
-            self.windows.append(Window(key, start_ns, end_ns, "zeus", energy_j, failed or end_failed))
+            self.windows.append(Window(Span(key, start_ns, end_ns), energy_j, failed or end_failed))
 
     def _call(self, clock: Clock, call: Callable[[], None]) -> tuple[int, str | None]:
         """Return the middle of a call into ZeusMonitor, and its error."""
