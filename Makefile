@@ -74,7 +74,7 @@ study: $(SETUP) ## Plan and measure a study: make study STUDY=examples/batch-siz
 	@$(BIN)/wattdock run '$(STUDY)' $(ARGS)
 
 schema: $(SETUP) ## Write docs/study.schema.json again from the settings
-	@$(BIN)/python -m wattdock.config.schema > docs/study.schema.json
+	@$(BIN)/python docs/study_schema.py > docs/study.schema.json
 
 environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
 	@$(BIN)/python -m wattdock.launch pytorch vllm

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import typer.main
+from study_schema import study_schema
 
 from wattdock.cli.main import app
-from wattdock.config.schema import study_schema
 from wattdock.launch.runners import PROTO_DIR
 
 if TYPE_CHECKING:

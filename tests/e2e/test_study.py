@@ -28,7 +28,7 @@ HEAD = "defaults:\n  backend: fake\n  model: 'shape:tiny-llama'\n"
 # Two loads × three batch sizes × two restarts × two passes of a fifth of a second.
 SWEEP = (
     HEAD + "  workload: {max_output_tokens: 10}\n  repeats: {restarts: 2, passes: 2}\n"
-    "sweep:\n  workload.batch_size: {from: 1, to: 4, powers_of: 2}\n  fake.step_s: [0.008, 0.01]\n"
+    "sweep:\n  workload.batch_size: [1, 2, 4]\n  fake.step_s: [0.008, 0.01]\n"
 )
 # Two experiments of two short passes on one runner.
 PAIR = HEAD + "  workload: {max_output_tokens: 10}\nsweep: {workload.batch_size: [1, 2]}\n"

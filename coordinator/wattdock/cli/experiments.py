@@ -80,14 +80,15 @@ def plan(
     study = study_of(file, settings)
     checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
     show(Plan(study, checked, forecast(study.experiments, output_dir)), as_json=as_json)
-    if study.invalid:
-        fail(
-            f"{pluralize(len(study.invalid), 'point')} cannot be experiments; leave them out with `exclude:`",
-            ExitCode.CONFIG,
-        )
-    for outcome in checked:
+    refused: dict[str, list[str]] = {}
+    for config, outcome in zip(study.experiments, checked, strict=True):
         if not isinstance(outcome, ExecutionPlan):
-            raise outcome
+            refused.setdefault(str(outcome), []).append(config.label)
+    for message, labels in refused.items():
+        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        typer.echo(f"wattdock: {labels[0]}{more}: {message}", err=True)
+    if errors := [outcome for outcome in checked if not isinstance(outcome, ExecutionPlan)]:
+        raise typer.Exit(errors[0].exit_code)
 
 
 def _require_publishable(results: Sequence["ExperimentResult"]) -> None:

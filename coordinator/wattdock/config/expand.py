@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config.experiment import ExperimentConfig, model_mapping
-from wattdock.config.study import Settings, SweepError, points
+from wattdock.config.study import ZIP, Settings, StudyError, points
 from wattdock.config.workload import prompts_mapping
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from wattdock.config.study import Point, StudyFile
 
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
 MODEL_NAMES = {"id", "path", "shape"}
-NAME_CHARACTERS = 40
 # So many invalid points in a row, and no valid one, are invalid for the same reason.
 MANY = 200
 
@@ -33,22 +32,14 @@ class Candidate:
     """An experiment before it is checked.
 
     Attributes:
-        given: Its settings, laid over each other.
+        settings: Laid over each other.
         point: The swept ones among them, dotted; empty for an explicit experiment.
         index: Its place under `experiments:`; None for a point of the sweep.
     """
 
-    given: Settings
+    settings: Settings
     point: Point
     index: int | None = None
-
-
-@dataclass(frozen=True)
-class InvalidPoint:
-    """A combination that cannot be an experiment, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -57,15 +48,13 @@ class Study:
 
     Attributes:
         name: For people and folder names.
-        experiments: Each different from all others, in the order written.
-        invalid: Points that cannot be experiments; none may be left when measuring begins.
+        experiments: Each different from all others, in the order written; names are unique.
         notes: What a person should know about the expansion, such as duplicates that were merged.
         stop_after_failures: Failures of one kind in a row before a backend is given up; None for never.
     """
 
     name: str
     experiments: tuple[ExperimentConfig, ...]
-    invalid: tuple[InvalidPoint, ...] = ()
     notes: tuple[str, ...] = ()
     order: Literal["shuffled", "written"] = "shuffled"
     seed: int = 0
@@ -87,35 +76,50 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
         check: Turns a candidate into an experiment.
 
     Raises:
-        ConfigError: The sweep makes no sense, an exclusion excludes nothing, or no point at all is valid.
+        ConfigError: The sweep makes no sense, an exclusion excludes nothing, a point cannot be an experiment, or two
+            experiments have the same name.
     """
     candidates, notes = _candidates(written, flags)
-    valid: list[ExperimentConfig] = []
-    invalid: list[InvalidPoint] = []
-    first_error: ConfigError | None = None
-    for candidate in candidates:
-        try:
-            valid.append(check(candidate))
-        except ConfigError as error:
-            if candidate.index is not None:
-                raise
-            first_error = first_error or error
-            invalid.append(InvalidPoint(str(candidate.given["name"]), str(error)))
-        if first_error and not valid and len(invalid) == min(MANY, len(candidates)):
-            # What is wrong with every point is wrong with the study.
-            raise first_error
-    experiments, merged = without_duplicates(valid)
-    if not experiments and not invalid:
+    experiments, merged = without_duplicates(_checked(candidates, check))
+    if not experiments:
         raise ConfigError("no experiment is left to measure: `exclude:` takes every point")
     return Study(
         name=written.name,
         experiments=experiments,
-        invalid=tuple(invalid),
         notes=(*notes, *merged),
         order=written.order,
         seed=written.seed,
         stop_after_failures=written.stop_after_failures,
     )
+
+
+def _checked(candidates: Sequence[Candidate], check: Callable[[Candidate], ExperimentConfig]) -> list[ExperimentConfig]:
+    """Return an experiment for each candidate, without two that differ and have the same name."""
+    experiments: list[ExperimentConfig] = []
+    errors: list[tuple[str, ConfigError]] = []
+    by_name: dict[str, ExperimentConfig] = {}
+    for candidate in candidates:
+        try:
+            experiment = check(candidate)
+        except ConfigError as error:
+            if candidate.index is not None:
+                raise
+            errors.append((str(candidate.settings["name"]), error))
+        else:
+            experiments.append(experiment)
+            first = by_name.setdefault(experiment.name, experiment)
+            if experiment.name and first.experiment_id != experiment.experiment_id:
+                place = ("sweep",) if candidate.index is None else ("experiments", candidate.index, "name")
+                raise StudyError(f"name: two different experiments are called {experiment.name!r}; rename one", *place)
+        # What is wrong with every point is wrong with the study.
+        if errors and not experiments and len(errors) == min(MANY, len(candidates)):
+            raise errors[0][1]
+    if errors:
+        raise ConfigError(
+            f"{len(errors)} of {len(candidates)} points cannot be experiments; the first, {errors[0][0]}: "
+            f"{errors[0][1]}; leave them out with `exclude:`"
+        )
+    return experiments
 
 
 def without_duplicates(
@@ -137,16 +141,9 @@ def laid_over(under: Settings, over: Settings) -> Settings:
     A model that is named anew replaces the whole model below: a revision means nothing to another model.
     """
     under, over = _written_out(under), _written_out(over)
-    merged = dict(under)
-    for key, value in over.items():
-        below = under.get(key)
-        if not (isinstance(below, dict) and isinstance(value, dict)) or (
-            key == "model" and not MODEL_NAMES.isdisjoint(value)
-        ):
-            merged[key] = value
-        else:
-            merged[key] = laid_over(below, value)
-    return merged
+    if isinstance(model := over.get("model"), dict) and not MODEL_NAMES.isdisjoint(model):
+        under.pop("model", None)
+    return _merged(under, over)
 
 
 def nested(name: str, value: Any) -> Settings:
@@ -157,83 +154,85 @@ def nested(name: str, value: Any) -> Settings:
     return settings
 
 
-def _written_out(data: Settings) -> Settings:
-    """Return `data` with the strings that stand for mappings replaced by these."""
-    forms = {"model": model_mapping, "prompts": prompts_mapping}
-    return data | {key: form(data[key]) for key, form in forms.items() if key in data}
+def _written_out(settings: Settings) -> Settings:
+    """Return a copy with mappings in place of the strings that stand for them."""
+    settings = dict(settings)
+    if "model" in settings:
+        settings["model"] = model_mapping(settings["model"])
+    if isinstance(work := settings.get("workload"), dict) and "prompts" in work:
+        settings["workload"] = work | {"prompts": prompts_mapping(work["prompts"])}
+    return settings
+
+
+def _merged(under: Settings, over: Settings) -> Settings:
+    merged = dict(under)
+    for key, value in over.items():
+        below = under.get(key)
+        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _candidates(written: StudyFile, flags: Settings) -> tuple[list[Candidate], list[str]]:
-    """Return all points and explicit experiments, and a line about those that were left out."""
-    sections = backends_of(written) | {str(flags.get("backend", DEFAULT_BACKEND))}
-    swept = _swept(written, flags, sections) if written.sweep else []
-    included = [point for point in swept if not any(_matches(entry, point.given) for entry in written.exclude)]
+    """Return all points and explicit experiments, and a line about the points that were left out."""
+    sweep = list(points(written.sweep)) if written.sweep else []
+    layers = [written.defaults, *written.experiments, *sweep, flags, {"backend": DEFAULT_BACKEND}]
+    named = {backend for layer in layers if isinstance(backend := layer.get("backend"), str)}
+    # The defaults may hold a section for each backend.
+    sections = named - ExperimentConfig.model_fields.keys()
+    swept = _swept(written, sweep, flags, sections)
+    included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
     for number, entry in enumerate(written.exclude):
-        if not any(_matches(entry, point.given) for point in swept):
-            raise SweepError(f"exclude: {entry} excludes no point; correct or remove it", "exclude", number)
+        if not any(_matches(entry, point.settings) for point in swept):
+            raise StudyError(f"exclude: {entry} excludes no point; correct or remove it", "exclude", number)
     explicit = [
-        Candidate(_own_section(laid_over(laid_over(written.defaults, given), flags), sections), {}, index)
-        for index, given in enumerate(written.experiments)
+        Candidate(_with_its_section(laid_over(laid_over(written.defaults, settings), flags), sections), {}, index)
+        for index, settings in enumerate(written.experiments)
     ]
-    left_out = len(swept) - len(included)
-    return [*included, *explicit], [f"excluded: {left_out} of {len(swept)} points"] if left_out else []
+    excluded = len(swept) - len(included)
+    return [*included, *explicit], [f"excluded: {excluded} of {len(swept)} points"] if excluded else []
 
 
-def _swept(written: StudyFile, flags: Settings, sections: set[str]) -> list[Candidate]:
+def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections: set[str]) -> list[Candidate]:
     names = _short_names(written.sweep)
-    found: list[Candidate] = []
-    seen = set()
-    for point in points(written.sweep):
-        given = written.defaults
+    candidates: dict[str, Candidate] = {}
+    for point in sweep:
+        settings = written.defaults
         for name, value in point.items():
-            given = laid_over(given, nested(name, value))
-        given = laid_over(given, flags)
-        foreign = sections - {given.get("backend", DEFAULT_BACKEND)}
-        own = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
-        if len(own) < len(point):
-            # What is swept in one backend's section multiplies that backend's points only.
-            key = json.dumps(own, sort_keys=True, default=str)
-            if key in seen:
-                continue
-            seen.add(key)
-        words = [str(given["name"])] if given.get("name") else []
-        words += [_named(names[name], value, whole=name in sections) for name, value in own.items()]
-        found.append(Candidate(_own_section(given, sections) | {"name": " ".join(words)}, own))
-    return found
+            settings = laid_over(settings, nested(name, value))
+        settings = laid_over(settings, flags)
+        # What is swept in one backend's section multiplies that backend's points only.
+        foreign = sections - {settings.get("backend", DEFAULT_BACKEND)}
+        applied = {name: value for name, value in point.items() if name.partition(".")[0] not in foreign}
+        words = [str(settings["name"])] if settings.get("name") else []
+        words += [_named(names[name], value, whole=name in sections) for name, value in applied.items()]
+        named = _with_its_section(settings, sections) | {"name": " ".join(words)}
+        if len(applied) == len(point):
+            candidates[str(len(candidates))] = Candidate(named, applied)
+        else:
+            candidates.setdefault(json.dumps(applied, sort_keys=True, default=str), Candidate(named, applied))
+    return list(candidates.values())
 
 
-def backends_of(written: StudyFile) -> set[str]:
-    """Return every backend that the study names; its defaults may hold a section for each of them."""
-    layers = [written.defaults, *written.experiments]
-    named = [layer["backend"] for layer in layers if "backend" in layer]
-    if written.sweep:
-        named += [point["backend"] for point in points(written.sweep) if "backend" in point]
-    return {name for name in named if isinstance(name, str)} - ExperimentConfig.model_fields.keys()
+def _with_its_section(settings: Settings, sections: set[str]) -> Settings:
+    """Return the settings without other backends' sections."""
+    backend = settings.get("backend", DEFAULT_BACKEND)
+    return {key: value for key, value in settings.items() if key == backend or key not in sections}
 
 
-def _own_section(given: Settings, sections: Iterable[str]) -> Settings:
-    backend = given.get("backend", DEFAULT_BACKEND)
-    return {key: value for key, value in given.items() if key == backend or key not in sections}
-
-
-def _matches(entry: Settings, given: Settings) -> bool:
-    return all(_has(given, name, wanted) for name, wanted in entry.items())
-
-
-def _has(given: Settings, name: str, wanted: Any) -> bool:
-    """Whether the setting `name` has the wanted value, or one of a list; a setting not written has its default."""
-    seen: Any = laid_over(DEFAULTS, given)
-    for part in name.split("."):
-        seen = seen.get(part) if isinstance(seen, dict) else None
-    options = wanted if isinstance(wanted, list) else [wanted]
-    written_out = [laid_over({}, nested(name, option)) for option in options]
-    return any(option == seen or _lies_in(part, given) for option, part in zip(options, written_out, strict=True))
+def _matches(entry: Settings, settings: Settings) -> bool:
+    """Whether the settings have all those of an entry, or one of a list; a setting not written has its default."""
+    whole = laid_over(DEFAULTS, settings)
+    for name, value in entry.items():
+        options = value if isinstance(value, list) else [value]
+        if not any(_lies_in(laid_over({}, nested(name, option)), whole) for option in options):
+            return False
+    return True
 
 
 def _lies_in(part: Any, whole: Any) -> bool:
-    if not isinstance(part, dict) or not isinstance(whole, dict):
+    if not isinstance(part, dict):
         return bool(part == whole)
-    return all(key in whole and _lies_in(value, whole[key]) for key, value in part.items())
+    return all(_lies_in(value, whole.get(key) if isinstance(whole, dict) else None) for key, value in part.items())
 
 
 DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")
@@ -241,18 +240,9 @@ DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")
 
 def _short_names(sweep: Settings) -> dict[str, str]:
     """Return how each swept setting is called in names: its last word, where that is clear."""
-    names = [*_swept_names(sweep)]
+    names = [name for name in sweep if name != ZIP] + list(sweep.get(ZIP, ()))
     lasts = Counter(name.rpartition(".")[2] for name in names)
     return {name: last if lasts[last := name.rpartition(".")[2]] == 1 else name for name in names}
-
-
-def _swept_names(sweep: Settings) -> Iterator[str]:
-    for name, written in sweep.items():
-        if name == "zip":
-            for group in written if isinstance(written, list) else [written]:
-                yield from group
-        else:
-            yield name
 
 
 def _named(name: str, value: Any, *, whole: bool) -> str:
@@ -263,7 +253,4 @@ def _named(name: str, value: Any, *, whole: bool) -> str:
 
 
 def _value_name(value: Any) -> str:
-    if isinstance(value, dict):
-        value = next(iter(value.values()), "")
-    text = str(value)
-    return text if len(text) <= NAME_CHARACTERS else text[: NAME_CHARACTERS - 1] + "…"
+    return " ".join(map(_value_name, value.values())) if isinstance(value, dict) else str(value)

@@ -23,6 +23,7 @@ from wattdock.config.sections import BackendSection, section_class
 from wattdock.config.workload import Positive, PromptSpec, Seconds, WorkloadSpec, Written
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
+WrittenPath = Annotated[Path, Field(strict=False)]
 
 
 def model_mapping(value: Any) -> Any:
@@ -46,7 +47,7 @@ class ModelSpec(Written):
     RANDOM_WEIGHTS: ClassVar = (-1e-3, 1e-3)
 
     id: str | None = None
-    path: Path | None = None
+    path: WrittenPath | None = None
     shape: str | None = None
     revision: str | None = None
     weights_seed: Annotated[int, Field(ge=0)] = 0
@@ -228,7 +229,7 @@ class ExperimentConfig(Written):
     isolation: Literal["group", "experiment"] = "group"
     on_failure: Literal["continue", "stop", "fallback"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
-    runner_python: Path | None = None
+    runner_python: WrittenPath | None = None
     power_limit_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cpu_tdp_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 65.0
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from wattdock.config.expand import Study, expand, laid_over, nested
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.sections import section_class
-from wattdock.config.study import Settings, StudyFile, SweepError, is_study, seen
+from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import ConfigError
 
@@ -65,7 +65,7 @@ def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mappi
     if data is None:
         raise ConfigError(f"{path}: is empty; write at least `model: NAME`")
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds {seen(data)} where settings were expected; write `key: value` lines")
+        raise ConfigError(f"{path}: holds {shortened(data)} where settings were expected; write `key: value` lines")
     over: Settings = {}
     flag_places: dict[Location, str] = {}
     for name, value in flags.items():
@@ -78,7 +78,7 @@ def load_study(path: Path | None, flags: Mapping[str, Any], *, written_as: Mappi
     written = _study_file(data, places)
     try:
         study = expand(written, over, lambda candidate: _check_candidate(candidate, places))
-    except SweepError as error:
+    except StudyError as error:
         raise ConfigError(f"{places.of(error.location, ((),))}: {error}") from None
     return study if study.name or path is None else replace(study, name=path.stem)
 
@@ -102,8 +102,8 @@ def _study_file(data: Settings, places: Places) -> StudyFile:
 
 def _check_candidate(candidate: Candidate, places: Places) -> ExperimentConfig:
     if candidate.index is not None:
-        return _check(candidate.given, places, (("experiments", candidate.index), ("defaults",)))
-    return _check(candidate.given, places.with_swept(candidate.point), (("defaults",),))
+        return _check(candidate.settings, places, (("experiments", candidate.index), ("defaults",)))
+    return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
 
 
 def _check(given: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
@@ -143,12 +143,14 @@ def _message(error: ErrorDetails, location: Location) -> str:
         hint = f"did you mean {near!r}?" if near else "docs/study.schema.json has all keys"
         return f"unknown key {wrong!r}; {hint}"
     if error["type"] == "model_type":
-        return f"holds settings of its own, `key: value`, not {seen(error['input'])}"
+        return f"holds settings of its own, `key: value`, not {shortened(error['input'])}"
+    if error["type"] in ("int_type", "float_type") and isinstance(error["input"], str):
+        return f"must be a number, not {shortened(error['input'])}; write it without quotes, and 1e-3 as 1.0e-3"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        return f"must be text, not {seen(error['input'])}; quote it"
+        return f"must be text, not {shortened(error['input'])}; quote it"
     text = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    return text if error["type"] == "value_error" else f"{text}, not {seen(error['input'])}"
+    return text if error["type"] == "value_error" else f"{text}, not {shortened(error['input'])}"
 
 
 def _nearest(wrong: str, parents: Location) -> str | None:

@@ -50,15 +50,9 @@ def plan_study(
         lock: Lock file of images; None is the one in use.
 
     Raises:
-        ConfigError, PreflightError: An experiment cannot be, or cannot run here; nothing was started.
+        ConfigError, PreflightError: An experiment cannot run here; nothing was started.
         LaunchError: An engine will not remove the container of a coordinator that is gone.
     """
-    if study.invalid:
-        first, count = study.invalid[0], len(study.invalid)
-        raise ConfigError(
-            f"{count} of {count + len(study.experiments)} points cannot be experiments; the first, {first.name}: "
-            f"{first.reason}; leave them out with `exclude:` (`wattdock plan` shows them all)"
-        )
     with suppress(NoContainersError):
         # Left alone, these containers would be found on the GPUs.
         for name in reap().removed:

@@ -64,7 +64,7 @@ class KnownHardware:
 
 
 def plan_view(plan: Plan) -> View:
-    """Yield the experiments of a study, what is wrong with any of them, and what the whole takes."""
+    """Yield the experiments of a study, and what the whole takes."""
     study, forecast = plan.study, plan.forecast
     ready = [found for found in plan.checked if isinstance(found, ExecutionPlan)]
     memory = [found.memory for found in ready if found.memory]
@@ -73,10 +73,6 @@ def plan_view(plan: Plan) -> View:
     yield Sheet(PLAN_COLUMNS, [_plan_cells(plan, number, position) for number, position in numbered[:SHOWN]])
     if len(numbered) > SHOWN:
         yield f"… and {len(numbered) - SHOWN} more; --json prints all"
-    yield from (f"invalid: {point.name}: {point.reason}" for point in study.invalid)
-    for config, found in zip(study.experiments, plan.checked, strict=True):
-        if not isinstance(found, ExecutionPlan):
-            yield f"cannot run here: {config.label}: {found}"
     yield from _unchecked(study.experiments)
     yield (
         f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "

@@ -106,7 +106,7 @@ class BackendSection(BaseModel):
     an unknown one with the nearest valid name.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
     # The kinds of arrival that the backend's runner offers; None where only that knows.
     arrivals: ClassVar[tuple[str, ...] | None] = None

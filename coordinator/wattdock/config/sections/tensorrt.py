@@ -24,7 +24,7 @@ class KvCacheSettings(BaseModel):
         dtype: "auto" is the checkpoint's own, else for instance "fp8".
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     enable_block_reuse: bool = False
     free_gpu_memory_fraction: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -1,4 +1,4 @@
-"""The JSON Schema of study files, for editors: `python -m wattdock.config.schema` prints it."""
+"""Print the JSON Schema of study files, for editors: `python docs/study_schema.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from wattdock.config import sections
 from wattdock.config.experiment import ExperimentConfig, ModelSpec
-from wattdock.config.study import RANGES, STUDY_MARKS, StudyFile
+from wattdock.config.study import STUDY_MARKS, StudyFile
 from wattdock.config.workload import PromptSpec
 from wattdock.text import json_text
 
@@ -25,7 +25,7 @@ def study_schema() -> Schema:
     """Return the schema of a file that holds one experiment or a study."""
     backends = sorted(module.name for module in pkgutil.iter_modules(sections.__path__))
     own = [importlib.import_module(f"{sections.__name__}.{name}").Section for name in backends]
-    kinds: list[Any] = [ExperimentConfig, StudyFile, *RANGES.values(), *own]
+    kinds: list[Any] = [ExperimentConfig, StudyFile, *own]
     found, schema = models_json_schema([(kind, "validation") for kind in kinds])
     refs: dict[Any, Schema] = {kind: ref for (kind, _), ref in found.items()}
     definitions: Schema = schema["$defs"]
@@ -37,7 +37,7 @@ def study_schema() -> Schema:
         experiment["properties"][name] = settings | {"title": f"{name} section"}
     # Backends may have sections that nothing here knows; a study may leave everything to its defaults.
     experiment["additionalProperties"] = {"type": "object"}
-    values = {"anyOf": [{"type": "array", "minItems": 1}, *(refs[kind] for kind in RANGES.values())]}
+    values = {"type": "array", "minItems": 1}
     together = {"type": "object", "additionalProperties": values}
     part = refs[ExperimentConfig]
     study["properties"] |= {
@@ -45,7 +45,7 @@ def study_schema() -> Schema:
         "experiments": {"type": "array", "items": part},
         "sweep": {
             "type": "object",
-            "properties": {"zip": {"anyOf": [together, {"type": "array", "items": together}]}},
+            "properties": {"zip": together},
             "additionalProperties": values,
         },
     }
