@@ -38,7 +38,7 @@ from wattdock.records.restart import (
     TokenSeries,
     WarmUpSample,
 )
-from wattdock.records.snapshot import RunnerEnvironment, RunnerGpu
+from wattdock.records.snapshot import RunnerEnvironment
 
 if TYPE_CHECKING:
     import threading
@@ -154,7 +154,7 @@ def _environment(
     world: World, record: RestartRecord, plan: ExecutionPlan, model: ModelFolder
 ) -> EnvironmentSnapshot | None:
     runner = RunnerEnvironment(
-        visible_gpus=[RunnerGpu(uuid=USED, name="NVIDIA H200")],
+        visible_gpu_uuids=[USED],
         used_gpu_uuids=list(world.used[record.restart]),
         framework="vllm",
         python_version="3.12",

@@ -40,7 +40,8 @@ def document(
     )
     made["config"] |= {"backend": "vllm", "vllm": {"dtype": "bfloat16", **split}, "name": str(split)}
     made["config"]["workload"] |= {"batch_size": batch_size}
-    made["environment"] |= {"backend": "vllm", "framework_version": "0.26.0", "parallelism": kind}
+    made["environment"]["backend"] = "vllm"
+    made["environment"]["runner"] |= {"framework_version": "0.26.0", "parallelism": kind}
     made["environment"] |= {"gpu_count": gpus, "gpu_names": ["NVIDIA H200"] * gpus, "gpu_uuids": uuids}
     watts: Sequence[float | None] = power_w or [None] * len(tokens_per_s)
     made["energy"]["passes"] = [

@@ -69,7 +69,7 @@ def test_a_rank_killed_mid_pass_is_a_classified_result_and_another_split_is_meas
     assert asked["status"] == "failed"
     assert asked["error"]["cause"] == "worker died"
     assert f"(pid {ranks[1]}) died: it was killed by SIGKILL" in asked["error"]["message"]
-    assert asked["environment"]["parallelism"]["kind"] == "tensor"
+    assert asked["environment"]["runner"]["parallelism"]["kind"] == "tensor"
     instead = found.pop("pytorch.device_map: auto")
     assert instead["status"] == "ok"
     assert instead["fallback"]["fallback_of"] == asked["experiment_id"]
@@ -109,5 +109,5 @@ def test_a_replica_killed_mid_pass_is_a_classified_result_and_no_process_is_left
     [result] = wattdock.results()
     assert result["error"]["cause"] == "worker died"
     assert "killed by SIGKILL" in result["error"]["message"]
-    assert result["environment"]["parallelism"]["kind"] == "data"
+    assert result["environment"]["runner"]["parallelism"]["kind"] == "data"
     assert wattdock.left_after(5) == []

@@ -51,5 +51,5 @@ def test_joules_per_token_come_out_with_the_engines_settings(wattdock: Command) 
     assert row["energy"]["energy_per_output_token_j"] > 0
     environment = row["environment"]
     assert environment["gpu_uuids"] == [GPU]
-    assert environment["package_versions"]["tensorrt-llm"] == "1.2.1+standin"
+    assert environment["runner"]["package_versions"]["tensorrt-llm"] == "1.2.1+standin"
     assert wattdock.left_after(10) == []

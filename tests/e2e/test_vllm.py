@@ -155,12 +155,12 @@ def test_every_prompt_token_is_computed_unless_a_prefix_cache_is_asked_for(measu
     prompt_tokens = sum(map(len, PROMPTS))
     assert off.result["performance"]["prompt_tokens"] == 2 * prompt_tokens
     assert off.result["performance"]["cached_prompt_tokens"] == 0
-    assert off.result["environment"]["engine_args"]["enable_prefix_caching"] is False
+    assert off.result["environment"]["runner"]["engine_args"]["enable_prefix_caching"] is False
     assert off.check("cached prompt tokens declared")["status"] == "pass"
     whole_blocks = [len(ids) // BLOCK_TOKENS * BLOCK_TOKENS for ids in PROMPTS]
     assert [one["cached_prompt_tokens"] for one in on.requests] == whole_blocks
     assert on.result["performance"]["cached_prompt_tokens"] == sum(whole_blocks)
-    assert on.result["environment"]["engine_args"]["enable_prefix_caching"] is True
+    assert on.result["environment"]["runner"]["engine_args"]["enable_prefix_caching"] is True
     check = on.check("cached prompt tokens declared")
     assert check["status"] == "info"
     assert check["figure"] == f"{sum(whole_blocks):,} prompt tokens from a cache"
@@ -251,7 +251,7 @@ def test_an_engine_killed_mid_pass_is_a_named_row_and_nothing_is_left(
     assert row["error"]["stage"] == "pass 1/2"
     assert words in row["error"]["message"]
     assert row["error"]["log_tail"]
-    assert row["environment"]["parallelism"] == {"kind": "tensor", "tensor_parallel_size": 2, "devices": {}}
+    assert row["environment"]["runner"]["parallelism"] == {"kind": "tensor", "tensor_parallel_size": 2, "devices": {}}
     assert gone_within(10, pids)
     assert {path for path in shared if path.exists()} == set()
 

@@ -25,7 +25,7 @@ from wattdock.launch import LauncherChoice
 from wattdock.metering import MeterChoice, Series, Span, Timeline
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.timeline import GpuTimeline, Ticks
-from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, TokenSeries, snapshot
+from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment, TokenSeries
 from wattdock.runner import Heartbeat, RunnerDescription
 
 if TYPE_CHECKING:
@@ -149,9 +149,7 @@ class VirtualRunner:
         self.clock.sleep(LOAD_S)
         self._strike("load_fault", "loading")
         environment = RunnerEnvironment(
-            visible_gpus=[
-                snapshot.RunnerGpu(uuid=uuid, name="NVIDIA H200", vram_total_bytes=None) for uuid in self.gpus
-            ],
+            visible_gpu_uuids=list(self.gpus),
             used_gpu_uuids=list(self.gpus[: self.args.get("used_gpus")]),
             framework="fake",
             framework_version="1.0",

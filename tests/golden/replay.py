@@ -141,7 +141,7 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
         own_pids=frozenset(plain["own_pids"]),
         clock=plain["clock"],
     )
-    runner = RunnerEnvironment.model_validate(plain["loaded"]["environment"]) if plain["loaded"] else None
+    runner = _runner(plain["loaded"]["environment"]) if plain["loaded"] else None
     snapshot = environment(plan, record, runner, model)
     seen = plain["conditions"]
     own: Plain = {field: seen[name] for name, field in CONDITIONS.items() if seen.get(name, "unknown") != "unknown"}
@@ -151,6 +151,14 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
             gpu.model_copy(update=limit if gpu.uuid in snapshot.gpu_uuids else {}) for gpu in snapshot.host_gpus
         ]
     return dataclasses.replace(record, environment=snapshot.model_copy(update=own))
+
+
+def _runner(plain: Plain) -> RunnerEnvironment:
+    gone = ("driver_version", "visible_gpus")
+    visible = [gpu["uuid"] for gpu in plain["visible_gpus"]]
+    return RunnerEnvironment(
+        visible_gpu_uuids=visible, **{name: value for name, value in plain.items() if name not in gone}
+    )
 
 
 def _spans(plain: Iterable[Plain]) -> tuple[Span, ...]:

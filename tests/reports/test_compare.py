@@ -113,7 +113,7 @@ def test_what_else_differs_between_two_results_is_named() -> None:
         "environment.image_digest": "wattdock-vllm@sha256:00",
         "environment.model.weights": "real",
         "environment.dataset_sha256": "00",
-        "environment.package_versions": {"grpcio": "1.85.1", "protobuf": "7.0.0"},
+        "environment.runner.package_versions": {"grpcio": "1.85.1", "protobuf": "7.0.0"},
     }
     found = compare([row("one", restarts=[1, 1])], [row("one", changes, restarts=[1, 1])])
     named = {one.name: (one.a, one.b) for one in found.differs_in}

@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 
 UNKNOWN, ABSENT = "unknown", "–"
 ENGINE, PACKAGE, VARIABLE = "engine: ", "package: ", "variable: "
-# What is another one for every run and says nothing about its conditions.
-OWN_TO_A_RUN = (
-    "clock",
-    "changes",
-    "launcher_reason",
-    "meter_reason",
-    "host_gpus",
-    "gpu_uuids",
-    "leased",
-    "model",
-    "topology",
-)
+# What differs from run to run without being a condition, and what `_environment` yields in a form of its own.
+EXCLUDED: Any = {
+    **dict.fromkeys(("clock", "changes", "launcher_reason", "meter_reason", "leased"), True),
+    **dict.fromkeys(("host_gpus", "gpu_uuids", "model", "topology", "container", "variables"), True),
+    "runner": {
+        **dict.fromkeys(("visible_gpu_uuids", "used_gpu_uuids", "parameter_count", "weight_bytes"), True),
+        **dict.fromkeys(("package_versions", "engine_args"), True),
+        # Which GPU holds how many layers differs from run to run; how they were split does not.
+        "parallelism": {"devices"},
+    },
+}
 # What each pass, or the state of the memory at each start, makes different.
 NOT_HELD = ("prompts", "host memory", f"{ENGINE}memory_by_gpu")
 SPELLED = {
@@ -34,19 +33,20 @@ SPELLED = {
     "gpu_names": "GPU",
     "gpu_vram_gb": "GPU memory, GB",
     "driver_version": "driver",
-    "cuda_version": "CUDA",
-    "nccl_version": "NCCL",
+    "runner.cuda_version": "CUDA",
+    "runner.nccl_version": "NCCL",
     "cpu_model": "CPU",
     "cpu_count": "CPU cores",
     "memory_total_bytes": "host memory, bytes",
     "coordinator_python": "Python of the coordinator",
-    "runner_python": "Python of the runner",
+    "runner.python_version": "Python of the runner",
     "wattdock_version": "wattdock",
     "image_digest": "image",
     "dataset": "prompts",
     "dataset_sha256": "prompts' SHA-256",
-    "framework_version": "framework version",
-    "runner_warnings": "warnings of the runner",
+    "runner.framework": "framework",
+    "runner.framework_version": "framework version",
+    "runner.warnings": "warnings of the runner",
 }
 
 
@@ -119,7 +119,7 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "model", model.name
     yield "model revision", model.revision
     yield "weights", model.weights
-    yield "parameters", model.parameter_count
+    yield "parameters", seen.runner.parameter_count
     used = seen.used_gpus
     # Two boards of one model have two sensors.
     yield "GPU boards", ", ".join(seen.gpu_uuids) or None
@@ -133,18 +133,12 @@ def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     if seen.variables is None:
         yield "variables", None
     yield from ((f"{VARIABLE}{name}", value) for name, value in (seen.variables or {}).items())
-    apart = {"container", "variables", "package_versions", "engine_args"}
-    plain = seen.model_dump(mode="json", exclude={*OWN_TO_A_RUN, *apart})
-    # Which GPU holds how many layers is another run's luck; how they were split is not.
-    plain["parallelism"] = {name: value for name, value in seen.parallelism.items() if name != "devices"}
-    for name, value in plain.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{key}", leaf) for key, leaf in dotted(value))
-        else:
-            yield SPELLED.get(name, name), _every(value) if isinstance(value, list) else value
+    for name, value in dotted(seen.model_dump(mode="json", exclude=EXCLUDED)):
+        spelled = SPELLED.get(name, name.removeprefix("runner."))
+        yield spelled, _every(value) if isinstance(value, list) else value
     # An argument that is None was read back as that.
-    yield from ((f"{ENGINE}{name}", str(value)) for name, value in dotted(seen.engine_args))
-    yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(seen.package_versions.items()))
+    yield from ((f"{ENGINE}{name}", str(value)) for name, value in dotted(seen.runner.engine_args))
+    yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(seen.runner.package_versions.items()))
 
 
 def _every(values: Iterable[Any]) -> str | None:

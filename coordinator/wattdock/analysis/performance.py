@@ -340,10 +340,10 @@ def _least_bytes(
 
     A step gives each request in flight one token at most; no engine here drafts tokens.
     """
-    if not environment.model.weight_bytes:
+    if not environment.runner.weight_bytes:
         return None
-    bytes_per_weight = environment.model.weight_bytes / model.total_weights
-    narrow_cache = "fp8" in str(environment.engine_args.get("kv_cache_dtype", ""))
+    bytes_per_weight = environment.runner.weight_bytes / model.total_weights
+    narrow_cache = "fp8" in str(environment.runner.engine_args.get("kv_cache_dtype", ""))
     weights, caches = 0.0, 0.0
     for request in requests:
         prompt, output = request.prompt_tokens or 0, request.output_tokens or 0

@@ -222,7 +222,7 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
     known = [restart.environment for restart in restarts if restart.environment]
     if not known:
         raise ValueError("no restart recorded its environment")
-    last = ([environment for environment in known if environment.framework] or known)[-1]
+    last = ([environment for environment in known if environment.runner.framework] or known)[-1]
     prompts = next((measured.prompts_sha256 for restart in restarts for measured in restart.passes), None)
     told = {"clock": snapshot.ClockFacts.of(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
     return last.model_copy(update=told)

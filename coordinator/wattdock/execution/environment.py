@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from wattdock import __version__
 from wattdock.config import ModelSpec
-from wattdock.records import EnvironmentSnapshot, snapshot
+from wattdock.records import EnvironmentSnapshot, RunnerEnvironment, snapshot
 
 if TYPE_CHECKING:
     from wattdock.checks import ExecutionPlan
     from wattdock.host import Gpu
     from wattdock.inputs import ModelFolder
-    from wattdock.records import RestartRecord, RunnerEnvironment
+    from wattdock.records import RestartRecord
 
 BYTES_PER_GB = 1e9
 
@@ -27,11 +27,11 @@ def environment(
     Args:
         plan: What was decided before the runner was started.
         record: What the runner measured.
-        runner: What the runner says of its own environment; None where it loaded nothing.
+        runner: What the runner reported of its own environment; None where it loaded nothing.
         model: The model as resolved; None where that failed.
     """
     config, gpus = plan.config, plan.inventory.gpus
-    # Those asked for, where no runner told.
+    # Without a runner's answer: the GPUs planned for it.
     holding = runner.used_gpu_uuids if runner else [gpu.uuid for gpu in plan.gpus]
     used_gpus = [gpu for gpu in gpus if gpu.uuid in holding]
     used = [gpu.uuid for gpu in used_gpus]
@@ -42,8 +42,6 @@ def environment(
         gpu_uuids=used,
         host_gpus=list(gpus),
         driver_version=gpus[0].driver_version if gpus else None,
-        cuda_version=runner.cuda_version if runner else None,
-        nccl_version=runner.nccl_version if runner else None,
         topology=_topology(plan),
         leased=list(plan.lease_names),
         exclusive=config.exclusive,
@@ -56,14 +54,8 @@ def environment(
         container=_container_facts(plan),
         variables=dict(plan.variables),
         backend=config.backend,
-        framework=runner.framework if runner else None,
-        framework_version=runner.framework_version if runner else None,
-        runner_python=runner.python_version if runner else None,
-        package_versions=runner.package_versions if runner else {},
-        parallelism=runner.parallelism if runner else {},
-        engine_args=runner.engine_args if runner else {},
-        runner_warnings=runner.warnings if runner else [],
-        model=_model_facts(plan, model, runner),
+        runner=runner or RunnerEnvironment(),
+        model=_model_facts(plan.config.model, model),
         dataset=config.prompts.source,
         dataset_sha256=next((measured.prompts_sha256 for measured in record.passes), None),
         seed=config.workload.seed,
@@ -82,10 +74,7 @@ def _topology(plan: ExecutionPlan) -> snapshot.Topology | None:
     return snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None
 
 
-def _model_facts(
-    plan: ExecutionPlan, model: ModelFolder | None, runner: RunnerEnvironment | None
-) -> snapshot.ModelFacts:
-    spec = plan.config.model
+def _model_facts(spec: ModelSpec, model: ModelFolder | None) -> snapshot.ModelFacts:
     low, high = ModelSpec.RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
     return snapshot.ModelFacts(
@@ -94,8 +83,6 @@ def _model_facts(
         revision=model.revision if model else spec.revision,
         weights="unknown" if model is None else random if model.random_weights else "real",
         trust_remote_code=spec.trust_remote_code,
-        parameter_count=runner.parameter_count if runner else None,
-        weight_bytes=runner.weight_bytes if runner else None,
     )
 
 

@@ -208,7 +208,7 @@ def fallback_steps(plan: ExecutionPlan, failed: ExperimentResult) -> tuple[Step,
         plan.config,
         cause=(failed.error and failed.error.cause) or "",
         gpus=len(plan.gpus) or plan.config.section.gpus_needed(),
-        dtype=failed.environment.engine_args.get("dtype") if failed.environment else None,
+        dtype=failed.environment.runner.engine_args.get("dtype") if failed.environment else None,
         memory_bytes=max((gpu.vram_total_bytes or 0 for gpu in plan.gpus), default=0) or None,
     )
 

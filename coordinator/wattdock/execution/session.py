@@ -267,7 +267,7 @@ class Session:
         )
         opening.add(spans=span)
         opening.own_pids |= runner.pids()
-        seen = [gpu.uuid for gpu in opening.runner.visible_gpus]
+        seen = opening.runner.visible_gpu_uuids
         if sorted(seen) != sorted(asked):
             raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
 

@@ -20,32 +20,24 @@ if TYPE_CHECKING:
 CPU = "cpu"
 
 
-class RunnerGpu(Stored):
-    """A GPU as the runner sees it; `uuid` in NVML's form, "GPU-…"."""
-
-    uuid: str
-    name: str
-    vram_total_bytes: int | None = None
-
-
 class RunnerEnvironment(Stored):
-    """The runner's part of the snapshot, read inside its own environment.
+    """The runner's part of the snapshot, read inside its own environment; all null or empty where it loaded nothing.
 
     Attributes:
+        visible_gpu_uuids: GPUs that the runner sees.
         used_gpu_uuids: GPUs that hold a part of the model.
         parallelism: As in effect, for instance {"kind": "device_map", …}.
         engine_args: Effective engine arguments, read back from the engine.
         weight_bytes: Size of the weights of one copy of the model, as loaded.
     """
 
-    visible_gpus: list[RunnerGpu] = Field(default_factory=list)
+    visible_gpu_uuids: list[str] = Field(default_factory=list)
     used_gpu_uuids: list[str] = Field(default_factory=list)
-    driver_version: str | None = None
     cuda_version: str | None = None
     nccl_version: str | None = None
-    framework: str
+    framework: str | None = None
     framework_version: str | None = None
-    python_version: str
+    python_version: str | None = None
     package_versions: dict[str, str] = Field(default_factory=dict)
     parallelism: dict[str, Any] = Field(default_factory=dict)
     engine_args: dict[str, Any] = Field(default_factory=dict)
@@ -69,8 +61,6 @@ class ModelFacts(Stored):
     revision: str | None
     weights: str
     trust_remote_code: bool
-    parameter_count: int | None = None
-    weight_bytes: int | None = None
 
 
 class ClockFacts(Stored):
@@ -167,8 +157,6 @@ class EnvironmentSnapshot(Stored):
     gpu_uuids: list[str]
     host_gpus: list[Gpu]
     driver_version: str | None
-    cuda_version: str | None
-    nccl_version: str | None
     topology: Topology | None = None
     leased: list[str] = Field(default_factory=list)
     exclusive: str = "unknown"
@@ -186,13 +174,7 @@ class EnvironmentSnapshot(Stored):
     container: ContainerFacts | None = None
     variables: dict[str, str] | None = None
     backend: str
-    framework: str | None
-    framework_version: str | None
-    runner_python: str | None
-    package_versions: dict[str, str]
-    parallelism: dict[str, Any]
-    engine_args: dict[str, Any]
-    runner_warnings: list[str]
+    runner: RunnerEnvironment
     model: ModelFacts
     dataset: str | None
     dataset_sha256: str | None

@@ -94,7 +94,7 @@ def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (seen := result.environment) is None:
         return
     yield "model", f"{seen.model.name} ({seen.model.kind}, weights {seen.model.weights})"
-    yield "backend", f"{seen.backend}: {seen.framework or NOTHING} {seen.framework_version or ''}".strip()
+    yield "backend", f"{seen.backend}: {seen.runner.framework or NOTHING} {seen.runner.framework_version or ''}".strip()
     yield "ran on", f"{seen.gpu_count} × {seen.gpu_names[0]}" if seen.gpu_count else f"CPU: {seen.cpu_model}"
     yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
     if inside := seen.container:

@@ -179,11 +179,13 @@ class _Usable:
     @property
     def is_weak(self) -> bool:
         section = self.result.config.get(self.environment.backend, {})
-        return section.get("data_parallel_scaling") == WEAK and Split.of(self.environment.parallelism).replicas > 1
+        return (
+            section.get("data_parallel_scaling") == WEAK and Split.of(self.environment.runner.parallelism).replicas > 1
+        )
 
     @property
     def split_key(self) -> tuple[int, str, bool]:
-        return self.environment.gpu_count, Split.of(self.environment.parallelism).label, self.is_weak
+        return self.environment.gpu_count, Split.of(self.environment.runner.parallelism).label, self.is_weak
 
     @property
     def setting_key(self) -> str:
@@ -193,7 +195,7 @@ class _Usable:
         workload = {key: value for key, value in config["workload"].items() if key not in NOT_THE_WORK}
         # A file under the same path may have changed; other prompts follow from the workload.
         prompts = None if seen.dataset in GENERATED else seen.dataset_sha256
-        software = [seen.backend, seen.framework_version, json.dumps(seen.variables, sort_keys=True), prompts]
+        software = [seen.backend, seen.runner.framework_version, json.dumps(seen.variables, sort_keys=True), prompts]
         what = [seen.model.name, seen.model.revision, seen.model.weights, *software]
         gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.used_gpus})]
         return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
@@ -249,15 +251,15 @@ def _name(member: _Usable) -> str:
     seen, work = member.environment, member.result.config["workload"]
     prompts = work.get("prompts") or {}
     lengths = f"{prompts['input_tokens']} in, " if seen.dataset == "synthetic" and "input_tokens" in prompts else ""
-    dtype = seen.engine_args.get("dtype")
-    engine = f"{seen.backend} {seen.framework_version or ''}".strip()
+    dtype = seen.runner.engine_args.get("dtype")
+    engine = f"{seen.backend} {seen.runner.framework_version or ''}".strip()
     parts = [seen.model.name, engine, *([str(dtype)] if dtype else [])]
     gpus = " + ".join(sorted(set(seen.gpu_names)))
     return ", ".join([*parts, gpus, f"batch {work['batch_size']}", f"{lengths}{work['max_output_tokens']} out"])
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
-    split, is_weak = Split.of(same[0].environment.parallelism), same[0].is_weak
+    split, is_weak = Split.of(same[0].environment.runner.parallelism), same[0].is_weak
     measured = all(statistics.ENERGY in member.restarts for member in same)
     known = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     values = {name: tuple(value for member in same for value in member.restarts[name]) for name in known}

@@ -13,14 +13,7 @@ from wattdock.clock import ClockIdentity
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, LaunchError
 from wattdock.metering import Span
-from wattdock.records import (
-    PassRecord,
-    ReplicaPass,
-    RequestRecord,
-    RunnerEnvironment,
-    TokenSeries,
-    snapshot,
-)
+from wattdock.records import PassRecord, ReplicaPass, RequestRecord, RunnerEnvironment, TokenSeries
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -235,12 +228,8 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
     """Return what the runner says of the engine that it loaded, and the span of the load."""
     given = message.environment
     environment = RunnerEnvironment(
-        visible_gpus=[
-            snapshot.RunnerGpu(uuid=gpu.uuid, name=gpu.name, vram_total_bytes=optional(gpu, "vram_total_bytes"))
-            for gpu in given.visible_gpus
-        ],
+        visible_gpu_uuids=[gpu.uuid for gpu in given.visible_gpus],
         used_gpu_uuids=list(given.used_gpu_uuids),
-        driver_version=optional(given, "driver_version"),
         cuda_version=optional(given, "cuda_version"),
         nccl_version=optional(given, "nccl_version"),
         framework=given.framework,

@@ -27,7 +27,7 @@ FIELDS = {
     "max_output_tokens": ("INTEGER", "config.workload.max_output_tokens"),
     "restarts": ("INTEGER", "config.repeats.restarts"),
     "passes": ("INTEGER", "config.repeats.passes"),
-    "framework_version": ("VARCHAR", "environment.framework_version"),
+    "framework_version": ("VARCHAR", "environment.runner.framework_version"),
     "weights": ("VARCHAR", "environment.model.weights"),
     "launcher": ("VARCHAR", "environment.launcher"),
     "gpu_count": ("INTEGER", "environment.gpu_count"),
