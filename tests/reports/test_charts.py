@@ -176,10 +176,10 @@ def test_a_timeline_is_of_one_result(gpu_study: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pie", "results", "-o", "f.pdf"), "'pie' is not one of 'intervals', "),
+        (("pie", "results", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
         (("pareto", "results", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
         (("table", "results", "-o", "t.pdf"), "t.pdf: tables are written as .md, .csv, .tex"),
-        (("pareto", "results", "-o", "f.pdf", "--width", "poster"), "'poster' is not one of 'column', 'page'"),
+        (("pareto", "results", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(gpu_study: Command, words: tuple[str, ...], said: str) -> None:

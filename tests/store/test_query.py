@@ -306,7 +306,7 @@ def test_an_export_holds_every_column_of_every_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--status", "foo"), "'foo' is not one of 'ok', 'failed', 'interrupted'"),
+        (("--status", "foo"), "--status foo is not one of ok, failed, interrupted"),
         (("--backend", "vlm"), "--backend vlm: unknown; there are gone, pytorch, tensorrt, vllm"),
     ],
 )

@@ -1,25 +1,27 @@
 """How a command ends early: one line, and a documented exit code."""
 
 import os
+import re
 import select
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import typer
 
 from wattdock.errors import ExitCode
+from wattdock.text import nearest
 
 
 def ignore_interrupts() -> None:
-    """Everything is done and stored: one more Ctrl-C would only replace the exit code."""
+    """Ignore Ctrl-C from now on: everything is stored, and an interrupt would only replace the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
-    """Say `message` on the error stream and leave with `code`."""
+    """Print `message` on the error stream and end with `code`."""
     ignore_interrupts()
     _let_go(sys.stdout)
     with suppress(OSError):
@@ -28,39 +30,61 @@ def fail(message: str, code: ExitCode) -> NoReturn:
     sys.exit(code)
 
 
+def usage_line(error: Any) -> str:
+    """Return typer's error about the command line as one line: the value, the nearest valid name, where to read on."""
+    message = " ".join(error.format_message().split())
+    near = None
+    # Typer leaves out the value that it refuses; pydantic, which checks it for typer, has it.
+    if hasattr(error.__cause__, "errors"):
+        [problem, *_] = error.__cause__.errors()
+        value, reason = str(problem["input"]), problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        message = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}".replace("'", "")
+        near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
+    elif possibilities := getattr(error, "possibilities", None):
+        message, near = error.message, nearest(error.option_name, possibilities)
+    sentences = [
+        re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
+    ]
+    if near:
+        sentences.append(f"did you mean {near!r}?")
+    line = "; ".join(sentences)
+    command = error.ctx.command_path if error.ctx else "wattdock"
+    return f"{line}{'' if line.endswith('?') else ';'} see `{command} --help`"
+
+
 @contextmanager
-def interruptible(said: str) -> Iterator[None]:
-    """Say so, and what stays, where Ctrl-C ends what is inside: Typer would turn it into a silent exit."""
+def interruptible(consequence: str) -> Iterator[None]:
+    """Report Ctrl-C in the block, and its consequence: typer would end the command without a word."""
     try:
         yield
     except KeyboardInterrupt:
-        fail(f"interrupted; {said}", ExitCode.INTERRUPTED)
+        fail(f"interrupted; {consequence}", ExitCode.INTERRUPTED)
 
 
 def _let_go(stream: TextIO) -> None:
-    """Write what is held back, or forget it where nobody reads or there is no room."""
+    """Write what the stream has buffered, or discard it where nobody reads or the disk is full."""
     try:
         stream.flush()
     except OSError:
-        # Python would try once more at its end, and say so with a code of its own.
+        # Python would flush again when it ends, and replace the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def reader_is_gone() -> bool:
-    """Whether nobody reads standard output or the error stream any more, so that a broken pipe is one of theirs."""
+    """Whether the other end of standard output or of the error stream was closed."""
     poll = select.poll()
     for stream in (1, 2):
-        # Nothing is waited for; that the other end was closed is told all the same.
+        # No event is asked for: errors and hang-ups are always reported.
         poll.register(stream, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def exit_by_sigpipe() -> NoReturn:
-    """End as programs do whose reader has gone, as in `wattdock estimate | head`: silently, by SIGPIPE.
+    """End silently by SIGPIPE, as other programs do in `wattdock estimate | head`.
 
-    Python ignores that signal, and with reason: while something is measured no reader may end it.
+    Python ignores SIGPIPE until here, so that a reader who goes away cannot end a measurement.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGPIPE)
-    # The first process of a container does not hear its own signals.
+    # The first process of a container does not receive its own signals.
     os._exit(128 + signal.SIGPIPE)

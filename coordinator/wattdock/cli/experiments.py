@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.cli.exits import fail, interruptible
-from wattdock.cli.options import NOTHING, RESULTS, File, Json, OutputDir, Quiet, Settings, study_of, takes_settings
+from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode
 from wattdock.text import pluralize
 
@@ -26,10 +26,10 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Like --resume
 ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Progress as JSON lines on standard error.")]
 
 
-@takes_settings
+@with_flags
 def run(
+    flags: SettingFlags,
     file: File = None,
-    settings: Settings = NOTHING,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -43,7 +43,7 @@ def run(
     from wattdock.execution import StudyRun, plan_study
     from wattdock.host import folders
 
-    study, home = study_of(file, settings), folders.wattdock_home()
+    study, home = study_of(file, flags), folders.wattdock_home()
     progress = progress_for(quiet=quiet, json_lines=progress_json)
     plans = plan_study(study, output_dir=output_dir, home=home, emit=progress)
     study_run = StudyRun(
@@ -67,17 +67,15 @@ def run(
         _require_publishable(results)
 
 
-@takes_settings
-def plan(
-    file: File = None, settings: Settings = NOTHING, output_dir: OutputDir = RESULTS, as_json: Json = False
-) -> None:
+@with_flags
+def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Check everything that `run` would check and show what it would do; starts nothing."""
     from wattdock.checks import ExecutionPlan, preflight
     from wattdock.execution import forecast
     from wattdock.host import folders
     from wattdock.reports import Plan, show
 
-    study = study_of(file, settings)
+    study = study_of(file, flags)
     checked = preflight(study.experiments, output_dir=output_dir, home=folders.wattdock_home())
     show(Plan(study, checked, forecast(study.experiments, output_dir)), as_json=as_json)
     refused: dict[str, list[str]] = {}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wattdock.cli.options import NOTHING, RESULTS, File, Json, OutputDir, Quiet, Settings, study_of, takes_settings
+from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.text import print_json
 
@@ -21,10 +21,10 @@ def gpus(
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
-@takes_settings
+@with_flags
 def doctor(
+    flags: SettingFlags,
     file: File = None,
-    settings: Settings = NOTHING,
     meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
     pulses: Annotated[
         int, typer.Option(min=30, help="Load pulses per GPU; 100 take 130 s, results use no card of fewer.")
@@ -39,14 +39,14 @@ def doctor(
     from wattdock.host import folders
     from wattdock.reports import show, show_checks
 
-    config = study_of(file, settings).experiments[0]
+    config = study_of(file, flags).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
     if meter:
         for card in calibrate_meters(config, home=home, pulses=pulses, say=progress.say):
             # One line each, as they come.
             print_json(card, indent=None) if as_json else show(card)
         return
-    with_engine = file is not None or settings["backend"] is not None
+    with_engine = file is not None or flags.backend is not None
     checks = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say)
     if not show_checks(checks, as_json=as_json):
         raise typer.Exit(ExitCode.PREFLIGHT)

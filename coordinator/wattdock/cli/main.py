@@ -1,4 +1,4 @@
-"""The `wattdock` command: its commands, and their exit codes; each group of commands has a file beside this one."""
+"""The `wattdock` command: all its verbs, and how each error becomes one line and an exit code."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import typer
 from wattdock.cli.bundles import app as bundle_app
 from wattdock.cli.bundles import reproduce
 from wattdock.cli.estimate import estimate
-from wattdock.cli.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone
+from wattdock.cli.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
 from wattdock.cli.experiments import plan, run
 from wattdock.cli.images import app as images_app
 from wattdock.cli.machine import doctor, gpus, reap
@@ -23,7 +23,7 @@ from wattdock.errors import ExitCode, WattdockError
 if TYPE_CHECKING:
     from io import TextIOWrapper
 
-# Typer keeps click's UsageError, the base of this one, to itself.
+# The base of typer's errors about the command line, which typer does not export.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -54,7 +54,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Measure what LLM inference costs in energy."""
@@ -65,8 +65,8 @@ def _nowhere() -> "TextIOWrapper":
 
 
 def main() -> NoReturn:
-    """Run the command; every error a user can meet is one line and a documented exit code."""
-    # Somebody closed them: `wattdock … >&-`.
+    """Run the command; every error that a user can meet becomes one line and a documented exit code."""
+    # Both are None where the caller closed them: `wattdock … >&-`.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not cost the result.
@@ -74,7 +74,7 @@ def main() -> NoReturn:
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
-        # Outside its standalone mode, typer hands the code of an Exit back instead of leaving with it.
+        # Outside its standalone mode, typer returns the code of an Exit.
         code = app(standalone_mode=False) or ExitCode.OK
         sys.stdout.flush()
         sys.exit(code)
@@ -85,9 +85,9 @@ def main() -> NoReturn:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        fail(f"cannot write: {error.strerror}; make room, or lead the output elsewhere", ExitCode.STORE)
+        fail(f"cannot write: {error.strerror}; free some space, or write elsewhere", ExitCode.STORE)
     except SystemExit as exit_:
-        # What typer makes of a broken pipe.
+        # Typer's answer to a broken pipe.
         if exit_.code == ExitCode.BUG and reader_is_gone():
             exit_by_sigpipe()
         raise
@@ -96,9 +96,7 @@ def main() -> NoReturn:
     except typer.Exit as exit_:
         sys.exit(exit_.exit_code)
     except UsageError as error:
-        # Typer keeps the class of these, too, to itself.
-        said, within = error.format_message().removesuffix("."), error.ctx  # type: ignore[attr-defined]
-        fail(f"{said}; see `{within.command_path if within else 'wattdock'} --help`", ExitCode.CONFIG)
+        fail(usage_line(error), ExitCode.CONFIG)
     except typer.Abort:
         fail("interrupted", ExitCode.INTERRUPTED)
     finally:

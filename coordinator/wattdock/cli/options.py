@@ -1,13 +1,10 @@
-"""Options that several commands share, and the flags that stand for an experiment's settings.
-
-A flag is called as the setting that it stands for.
-"""
+"""Options that several commands share, and the flags that stand for an experiment's settings."""
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,144 +16,115 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.store import StoredResult
 
-# What a command's parameter defaults to that `with_flags` fills.
-NOTHING: Mapping[str, Any] = {}
-
-OutputDir = Annotated[Path, typer.Option(help="Where results are, or go.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-File = Annotated[Path | None, typer.Argument(help="YAML file with one experiment or `experiments:`; none: defaults.")]
-Settings = Mapping[str, Any]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 RESULTS = Path("results")
 # What `store.find_results` understands.
-NAMED = "Results, studies, bundles, or folders of results; of one in ./results its name's beginning will do."
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=NAMED)]
+RESULTS_HELP = (
+    "Results, studies, bundles, or folders of results; in the results folder, the beginning of a name is enough."
+)
+OutputDir = Annotated[Path, typer.Option(help="Folder of results.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+File = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="YAML file of an experiment or a study; defaults without it.")
+]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS...", help=RESULTS_HELP)]
+RunnerPython = Annotated[
+    Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
+]
 
 
-@contextmanager
-def open_results(named: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
-    """Yield the results that all of `named` mean; bundles among them are unpacked meanwhile.
+def flag(help_text: str, *names: str, setting: str | None = None, metavar: str | None = None) -> Any:
+    """Return a field of a dataclass of flags: an option that may be left out, and is None then.
 
-    Raises:
-        StoreError: As `find_results`.
-        ConfigError: As `find_results`.
+    Args:
+        names: The option's name where it is not the field's.
+        setting: Dotted name of the setting that the flag stands for.
     """
-    from wattdock.publish import open_bundle
-    from wattdock.store import find_results
-
-    with ExitStack() as unpacked:
-        yield find_results(named, output_dir, lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder)
+    option = typer.Option(None, *names, help=help_text, metavar=metavar)
+    return field(default=None, metadata={"option": option, "setting": setting})
 
 
-def parse_fraction(text: str, flag: str) -> float:
-    """Return 0.03 for "3%" and for "0.03".
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` an option for each field of the dataclass that its parameter `flags` is annotated with.
 
-    Raises:
-        ConfigError: It is no share from 0 to below 1.
+    An option of the same name that the command declares itself wins.
     """
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise ConfigError(f"{flag} {text}: write a share such as 3% or 0.03, from 0 to below 1")
-    return value
+    declared = inspect.signature(command).parameters
+    flags_class = declared["flags"].annotation
+    options = [option for option in fields(flags_class) if option.name not in declared]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        command(flags=flags_class(**{option.name: values.pop(option.name) for option in options}), **values)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in declared.values():
+        if parameter.name == "flags":
+            parameters += [
+                parameter.replace(name=option.name, default=option.metadata["option"], annotation=option.type)
+                for option in options
+            ]
+        else:
+            parameters.append(parameter)
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 @dataclass(frozen=True)
-class Flag:
-    """A flag that may be left out, and is None then.
+class SettingFlags:
+    """Flags that stand for settings of an experiment."""
 
-    Attributes:
-        spelled: Only where it is not called as the parameter is, or is a `bool` without a `--no-…`.
-        sets: Dotted name of the setting that it stands for, where it does.
-    """
-
-    kind: Any
-    help: str
-    spelled: str | None = None
-    sets: str = ""
-
-    def parameter(self, name: str) -> inspect.Parameter:
-        """Return it as a command's parameter."""
-        option = typer.Option(None, *([self.spelled] if self.spelled else []), help=self.help)
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Parameter(name, kind, default=option, annotation=self.kind | None)
-
-
-def with_flags(flags: Mapping[str, Flag], into: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these flags, by parameter, which it receives as one mapping, its own parameter `into`.
-
-    Flags that the command has itself win. They follow its first parameter where that is an argument.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command)
-        shared = {name: flag.parameter(name) for name, flag in flags.items() if name not in own.parameters}
-
-        @functools.wraps(command)
-        def flagged(**given: Any) -> None:
-            command(**{into: {name: given.pop(name) for name in shared}}, **given)
-
-        before = list(own.parameters).index(into)
-        rest = [parameter for name, parameter in own.parameters.items() if name != into]
-        parameters = [*rest[:before], *shared.values(), *rest[before:]]
-        flagged.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        flagged.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return flagged
-
-    return decorate
+    backend: str | None = flag("Inference backend: pytorch, vllm or tensorrt.", setting="backend")
+    model: str | None = flag(
+        "Model: OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.", setting="model"
+    )
+    batch_size: int | None = flag("Requests in flight.", setting="workload.batch_size")
+    max_output_tokens: int | None = flag("Most output tokens per request.", setting="workload.max_output_tokens")
+    prompts: str | None = flag("Prompts: bundled, synthetic, or a JSONL file.", setting="workload.prompts.source")
+    input_tokens: int | None = flag("Tokens of each synthetic prompt.", setting="workload.prompts.input_tokens")
+    min_requests: int | None = flag("Fewest requests of a pass.", setting="workload.min_requests")
+    min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")
+    restarts: int | None = flag("Fresh runners per experiment.", setting="repeats.restarts")
+    passes: int | None = flag("Measured passes per restart.", setting="repeats.passes")
+    gpus: str | None = flag("GPUs: auto, count:N, or indices or UUIDs, as in 0,1.", setting="gpus")
+    wait: float | None = flag("Seconds to wait for other measurements on this machine to end.", setting="wait_s")
+    accelerator: str | None = flag("Accelerator: auto, cpu or cuda.", setting="accelerator")
+    launcher: str | None = flag("How to start the runner: auto, docker or process.", setting="launcher")
+    locked: bool | None = flag(
+        "Use only the image that docker/images.lock pins.", "--locked", setting="container.locked"
+    )
+    meter: str | None = flag("Source of energy readings: auto, nvml, zeus, rapl or none.", setting="meter")
+    runner_python: str | None = flag(
+        "Python interpreter that has the backend's packages installed.", setting="runner_python"
+    )
+    assignments: list[str] | None = flag(
+        "Any setting, as in pytorch.dtype=float16; overrides other flags.", "--set", metavar="NAME=VALUE"
+    )
 
 
-# By parameter.
-FLAGS = {
-    "backend": Flag(str, "Backend: the name of a folder in runners/.", sets="backend"),
-    "model": Flag(str, "Hugging Face id, ./folder, or shape:NAME (random weights).", sets="model"),
-    "batch_size": Flag(int, "Requests in flight.", sets="workload.batch_size"),
-    "max_output_tokens": Flag(int, "Longest answer per request.", sets="workload.max_output_tokens"),
-    "prompts": Flag(str, "bundled, synthetic, or a JSONL file.", sets="workload.prompts.source"),
-    "input_tokens": Flag(int, "Length of each synthetic prompt.", sets="workload.prompts.input_tokens"),
-    "min_requests": Flag(int, "A pass has at least this many requests.", sets="workload.min_requests"),
-    "min_duration_s": Flag(float, "A pass lasts at least this long.", sets="workload.min_duration_s"),
-    "restarts": Flag(int, "Fresh runners per experiment.", sets="repeats.restarts"),
-    "passes": Flag(int, "Measured passes per restart.", sets="repeats.passes"),
-    "gpus": Flag(str, "auto, indices or UUIDs (0,1), or count:N.", sets="gpus"),
-    "wait": Flag(float, "Seconds to wait for others who measure on this machine.", sets="wait_s"),
-    "accelerator": Flag(str, "auto, cpu or cuda.", sets="accelerator"),
-    "launcher": Flag(str, "auto, docker or process.", sets="launcher"),
-    "locked": Flag(bool, "Only the image in docker/images.lock, by content.", "--locked", sets="container.locked"),
-    "meter": Flag(str, "auto, nvml, zeus, rapl or none.", sets="meter"),
-    "runner_python": Flag(str, "Interpreter that has the backend's packages already.", sets="runner_python"),
-    "set_": Flag(list[str], "Any setting, pytorch.dtype=float16; wins over flags.", "--set"),
-}
-
-
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` those flags, which it receives together as `settings`; its own of a name win."""
-    return with_flags(FLAGS, into="settings")(command)
-
-
-def study_of(file: Path | None, given: Settings) -> "Study":
-    """Return the experiments of `file` under the flags given.
+def study_of(file: Path | None, flags: SettingFlags) -> "Study":
+    """Return the experiments of `file`, each overridden by `flags`.
 
     Raises:
         ConfigError: A flag or the file is wrong.
     """
     from wattdock.config import load_study
 
-    settings = {name: FLAGS[name].sets for name in given if FLAGS[name].sets}
-    flags = {setting: given[name] for name, setting in settings.items() if given[name] is not None}
-    written_as = {setting: "--" + name.replace("_", "-") for name, setting in settings.items()}
-    if "gpus" in flags:
-        flags["gpus"] = _gpus(flags["gpus"])
-    for assignment in given["set_"] or ():
+    settings: dict[str, Any] = {}
+    written_as = {}
+    for option in fields(flags):
+        setting, value = option.metadata["setting"], getattr(flags, option.name)
+        if setting and value is not None:
+            settings[setting] = _gpus(value) if setting == "gpus" else value
+            written_as[setting] = "--" + option.name.replace("_", "-")
+    for assignment in flags.assignments or ():
         name, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment}: write NAME=VALUE")
-        flags[name] = _yaml_value(value)
+        settings[name] = _yaml_value(value)
         written_as.pop(name, None)
-    return load_study(file, flags, written_as=written_as)
+    return load_study(file, settings, written_as=written_as)
 
 
 def _gpus(text: str) -> Any:
@@ -172,3 +140,33 @@ def _yaml_value(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{text!r} is not a value: {error}; quote it") from error
+
+
+@contextmanager
+def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
+    """Yield the results that `names` stand for; bundles among them stay unpacked until the end.
+
+    Raises:
+        ConfigError, StoreError: As `find_results`.
+    """
+    from wattdock.publish import open_bundle
+    from wattdock.store import find_results
+
+    with ExitStack() as unpacked:
+        yield find_results(names, output_dir, lambda bundle: unpacked.enter_context(open_bundle(bundle)).folder)
+
+
+def parse_fraction(text: str, option: str) -> float:
+    """Return 0.03 for "3%" and for "0.03".
+
+    Raises:
+        ConfigError: The text is no share from 0 to below 1.
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ConfigError(f"{option} {text}: write a share such as 3% or 0.03, from 0 to below 1")
+    return value

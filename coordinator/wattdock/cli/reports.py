@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from wattdock.cli.exits import fail
-from wattdock.cli.options import NAMED, RESULTS, Json, Named, OutputDir, open_results, parse_fraction
+from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.text import pluralize
 
@@ -56,7 +56,7 @@ def plot(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with. {NAMED}")],
+    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with. {RESULTS_HELP}")],
     second: Annotated[str, typer.Argument(metavar="B", help="The other, named in the same way.")],
     max_regression: Allowed = None,
     output_dir: OutputDir = RESULTS,

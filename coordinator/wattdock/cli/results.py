@@ -1,12 +1,12 @@
 """`wattdock results …` and `wattdock show`."""
 
-from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wattdock.cli.options import NAMED, NOTHING, RESULTS, Flag, Json, OutputDir, open_results, with_flags
+from wattdock.cli.options import RESULTS, RESULTS_HELP, Json, OutputDir, flag, open_results, with_flags
 from wattdock.errors import ConfigError
 from wattdock.text import pluralize
 
@@ -19,17 +19,23 @@ app = typer.Typer(
 )
 
 Status = Literal["ok", "failed", "interrupted"]
-FILTERS = {
-    "model": Flag(str, "Part of the model's name."),
-    "backend": Flag(str, "Backend."),
-    "gpu": Flag(str, "Part of a GPU's name."),
-    "since": Flag(str, "Begun at this UTC date or later: 2026-01-31."),
-    "until": Flag(str, "Begun before this UTC date."),
-    "verdict": Flag(Literal["publishable", "unpublishable"], "Of the audit."),
-    "status": Flag(Status, "How it ended."),
-    "study": Flag(str, "Part of the study's name."),
-    "superseded": Flag(bool, "Also rows that a later one of the same study stands for.", "--all"),
-}
+
+
+@dataclass(frozen=True)
+class FilterFlags:
+    """Flags that say which results are meant."""
+
+    model: str | None = flag("Part of the model's name.")
+    backend: str | None = flag("Inference backend.")
+    gpu: str | None = flag("Part of a GPU's name.")
+    since: str | None = flag("Started on this UTC date or later, as in 2026-01-31.")
+    until: str | None = flag("Started before this UTC date.")
+    verdict: Literal["publishable", "unpublishable"] | None = flag("Verdict of the audit.")
+    status: Status | None = flag("How the experiment ended.")
+    study: str | None = flag("Part of the study's name.")
+    superseded: bool | None = flag("Include results that a later attempt in the same study replaced.", "--all")
+
+
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
@@ -43,20 +49,17 @@ LISTED = (
     "publishable",
     "parse_filename(folder) AS folder",
 )
-Filtering = Mapping[str, Any]
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
 
 @app.command("list")
-@with_flags(FILTERS, into="filters")
-def list_(
-    filters: Filtering = NOTHING, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False
-) -> None:
+@with_flags
+def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Show stored results, the latest first."""
     from wattdock.reports import show
     from wattdock.store import select
 
-    wanted = _filters(filters, output_dir)
+    wanted = _filters(flags, output_dir)
     found = select(output_dir, wanted, columns=("*",) if as_json else LISTED, tell=_say_left_out)
     show(found.slice(0, limit), as_json=as_json)
     if not as_json:
@@ -78,16 +81,14 @@ def query(
 
 
 @app.command()
-@with_flags(FILTERS, into="filters")
-def export(
-    csv: Csv = None, parquet: Parquet = None, filters: Filtering = NOTHING, output_dir: OutputDir = RESULTS
-) -> None:
+@with_flags
+def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_dir: OutputDir = RESULTS) -> None:
     """Write one line per stored result to a file."""
     from wattdock.store import select, write_table
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    wanted = _filters(filters, output_dir)
+    wanted = _filters(flags, output_dir)
     found = select(output_dir, wanted, tell=_say_left_out)
     if csv:
         write_table(found, csv, "csv")
@@ -97,7 +98,7 @@ def export(
 
 
 def show(
-    named: Annotated[str, typer.Argument(metavar="RESULT", help=NAMED)],
+    named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
     window: Annotated[Window | None, typer.Option(help="Analyse the stored run anew.")] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -143,14 +144,14 @@ def _say_left_out(left_out: "LeftOut") -> None:
     typer.echo(f"wattdock: {left_out}", err=True)
 
 
-def _filters(given: Filtering, output_dir: Path) -> "Filters":
+def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":
     from wattdock.store import Filters
 
-    others = {name: value for name, value in given.items() if name not in ("verdict", "superseded")}
-    publishable = None if given["verdict"] is None else given["verdict"] == "publishable"
-    wanted = Filters(**others, publishable=publishable, superseded=bool(given["superseded"]))
-    _require_known_backend(wanted.backend, output_dir)
-    return wanted
+    _require_known_backend(flags.backend, output_dir)
+    values = asdict(flags)
+    verdict, superseded = values.pop("verdict"), values.pop("superseded")
+    publishable = None if verdict is None else verdict == "publishable"
+    return Filters(**values, publishable=publishable, superseded=bool(superseded))
 
 
 def _require_known_backend(backend: str | None, output_dir: Path) -> None:
