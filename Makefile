@@ -19,10 +19,8 @@ PROTO := wattdock_proto/v1/runner.proto
 PROTO_VENV := build/proto-venv
 
 # Images. Without BASE, a Dockerfile's own (NVIDIA's), or for VARIANT=cpu Debian's Python.
-DOCKER ?= docker
 VARIANT ?= cuda
 BASE ?=
-PIP_CONF ?=
 
 .PHONY: help setup install run study schema environments test lint format proto docs images compose-run compose-up compose-down bench clean
 
@@ -103,11 +101,9 @@ docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that lead
 
 images: image-pytorch image-vllm image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
 
-IMAGE_FLAGS = --variant $(VARIANT) $(if $(BASE),--base '$(BASE)')
-
 image-%: $(SETUP) ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
-	@$(BIN)/wattdock images build $* $(IMAGE_FLAGS) --client '$(DOCKER)' \
-	  $(if $(PIP_CONF),--pip-conf '$(PIP_CONF)') $(if $(BUILD_ARGS),--build-options '$(BUILD_ARGS)')
+	@$(BIN)/wattdock images build $* --variant $(VARIANT) $(if $(BASE),--base '$(BASE)') \
+	  $(if $(BUILD_ARGS),--build-options '$(BUILD_ARGS)')
 
 compose-run: ## Measure on a shared server, in containers only: make compose-run ARGS='--backend vllm'
 	@docker/compose.sh run $(ARGS)
@@ -123,8 +119,7 @@ wheels-%: $(SETUP) ## Fetch the wheels of an image's packages, so that it builds
 	  $(if $(filter coordinator,$*),pyproject.toml,runners/$*/requirements-$(VARIANT).txt) $(VARIANT) build/wheels/$*
 
 bench: environments ## Measure what wattdock itself costs, containers too; make bench ARGS='--only pytorch' for a part
-	@export WATTDOCK_REVISION="$$(git describe --always --dirty 2>/dev/null)"; \
-	$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \
+	@$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py || code=$$?;) exit $$code
 
 clean: ## Remove environments and caches, not results

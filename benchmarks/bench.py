@@ -32,7 +32,6 @@ from studies import studies
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
 from wattdock.host import Machine, inventory
-from wattdock.launch.images.build import revision
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
@@ -91,7 +90,8 @@ class Bench:
             # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
             os.environ["OMP_NUM_THREADS"] = "1"
         command = " ".join(["python", "benchmarks/bench.py", *options.shown])
-        self.figures = Figures(command, revision(), machine(self._gpu))
+        revision = os.environ.get("WATTDOCK_REVISION") or Machine.here().revision or "unknown"
+        self.figures = Figures(command, revision, machine(self._gpu))
         if options.only is None and self._gpu is None:
             self.figures.notes.append(LEFT_OUT_ON_CPU)
         self.claims: dict[str, list[Claim]] = {}

@@ -20,9 +20,9 @@ from typing import Any
 from wattdock import __version__
 from wattdock.config import ContainerSpec
 from wattdock.errors import PreflightError
+from wattdock.host import Machine
 from wattdock.launch.docker import DockerLauncher, create_and_start
-from wattdock.launch.engine import Containers, connect, find_containers
-from wattdock.launch.images.build import revision
+from wattdock.launch.engine import Image, connect, find_image
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.runner.client import RunnerClient
 
@@ -32,12 +32,12 @@ LAUNCHES, PAIRS = 5, 3
 Row = tuple[str, str, str]
 
 
-def bench_launch(containers: Containers, scratch: Path) -> list[Row]:
+def bench_launch(image: Image, scratch: Path) -> list[Row]:
     """How long until a runner in a container answers, and how much of that any container of its image would take."""
-    launcher = DockerLauncher(containers, cache=scratch / "cache", limits=ContainerSpec())
+    launcher = DockerLauncher(image, cache=scratch / "cache", limits=ContainerSpec())
     floor_ms, started_ms, ready_ms = [], [], []
     for number in range(LAUNCHES):
-        floor_ms.append(bare_start_ms(containers))
+        floor_ms.append(bare_start_ms(image))
         spec = LaunchSpec("pytorch", REPO / "runners" / "pytorch", scratch / f"{number}.log")
         begun_s = time.perf_counter()
         with launcher.launch(spec) as runner, RunnerClient(runner) as client:
@@ -51,11 +51,11 @@ def bench_launch(containers: Containers, scratch: Path) -> list[Row]:
     ]
 
 
-def bare_start_ms(containers: Containers) -> float:
+def bare_start_ms(image: Image) -> float:
     """Time the engine's create and start of the same image with nothing asked for but no network."""
-    with connect(containers.engine.address) as client:
+    with connect(image.engine.address) as client:
         begun_s = time.perf_counter()
-        container = create_and_start(client, image=containers.image.id, entrypoint=["sleep", "60"], network_mode="none")
+        container = create_and_start(client, image=image.id, entrypoint=["sleep", "60"], network_mode="none")
         taken_ms = (time.perf_counter() - begun_s) * 1e3
         container.remove(force=True)
     return taken_ms
@@ -107,15 +107,15 @@ def row(name: str, values: list[float], unit: str) -> Row:
 def main() -> None:
     """Run every benchmark, and print the table."""
     try:
-        containers = find_containers("wattdock-pytorch", backend="pytorch")
+        image = find_image("wattdock-pytorch", backend="pytorch")
     except PreflightError as error:
         sys.stdout.write(f"no containers to measure: {error}\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        rows = [*bench_launch(containers, scratch), *bench_throughput(scratch)]
-    engine = containers.engine
-    sources = f"wattdock {__version__} at revision {revision()}"
+        rows = [*bench_launch(image, scratch), *bench_throughput(scratch)]
+    engine = image.engine
+    sources = f"wattdock {__version__} at revision {Machine.here().revision}"
     machine = f"{os.cpu_count()} CPUs, {engine.name} {engine.version}, the PyTorch CPU image"
     lines = [
         "# What a container costs beside a process",

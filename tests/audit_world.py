@@ -25,8 +25,8 @@ from wattdock.host import Gpu, GpuInventory, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.launch.choice import LauncherChoice
-from wattdock.launch.engine import Containers, Engine, Image
-from wattdock.launch.images.locked import Pin
+from wattdock.launch.engine import Engine, Image
+from wattdock.launch.images.lock import Pin
 from wattdock.metering.choice import MeterChoice
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 USED, OTHER = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 DIGEST = f"registry.example/wattdock-pytorch@sha256:{'d' * 64}"
-CONTAINERS = Containers(Engine("unix:///x", "docker", "28.0"), Image(DIGEST, f"sha256:{'1' * 64}", DIGEST))
+IMAGE = Image(Engine("unix:///x", "docker", "28.0"), DIGEST, f"sha256:{'1' * 64}", DIGEST)
 
 
 def launched(locked_digest: str | None) -> LauncherChoice:
     """Return a container of a locked image, by its digest or by its id only."""
-    return LauncherChoice("docker", "test", "none", CONTAINERS, Pin(locked_digest, "f" * 64))
+    return LauncherChoice("docker", "test", "none", IMAGE, Pin(locked_digest, "f" * 64))
 
 
 RUNNER = FakeProcess(pid=4242)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import audit_world
 import fake_nvml
 import pytest
-from audit_world import CONTAINERS, OTHER, POWER, RUNNER, USED, World, launched, result_of
+from audit_world import IMAGE, OTHER, POWER, RUNNER, USED, World, launched, result_of
 from fake_nvml import FakeProcess, constant
 
 from wattdock.analysis.energy import NORMAL95
@@ -172,7 +172,7 @@ CAUGHT = [
     (("cached prompt tokens declared",), World(cached_prompt_tokens=500)),
     (("roofline",), World(output_tokens=2000)),
     (("image pinned",), World(restarts=1, launch=launched(None))),
-    (("image pinned",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", CONTAINERS))),
+    (("image pinned",), World(restarts=1, launch=LauncherChoice("docker", "by name", "none", IMAGE))),
     (("one environment in all restarts",), World(environments=({}, {}, {"driver_version": "590"}))),
     (("one environment in all restarts",), World(environments=({}, {}, None))),
     (("image pinned",), World(restarts=1, launch=LauncherChoice("process", "test", "none"))),

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Image
 
 TESTS = Path(__file__).parents[1]
 PATIENCE_S = 120
 
 
 @pytest.fixture(scope="session")
-def standin_image() -> Iterator[Containers]:
+def standin_image() -> Iterator[Image]:
     """An image whose runner is the launcher tests' stand-in."""
     with tagged("standin") as name:
         files = {"/standin.py": TESTS / "launch/standin_runner.py"}
@@ -48,7 +48,7 @@ RUN mkdir -p /some/runners /some/packages && cp -r /opt/wattdock/proto /some && 
 
 
 @pytest.fixture(scope="session")
-def fake_image() -> Iterator[Containers]:
+def fake_image() -> Iterator[Image]:
     """An image with the fake backend, and with what the PyTorch one has of wattdock."""
     image_there("wattdock-pytorch")
     with tagged("fake") as name:
@@ -76,14 +76,14 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class InContainers(Command):
     """The installed `wattdock` of a user who may use the engine, with runners in containers of one image."""
 
-    containers_image: Containers
+    image: Image
     client: DockerClient
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        return super().env({"DOCKER_HOST": self.containers_image.engine.address, **(more or {})})
+        return super().env({"DOCKER_HOST": self.image.engine.address, **(more or {})})
 
     def words(self, *args: str | Path) -> list[str | Path]:
-        in_container = ("--launcher", "docker", "--set", f"container.image={self.containers_image.image.name}")
+        in_container = ("--launcher", "docker", "--set", f"container.image={self.image.name}")
         return [WATTDOCK, *args, *(in_container if args[0] == "run" else ())]
 
     def by_name(self) -> dict[str, dict[str, Any]]:
@@ -92,7 +92,7 @@ class InContainers(Command):
 
     def containers(self) -> list[Container]:
         """Return what there is of this user's containers, in any state."""
-        made_from = {"ancestor": self.containers_image.image.name}
+        made_from = {"ancestor": self.image.name}
         return [*self.client.containers.list(all=True, filters=made_from, ignore_removed=True)]
 
     def none_within(self, seconds: float) -> bool:
@@ -123,9 +123,9 @@ def client() -> Iterator[DockerClient]:
 
 
 @pytest.fixture
-def in_containers(tmp_path: Path, fake_image: Containers, client: DockerClient) -> Iterator[InContainers]:
+def in_containers(tmp_path: Path, fake_image: Image, client: DockerClient) -> Iterator[InContainers]:
     """The command with the fake backend, and a folder of its own."""
-    yield (command := InContainers(*home_and_folder(tmp_path), containers_image=fake_image, client=client))
+    yield (command := InContainers(*home_and_folder(tmp_path), image=fake_image, client=client))
     for container in command.containers():
         with contextlib.suppress(APIError):
             container.remove(force=True)

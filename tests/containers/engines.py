@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import tarfile
 import uuid
 from contextlib import contextmanager
@@ -16,12 +15,12 @@ from docker.errors import ImageNotFound
 from unprivileged import give_to_user, user_home
 
 from wattdock.errors import PreflightError
-from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_containers, require_socket
+from wattdock.launch.engine import DEFAULT_ENGINE, connect, find_image, require_socket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Image
 
 BASE = "wattdock-test-base"
 HOW = ".ci/run starts a private engine and makes the images"
@@ -37,14 +36,14 @@ def engine_address() -> str:
     return address
 
 
-def image_there(name: str) -> Containers:
+def image_there(name: str) -> Image:
     """Return the engine and an image; skips the test where either is missing. Nothing is ever pulled."""
     with connect(engine_address()) as client:
         try:
             client.images.get(name)
         except ImageNotFound:
             pytest.skip(f"image {name} is not there; {HOW}")
-    return find_containers(name, backend="NAME")
+    return find_image(name, backend="NAME")
 
 
 def build_on(
@@ -54,7 +53,7 @@ def build_on(
     *instructions: str,
     labels: Mapping[str, str] | None = None,
     before: str = "",
-) -> Containers:
+) -> Image:
     """Lay files over an image that is there and return the new image; its name is its own.
 
     Args:
@@ -94,12 +93,14 @@ def image_labels(revision: str, base_digest: str = "") -> dict[str, str]:
     }
 
 
-def commit_of_these_files() -> str:
-    """Return a commit that this checkout does not differ from, made without touching it where none is there yet."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    words = (["stash", "create"], ["rev-parse", "HEAD"])
-    said = (subprocess.run([*git, *each], capture_output=True, text=True, check=True).stdout.strip() for each in words)
-    return next(filter(None, said))
+def debian_client(folder: Path) -> str:
+    """Return a PATH on which Debian's client comes first, which has BuildKit; another client may have none."""
+    client = Path("/usr/bin/docker")
+    if not client.exists():
+        pytest.skip(f"needs Debian's client at {client}")
+    (folder / "client").mkdir()
+    (folder / "client/docker").symlink_to(client)
+    return f"{folder / 'client'}:{os.environ['PATH']}"
 
 
 def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Image
 
 DOCKER = Path(__file__).parents[2] / "docker"
 SMALL = "--model shape:tiny-llama --passes 1 --batch-size 2 --max-output-tokens 4 --wait 120 --set warmup.passes=0"
@@ -88,7 +88,7 @@ class User:
 
 
 @pytest.fixture(scope="module")
-def coordinator_image() -> Containers:
+def coordinator_image() -> Image:
     """The coordinator's image; its tests name themselves as skipped where compose or images are missing."""
     if shutil.which("docker-compose") is None:
         pytest.skip("needs docker-compose 1.29")
@@ -97,14 +97,14 @@ def coordinator_image() -> Containers:
 
 
 @pytest.fixture
-def users(coordinator_image: Containers, tmp_path: Path, client: DockerClient) -> Iterator[tuple[User, User]]:
+def users(coordinator_image: Image, tmp_path: Path, client: DockerClient) -> Iterator[tuple[User, User]]:
     """Two users, and a shared folder as root would make it."""
     if os.getuid() != 0:
         pytest.skip("needs root to be two users")
     # Short, for the sockets' paths.
     shared = Path(tempfile.mkdtemp(prefix="wd-"))
     shared.chmod(0o1777)
-    engine, image = coordinator_image.engine.address, coordinator_image.image.name
+    engine, image = coordinator_image.engine.address, coordinator_image.name
     homes = [home_of(uid, tmp_path) for uid in (UID, UID + 1)]
     yield User(UID, homes[0], shared, engine, image), User(UID + 1, homes[1], shared, engine, image)
     for container in ours(client):
@@ -133,7 +133,7 @@ def ours(client: DockerClient) -> list[Container]:
 
 def lock_by_id(file: Path) -> None:
     """Lock the PyTorch runner's image as this engine has it."""
-    image = image_there("wattdock-pytorch").image
+    image = image_there("wattdock-pytorch")
     write_lock(file, {"pytorch": LockedImage(digest=image.id, base="base")})
 
 
@@ -199,7 +199,7 @@ def test_the_reaper_ends_a_runner_whose_coordinators_container_was_killed(
 
 
 def test_the_reaper_of_root_ends_what_another_users_dead_coordinator_left_and_nothing_else(
-    users: tuple[User, User], coordinator_image: Containers, client: DockerClient
+    users: tuple[User, User], coordinator_image: Image, client: DockerClient
 ) -> None:
     """Users' folders are their own, and root in a container without capabilities may not look into them."""
     ana, bob = users
@@ -216,7 +216,7 @@ def test_the_reaper_of_root_ends_what_another_users_dead_coordinator_left_and_no
     living.remove(force=True)
 
 
-def marked(client: DockerClient, image: Containers, user: User, name: str) -> Container:
+def marked(client: DockerClient, image: Image, user: User, name: str) -> Container:
     """Start a container that does nothing, with the labels, the lock and the socket of a user's runner."""
     lock, socket = user.own / "tmp" / name / "lock", user.own / "run" / name / "r.sock"
     for file in (lock, socket):
@@ -226,7 +226,7 @@ def marked(client: DockerClient, image: Containers, user: User, name: str) -> Co
             os.chown(path, user.uid, user.uid)
     labels = {"alive": str(lock), "alive_in": place_of(lock), "owner": str(user.uid), "folder": str(socket.parent)}
     return client.containers.run(
-        image.image.id,
+        image.id,
         ["600"],
         entrypoint=["sleep"],
         labels={f"wattdock.{label}": value for label, value in labels.items()},
@@ -243,7 +243,7 @@ def wait_until(condition: Any) -> None:
 
 
 def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs(
-    users: tuple[User, User], coordinator_image: Containers
+    users: tuple[User, User], coordinator_image: Image
 ) -> None:
     """Read from what the runtime was told, at the place where NVIDIA's hook would add devices and libraries."""
     noted = Path(coordinator_image.engine.address.removeprefix("unix://")).parent / "hook" / "config.json"

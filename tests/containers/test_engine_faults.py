@@ -22,7 +22,7 @@ from unprivileged import popen_as_user
 
 from wattdock.config import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import Containers, connect, find_containers, reap
+from wattdock.launch.engine import Image, connect, find_image, reap
 from wattdock.launch.protocol import LaunchSpec
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def plain_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pat
 
 
 @pytest.fixture(scope="module")
-def plain_image(plain_engine: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Containers:
+def plain_image(plain_engine: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Image:
     """An image with nothing in it: what is tried here fails before anything would run."""
     _, address = plain_engine
     root = tmp_path_factory.mktemp("root")
@@ -74,7 +74,7 @@ def plain_image(plain_engine: tuple[Path, str], tmp_path_factory: pytest.TempPat
         client.api.import_image_from_file(str(tar), repository="empty", changes=["CMD /nothing"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", address)
-        return find_containers("empty", backend="empty")
+        return find_image("empty", backend="empty")
 
 
 def spec_in(folder: Path, **fields: object) -> LaunchSpec:
@@ -85,26 +85,26 @@ def spec_in(folder: Path, **fields: object) -> LaunchSpec:
 class OnPlainEngine(Command):
     """The command, as a user who may use the plain engine, with runners in containers of the empty image."""
 
-    containers: Containers
+    image: Image
     engine_folder: Path
 
     def measure(self) -> tuple[int, list[dict[str, Any]]]:
         """Measure two experiments; return the exit code and their rows."""
         (self.folder / "x.yaml").write_text(TWO)
-        more = {"DOCKER_HOST": self.containers.engine.address, **on_gpus(self, FakeGpu())}
+        more = {"DOCKER_HOST": self.image.engine.address, **on_gpus(self, FakeGpu())}
         command: list[str | Path] = [WATTDOCK, *"run x.yaml --launcher docker --set container.image=empty".split()]
         env, reach = self.env(more), [self.engine_folder]
         with popen_as_user(command, env=env, cwd=self.folder, reach=reach, stdout=subprocess.DEVNULL) as running:
             code = running.wait(60)
-        with connect(self.containers.engine.address) as client:
+        with connect(self.image.engine.address) as client:
             assert client.containers.list(all=True) == []
         return code, sorted(self.results(), key=lambda row: str(row["config"]["name"]))
 
 
 @pytest.fixture
-def on_plain_engine(plain_image: Containers, plain_engine: tuple[Path, str], tmp_path: Path) -> OnPlainEngine:
+def on_plain_engine(plain_image: Image, plain_engine: tuple[Path, str], tmp_path: Path) -> OnPlainEngine:
     """The command in a folder of its own."""
-    return OnPlainEngine(*home_and_folder(tmp_path), containers=plain_image, engine_folder=plain_engine[0])
+    return OnPlainEngine(*home_and_folder(tmp_path), image=plain_image, engine_folder=plain_engine[0])
 
 
 def test_an_engine_without_nvidias_toolkit_is_named_as_such(on_plain_engine: OnPlainEngine) -> None:
@@ -134,7 +134,7 @@ def test_a_full_disk_is_named_as_such(on_plain_engine: OnPlainEngine) -> None:
 def proxy(in_containers: InContainers) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Start something that stands before the engine, at `e.sock` in the user's home."""
     at = in_containers.home / "e.sock"
-    behind = in_containers.containers_image.engine.address.removeprefix("unix://")
+    behind = in_containers.image.engine.address.removeprefix("unix://")
     started = []
 
     def start() -> subprocess.Popen[str]:
@@ -171,7 +171,7 @@ def test_an_engine_that_dies_costs_no_measured_pass_and_nothing_falls_back(
     assert in_containers.none_within(20)
 
 
-def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image: Containers, tmp_path: Path) -> None:
+def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image: Image, tmp_path: Path) -> None:
     """Read from what the runtime was told, at the place where NVIDIA's hook would add the devices."""
     noted = Path(standin_image.engine.address.removeprefix("unix://")).parent / "hook" / "config.json"
     if not noted.parent.is_dir():
@@ -192,7 +192,7 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
 
 
 def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
-    standin_image: Containers, client: DockerClient, tmp_path: Path
+    standin_image: Image, client: DockerClient, tmp_path: Path
 ) -> None:
     """A new start may meet a killed one's keeper, or another new start; the engine refuses whoever is second."""
     lock = tmp_path / "absent" / "lock"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from containers.engines import BASE, engine_address, image_there
+from containers.engines import BASE, debian_client, engine_address, image_there
 
 from wattdock.host import inventory
 
@@ -121,7 +121,7 @@ def test_a_publication_run_gives_the_same_image_and_tokens_on_an_empty_second_ma
         "VARIANT": "cpu",
         "BASE": f"{base}:1",
         "STUDY": str(tmp_path / "study.yaml"),
-        "DOCKER": "/usr/bin/docker",
+        "PATH": debian_client(tmp_path),
         "DOCKER_HOST": engines[0],
         "PYTHONDONTWRITEBYTECODE": "",
         **lent_wheels(),

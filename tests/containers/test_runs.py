@@ -41,8 +41,8 @@ experiments:
 def in_no_registry(in_containers: InContainers) -> Iterator[InContainers]:
     """The same, in an image that no other test can have pushed."""
     with tagged("unpushed") as name:
-        own = build_on(in_containers.containers_image.image.name, name, {}, f"LABEL own={name}")
-        yield dataclasses.replace(in_containers, containers_image=own)
+        own = build_on(in_containers.image.name, name, {}, f"LABEL own={name}")
+        yield dataclasses.replace(in_containers, image=own)
 
 
 def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: InContainers) -> None:
@@ -54,7 +54,7 @@ def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: I
     assert row["status"] == "ok"
     assert row["performance"]["output_tokens"] == 4 * 7
     seen = row["environment"]
-    image = in_no_registry.containers_image.image
+    image = in_no_registry.image
     assert (seen["launcher"], seen["container"]["image"]) == ("docker", image.name)
     assert seen["container"]["image_id"] == image.id
     assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
@@ -69,8 +69,8 @@ def test_without_being_asked_a_container_serves_where_there_is_an_image(in_conta
     """The first line says so, and why."""
     done = in_containers("run", *SMALL, "--set", "launcher=auto")
     assert done.returncode == 0, done.stderr
-    image = in_containers.containers_image.image.name
-    assert done.stderr.startswith(f"launcher: docker (docker {in_containers.containers_image.engine.version} has image")
+    image = in_containers.image.name
+    assert done.stderr.startswith(f"launcher: docker (docker {in_containers.image.engine.version} has image")
     assert f"has image {image}; change with --launcher process)" in done.stderr
 
 
@@ -213,13 +213,13 @@ def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
     """What serves was decided at the start, even under `launcher: auto`."""
     (in_containers.folder / "x.yaml").write_text(TWO)
     with tagged("going") as name:
-        going = build_on(in_containers.containers_image.image.name, name, {}, f"LABEL going={name}")
-        command = dataclasses.replace(in_containers, containers_image=going)
+        going = build_on(in_containers.image.name, name, {}, f"LABEL going={name}")
+        command = dataclasses.replace(in_containers, image=going)
         running = command.start("run", "x.yaml", "--set", "launcher=auto", "--quiet", stderr=subprocess.PIPE)
         container = command.wait_for_container()
         command.interrupt(signal.SIGSTOP)
         container.remove(force=True)
-        client.images.remove(going.image.id, force=True)
+        client.images.remove(going.id, force=True)
         command.interrupt(signal.SIGCONT)
         _, errors = running.communicate(timeout=240)
     rows = in_containers.by_name()
@@ -231,14 +231,12 @@ def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
 
 def test_a_study_does_not_go_on_in_another_image(in_containers: InContainers) -> None:
     """One name, other bits: half of its figures would be of one thing and half of another."""
-    fake = in_containers.containers_image
+    fake = in_containers.image
     with tagged("moving") as name:
-        moving = dataclasses.replace(
-            in_containers, containers_image=build_on(fake.image.name, name, {}, labels={"build": "1"})
-        )
+        moving = dataclasses.replace(in_containers, image=build_on(fake.name, name, {}, labels={"build": "1"}))
         assert moving("run", *SMALL).returncode == 0
         assert moving("run", *SMALL, "--resume").returncode == 0
-        build_on(fake.image.name, name, {}, labels={"build": "2"})
+        build_on(fake.name, name, {}, labels={"build": "2"})
         refused = moving("run", *SMALL, "--resume")
     assert refused.returncode == 3
-    assert f"fake's image {moving.containers_image.image.id} → sha256:" in refused.stderr
+    assert f"fake's image {moving.image.id} → sha256:" in refused.stderr

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from docker import DockerClient
 
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Image
 
 REPO = Path(__file__).resolve().parents[2]
 # The Python of NVIDIA's image.
@@ -48,7 +48,7 @@ def python_prefix() -> Path:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """Debian, Python 3.12 and the stand-in package, with nothing of gRPC."""
     image_there(BASE)
     prefix, standin = python_prefix(), make_standin(tmp_path_factory.mktemp("standin"))
@@ -62,7 +62,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
 
 
 @pytest.fixture(scope="module")
-def image(base: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+def image(base: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """The image as `make image-tensorrt` builds it, without a network."""
     context = tmp_path_factory.mktemp("context")
     for folder in ("docker", "proto", "runners/common", "runners/tensorrt"):
@@ -74,7 +74,7 @@ def image(base: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with tagged("tensorrt") as name:
         # Debian's client has BuildKit; one that lies before it on the path may not.
         docker = next(filter(os.path.exists, ("/usr/bin/docker", "/usr/local/bin/docker")), "docker")
-        base_is = ("--build-arg", f"BASE={base.image.name}")
+        base_is = ("--build-arg", f"BASE={base.name}")
         built: list[Path | str] = ["--file", context / "docker/tensorrt.Dockerfile", "--tag", name, *base_is, context]
         done = subprocess.run(
             [docker, "build", "--network=none", "--progress=plain", *built],
@@ -89,11 +89,11 @@ def image(base: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_its_image_is_built_beside_the_base_and_the_doctor_says_that_it_has_never_been_run(
-    image: Containers, client: DockerClient, tmp_path: Path
+    image: Image, client: DockerClient, tmp_path: Path
 ) -> None:
     """In a container as of a measurement: unprivileged, read-only, without a network."""
-    command = InContainers(*home_and_folder(tmp_path), containers_image=image, client=client)
-    what = ("--backend", "tensorrt", "--launcher", "docker", "--set", f"container.image={image.image.name}", "--json")
+    command = InContainers(*home_and_folder(tmp_path), image=image, client=client)
+    what = ("--backend", "tensorrt", "--launcher", "docker", "--set", f"container.image={image.name}", "--json")
     done = command("doctor", *what, env=on_gpus(command, FakeGpu()), timeout=300)
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["tensorrt"]["figure"] == "tensorrt-llm 1.2.1+standin", found

@@ -14,18 +14,18 @@ from unprivileged import UID, give_to_user, run_as_user, user_home
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Image
 
 LAUNCH = """
 import os, sys, time
 from pathlib import Path
 from wattdock.config import ContainerSpec
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import find_containers
+from wattdock.launch.engine import find_image
 from wattdock.launch.protocol import LaunchSpec
 image, what, home = sys.argv[1:]
 log, model = Path(home, "runner.log"), Path(home, "model")
-launcher = DockerLauncher(find_containers(image, backend="probe"), cache=Path(home, "cache"), limits=ContainerSpec())
+launcher = DockerLauncher(find_image(image, backend="probe"), cache=Path(home, "cache"), limits=ContainerSpec())
 spec = LaunchSpec(backend=what, runner_dir=Path(home), log_path=log, model_path=model if model.is_dir() else None)
 with launcher.launch(spec) as runner:
     while runner.alive():
@@ -36,16 +36,16 @@ print(log.read_text())
 
 
 @pytest.fixture(scope="module")
-def probe_image() -> Iterator[Containers]:
+def probe_image() -> Iterator[Image]:
     """The PyTorch image with the probe in its runner's place."""
     with tagged("probe") as name:
         files = {"/probe.py": Path(__file__).with_name("probe.py")}
         yield build_on("wattdock-pytorch", name, files, 'ENTRYPOINT ["python3", "/probe.py"]')
 
 
-def probe(what: str, image: Containers, home: Path) -> dict[str, Any]:
+def probe(what: str, image: Image, home: Path) -> dict[str, Any]:
     done = run_as_user(
-        [sys.executable, "-c", LAUNCH, image.image.name, what, home],
+        [sys.executable, "-c", LAUNCH, image.name, what, home],
         env={"HOME": str(home), "DOCKER_HOST": engine_address()},
         cwd=home,
         timeout=120,
@@ -70,9 +70,7 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(
-    probe_image: Containers, home: Path
-) -> None:
+def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(probe_image: Image, home: Path) -> None:
     """All else is read-only; no network but loopback, no right to gain; a model whose files are links is whole."""
     found = probe("walls", probe_image, home)
     assert found["writable"] == ["/tmp", "/cache", "/run/wattdock", "/dev/shm"]
@@ -94,7 +92,7 @@ def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_compiled_kernels_run_inside(probe_image: Containers, home: Path) -> None:
+def test_compiled_kernels_run_inside(probe_image: Image, home: Path) -> None:
     """They are written to the cache, which belongs to the user, and loaded from there."""
     assert probe("compile", probe_image, home) == {"equal": True, "kernels_in_cache": True}
     assert any((home / "cache/torchinductor").rglob("*.so"))
@@ -102,14 +100,12 @@ def test_compiled_kernels_run_inside(probe_image: Containers, home: Path) -> Non
 
 
 @pytest.mark.slow
-def test_two_processes_reduce_over_loopback_inside(probe_image: Containers, home: Path) -> None:
+def test_two_processes_reduce_over_loopback_inside(probe_image: Image, home: Path) -> None:
     """gloo finds itself by the container's host name, with no network there."""
     assert probe("gloo", probe_image, home) == {"sums": ["3.0", "3.0"]}
 
 
-def test_nothing_in_the_kept_cache_takes_the_place_of_a_package_of_the_image(
-    probe_image: Containers, home: Path
-) -> None:
+def test_nothing_in_the_kept_cache_takes_the_place_of_a_package_of_the_image(probe_image: Image, home: Path) -> None:
     """The runner's home lies there, and Python looks below it for packages before it looks at the system's."""
     for minor in range(10, 16):
         package = home / f"cache/home/.local/lib/python3.{minor}/site-packages/pip/__init__.py"

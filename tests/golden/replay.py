@@ -29,8 +29,8 @@ from wattdock.execution.environment import environment
 from wattdock.host import Gpu, GpuInventory, GpuProcess, Link, Machine
 from wattdock.inputs import ModelFolder
 from wattdock.launch.choice import LauncherChoice
-from wattdock.launch.engine import Containers, Engine, Image
-from wattdock.launch.images.locked import Pin
+from wattdock.launch.engine import Engine, Image
+from wattdock.launch.images.lock import Pin
 from wattdock.metering.choice import MeterChoice
 from wattdock.metering.timeline import (
     GpuTimeline,
@@ -107,15 +107,15 @@ def _plan(case: Plain) -> ExecutionPlan:
 
 
 def _launch(plain: Plain) -> LauncherChoice:
-    containers = None
+    image = None
     if inside := plain["containers"]:
         gone = ("image_store", "remapped", "selinux")
         engine = {name: value for name, value in inside["engine"].items() if name not in gone}
-        image = {name: value for name, value in inside["image"].items() if name != "platform"}
-        engine["runtimes"], image["digests"] = tuple(engine["runtimes"]), tuple(image["digests"])
-        containers = Containers(Engine(**engine), Image(**image))
+        described = {name: value for name, value in inside["image"].items() if name != "platform"}
+        engine["runtimes"], described["digests"] = tuple(engine["runtimes"]), tuple(described["digests"])
+        image = Image(Engine(**engine), **described)
     pin = Pin(**plain["pin"]) if plain["pin"] else None
-    return LauncherChoice(plain["name"], plain["reason"], plain["change"], containers, pin)
+    return LauncherChoice(plain["name"], plain["reason"], plain["change"], image, pin)
 
 
 def _model(plain: Plain | None) -> ModelFolder | None:

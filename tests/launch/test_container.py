@@ -26,8 +26,7 @@ def described(
     spec = LaunchSpec("fake", Path("/r"), Path("/l"), gpu_uuids=gpus, labels={"experiment": "e"})
     return create_arguments(
         spec,
-        Image("name", "sha256:id", None),
-        engine,
+        Image(engine, "name", "sha256:id", None),
         user=(1500, 1600),
         binds=(Bind(Path("/host"), "/inside"),),
         limits=limits,

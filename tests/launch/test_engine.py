@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 import unprivileged
 
-from wattdock.launch.engine import NoContainersError, engine_from, find_containers
+from wattdock.launch.engine import NoContainersError, engine_from, find_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROBE = """
-from wattdock.launch.engine import NoContainersError, find_containers
+from wattdock.launch.engine import NoContainersError, find_image
 try:
-    find_containers("any", backend="fake")
+    find_image("any", backend="fake")
 except NoContainersError as error:
     print(error)
 """
@@ -73,10 +73,10 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_an_engine_with_the_image_can_serve(engine: Path) -> None:
     """The image is known by its id, and by its digest where a registry has it."""
-    built, pulled = (find_containers(name, backend="fake") for name in ("wattdock-here", "wattdock-pulled"))
+    built, pulled = (find_image(name, backend="fake") for name in ("wattdock-here", "wattdock-pulled"))
     assert (built.engine.name, built.engine.version, built.engine.rootless) == ("docker", "20.10.24", False)
-    assert (built.image.id, built.image.digest) == ("sha256:1", None)
-    assert (pulled.image.id, pulled.image.digest) == ("sha256:2", "example/x@sha256:3")
+    assert (built.id, built.digest) == ("sha256:1", None)
+    assert (pulled.id, pulled.digest) == ("sha256:2", "example/x@sha256:3")
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_an_image_that_cannot_serve_is_named_with_the_command_that_makes_one(
     engine: Path, image: str, needs_gpu: bool, said: str
 ) -> None:
     """It is not pulled either; an engine built for a CPU would see no GPU, and say so only after loading."""
-    assert find_containers("wattdock-cpu", backend="fake").image.variant == "cpu"
+    assert find_image("wattdock-cpu", backend="fake").variant == "cpu"
     with pytest.raises(NoContainersError, match=said):
-        find_containers(image, backend="fake", needs_gpu=needs_gpu)
+        find_image(image, backend="fake", needs_gpu=needs_gpu)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_where_no_engine_can_serve_the_address_is_named(
     with socketserver.UnixStreamServer(str(tmp_path / "e.sock"), HangUp) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(NoContainersError) as refused:
-            find_containers("any", backend="fake")
+            find_image("any", backend="fake")
         server.shutdown()
     assert refused.value.reason == said.format(tmp_path)
 

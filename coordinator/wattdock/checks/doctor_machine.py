@@ -13,7 +13,7 @@ from wattdock.checks.check import failed, passed, refused, warned
 from wattdock.clock import host_clock
 from wattdock.errors import WattdockError
 from wattdock.host import folders, leases, processes
-from wattdock.launch import NoContainersError, find_containers
+from wattdock.launch import NoContainersError, find_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -157,13 +157,13 @@ def container_checks(backend: str, *, gpus: bool) -> Iterable[Check]:
         gpus: There are GPUs that a container would have to see.
     """
     try:
-        found = find_containers(f"wattdock-{backend}", backend=backend, needs_gpu=gpus)
+        image = find_image(f"wattdock-{backend}", backend=backend, needs_gpu=gpus)
     except NoContainersError as error:
         yield warned("containers", error.reason, f"{error.remedy}; until then the backend runs as a process")
         return
-    yield passed("containers", f"{found.engine.name} {found.engine.version} has image {found.image.name}")
+    yield passed("containers", f"{image.engine.name} {image.engine.version} has image {image.name}")
     if gpus:
-        yield runtime_check(found.engine.runtimes)
+        yield runtime_check(image.engine.runtimes)
 
 
 def runtime_check(runtimes: tuple[str, ...]) -> Check:

@@ -50,7 +50,7 @@ def environment(
         wattdock_version=__version__,
         launcher=plan.launch.name,
         launcher_reason=plan.launch.reason,
-        image_digest=plan.launch.containers.image.digest if plan.launch.containers else None,
+        image_digest=plan.launch.image.digest if plan.launch.image else None,
         container=_container_facts(plan),
         variables=dict(plan.variables),
         backend=config.backend,
@@ -87,13 +87,13 @@ def _model_facts(spec: ModelSpec, model: ModelFolder | None) -> snapshot.ModelFa
 
 
 def _container_facts(plan: ExecutionPlan) -> snapshot.ContainerFacts | None:
-    if (containers := plan.launch.containers) is None:
+    image, pin = plan.launch.image, plan.launch.pin
+    if image is None:
         return None
-    engine, image, pin = containers.engine, containers.image, plan.launch.pin
     return snapshot.ContainerFacts(
-        engine=engine.name,
-        engine_version=engine.version,
-        rootless=engine.rootless,
+        engine=image.engine.name,
+        engine_version=image.engine.version,
+        rootless=image.engine.rootless,
         image=image.name,
         image_id=image.id,
         revision=image.revision,

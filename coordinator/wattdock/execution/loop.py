@@ -332,8 +332,7 @@ def wanted_leases(plans: Sequence[ExecutionPlan]) -> leases.Wanted:
 def _machine_identity(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
     """Return what must not change within a study, or its figures would not be of one machine and version."""
     gpus = plans[0].inventory.gpus
-    launches = [(plan.config.backend, plan.launch.containers) for plan in plans]
-    images = {f"{backend}'s image": containers.image.id for backend, containers in launches if containers}
+    images = {f"{plan.config.backend}'s image": plan.launch.image.id for plan in plans if plan.launch.image}
     # Equal bits under another name: earlier passes would be attributed to a digest that was not checked.
     pins = {f"{plan.config.backend}'s locked digest": plan.launch.pin.repo_digest for plan in plans if plan.launch.pin}
     return {

@@ -32,6 +32,11 @@ class Machine:
     wattdock_commit: str | None = None
     wattdock_dirty: bool | None = None
 
+    @property
+    def revision(self) -> str | None:
+        """The commit of wattdock's checkout, "-dirty" behind it where its files differ from that commit."""
+        return self.wattdock_commit and self.wattdock_commit + ("-dirty" if self.wattdock_dirty else "")
+
     @classmethod
     def here(cls) -> Machine:
         """Return a description of this machine."""

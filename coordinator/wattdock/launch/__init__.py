@@ -10,7 +10,7 @@ Images are built, pinned and found behind a door of their own, `wattdock.launch.
 """
 
 from wattdock.launch.choice import LauncherChoice, choose_launcher
-from wattdock.launch.engine import NoContainersError, find_containers, reap
+from wattdock.launch.engine import NoContainersError, find_image, reap
 from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec
 from wattdock.launch.runners import backends, find_runner
 
@@ -22,7 +22,7 @@ __all__ = [
     "NoContainersError",
     "backends",
     "choose_launcher",
-    "find_containers",
+    "find_image",
     "find_runner",
     "reap",
 ]

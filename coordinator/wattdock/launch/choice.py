@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, PreflightError, RunnerError
 from wattdock.host import folders
 from wattdock.launch.docker import DockerLauncher
-from wattdock.launch.engine import NoContainersError, find_containers
+from wattdock.launch.engine import NoContainersError, find_image
 from wattdock.launch.environment import check_python, environment_in_use
-from wattdock.launch.images.locked import find_locked
+from wattdock.launch.images import find_locked
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import find_runner, given_settings, runner_variables
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from wattdock.config import ContainerSpec, ExperimentConfig
-    from wattdock.launch.engine import Containers
+    from wattdock.launch.engine import Image
     from wattdock.launch.images import ImagesLock
-    from wattdock.launch.images.locked import Pin
+    from wattdock.launch.images.lock import Pin
     from wattdock.launch.protocol import Launcher
 
 
@@ -40,7 +40,7 @@ class LauncherChoice:
     Attributes:
         name: "process" or "docker".
         change: What a person would do to have it otherwise.
-        containers: The engine and the image, for "docker".
+        image: The image that is started, for "docker".
         pin: By what the image was pinned; None for an image that was taken by its name.
         runner_dir: The folder with the backend's code.
         python: The interpreter that the user named; None for an environment of our own.
@@ -52,7 +52,7 @@ class LauncherChoice:
     name: str
     reason: str
     change: str
-    containers: Containers | None = None
+    image: Image | None = None
     pin: Pin | None = None
     runner_dir: Path = Path()
     python: Path | None = None
@@ -66,9 +66,9 @@ class LauncherChoice:
         Raises:
             PreflightError, LaunchError: The environment cannot be made.
         """
-        if self.containers:
-            cache = self.cache / self.containers.image.id[-12:]
-            yield DockerLauncher(self.containers, cache=cache, limits=limits)
+        if self.image:
+            cache = self.cache / self.image.id[-12:]
+            yield DockerLauncher(self.image, cache=cache, limits=limits)
             return
         with self._interpreter(on_gpu=on_gpu, say=say) as python:
             yield ProcessLauncher(python, keep_pythonpath=self.python is not None)
@@ -129,39 +129,39 @@ def choose_launcher(
     """
     python = check_python(config.runner_python) if config.runner_python else None
     folders.make_socket_folder(os.environ).rmdir()
-    name, reason, change, containers, pin = _choose(config, on_gpu=on_gpu, lock=lock)
+    name, reason, change, image, pin = _choose(config, on_gpu=on_gpu, lock=lock)
     return LauncherChoice(
         name=name,
         reason=reason,
         change=change,
-        containers=containers,
+        image=image,
         pin=pin,
         runner_dir=find_runner(config.backend),
         python=python,
         cache=home.absolute() / "cache" / config.backend,
-        variables=given_settings(os.environ, in_container=containers is not None),
+        variables=given_settings(os.environ, in_container=image is not None),
     )
 
 
 def _choose(
     config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]
-) -> tuple[str, str, str, Containers | None, Pin | None]:
+) -> tuple[str, str, str, Image | None, Pin | None]:
     if config.container.locked:
-        containers, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
-        return "docker", f"locked image {containers.image.name}", "no --locked", containers, pin
+        image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
+        return "docker", f"locked image {image.name}", "no --locked", image, pin
     if config.launcher == "process":
         return "process", "asked for", "--launcher docker", None, None
     if config.runner_python and config.launcher == "auto":
         return "process", "runner_python names an interpreter", "--launcher docker without it", None, None
     try:
-        image = config.container.image or f"wattdock-{config.backend}"
-        containers = find_containers(image, backend=config.backend, needs_gpu=on_gpu)
+        image_name = config.container.image or f"wattdock-{config.backend}"
+        image = find_image(image_name, backend=config.backend, needs_gpu=on_gpu)
     except NoContainersError as error:
         if config.launcher == "docker":
             raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
         return "process", error.reason, f"--launcher docker; first: {error.remedy}", None, None
     if config.runner_python:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
-    engine = containers.engine
-    found = f"{engine.name} {engine.version} has image {containers.image.name}"
-    return "docker", found if config.launcher == "auto" else "asked for", "--launcher process", containers, None
+    engine_has_it = f"{image.engine.name} {image.engine.version} has image {image.name}"
+    reason = engine_has_it if config.launcher == "auto" else "asked for"
+    return "docker", reason, "--launcher process", image, None

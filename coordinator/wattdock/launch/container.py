@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import ContainerSpec
-    from wattdock.launch.engine import Engine, Image
+    from wattdock.launch.engine import Image
     from wattdock.launch.protocol import LaunchSpec
 
 # Places inside every container.
@@ -51,7 +51,6 @@ class Bind:
 def create_arguments(
     spec: LaunchSpec,
     image: Image,
-    engine: Engine,
     *,
     user: tuple[int, int],
     binds: tuple[Bind, ...],
@@ -65,7 +64,7 @@ def create_arguments(
         environ: The coordinator's environment, of which only engine settings are taken.
     """
     # A rootless engine maps its user to root and nobody else.
-    uid, gid = (0, 0) if engine.rootless else user
+    uid, gid = (0, 0) if image.engine.rootless else user
     return {
         # By id, not by name: a name may point to another image an hour later.
         "image": image.id,

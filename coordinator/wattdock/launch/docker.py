@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
     from wattdock.config import ContainerSpec
-    from wattdock.launch.engine import Containers, Engine
+    from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec
 
 KILL_WAIT_S = 30.0
@@ -55,14 +55,14 @@ class DockerLauncher:
     """Starts runners in containers of one image.
 
     Args:
-        containers: The engine and the image.
+        image: The image, on the engine that has it.
         cache: Folder of the caller's for what engines compile; made where it is not there.
     """
 
     name = "docker"
 
-    def __init__(self, containers: Containers, *, cache: Path, limits: ContainerSpec) -> None:
-        self._containers, self._cache, self._limits = containers, cache, limits
+    def __init__(self, image: Image, *, cache: Path, limits: ContainerSpec) -> None:
+        self._image, self._cache, self._limits = image, cache, limits
 
     def launch(self, spec: LaunchSpec) -> RunnerContainer:
         """Start one container and return before its runner answers.
@@ -83,12 +83,12 @@ class DockerLauncher:
     def _launched(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
         spec = dataclasses.replace(spec, labels={**spec.labels, **marks(spec), FOLDER_LABEL: str(folder)})
         binds = self._binds(spec, folder)
-        client = new_client(self._containers.engine.address)
+        client = new_client(self._image.engine.address)
         with contextlib.ExitStack() as undo:
             undo.callback(client.close)
             container = self._started(client, spec, binds, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
             undo.callback(container.remove, force=True, v=True)
-            keeper = keep(self._containers.engine, container, folder, lease_fds=spec.lease_fds)
+            keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
             undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
@@ -109,8 +109,7 @@ class DockerLauncher:
 
         arguments = create_arguments(
             spec,
-            self._containers.image,
-            self._containers.engine,
+            self._image,
             user=(os.getuid(), os.getgid()),
             binds=binds,
             limits=self._limits,

@@ -84,6 +84,7 @@ class Image:
     """An image that is on this machine.
 
     Attributes:
+        engine: The engine that has it.
         name: As it was asked for.
         id: Hash of its configuration, "sha256:…"; what containers are made from.
         digest: "repository@sha256:…" as a registry knows it; None for an image that was only built here.
@@ -92,6 +93,7 @@ class Image:
         labels: What its builder wrote on it.
     """
 
+    engine: Engine
     name: str
     id: str
     digest: str | None
@@ -116,24 +118,21 @@ class Image:
         return None if said in (None, "", "unknown") else said
 
 
-@dataclass(frozen=True)
-class Containers:
-    """An engine, and the image on it that serves a backend."""
-
-    engine: Engine
-    image: Image
+def engine_address() -> str:
+    """Return the engine that DOCKER_HOST names, or Docker's own socket."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
 
 
-def find_containers(image: str, *, backend: str, needs_gpu: bool = False, how: str | None = None) -> Containers:
-    """Return this machine's engine and an image that it has.
+def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str | None = None) -> Image:
+    """Return an image that this machine's engine has.
 
     Args:
-        how: What would bring an image that is not there; None is the command that builds it.
+        remedy: What to do about an image that is not there; None is the command that builds it.
 
     Raises:
         NoContainersError: No engine answers, or it has no such image, or one for a CPU where a GPU is to be used.
     """
-    address = os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    address = engine_address()
     require_socket(address)
     import docker.errors
 
@@ -141,18 +140,17 @@ def find_containers(image: str, *, backend: str, needs_gpu: bool = False, how: s
     try:
         with connect(address, timeout_s=PROBE_TIMEOUT_S) as client:
             engine = engine_from(address, client.version(), client.info())
-            found = client.images.get(image)
+            attributes = client.images.get(name).attrs
     except docker.errors.ImageNotFound as error:
-        remedy = how or f"make it with: make image-{backend}"
-        raise NoImageError(f"image {image} is not there", remedy) from error
+        raise NoImageError(f"image {name} is not there", remedy or f"make it with: make image-{backend}") from error
     except docker.errors.APIError as error:
         raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
         raise silent from error
-    described = image_from(image, found.attrs)
-    if needs_gpu and described.variant == "cpu":
-        raise NoContainersError(f"image {image} was built for a CPU", f"make one for GPUs with: make image-{backend}")
-    return Containers(engine, described)
+    image = image_from(engine, name, attributes)
+    if needs_gpu and image.variant == "cpu":
+        raise NoContainersError(f"image {name} was built for a CPU", f"make one for GPUs with: make image-{backend}")
+    return image
 
 
 @contextmanager
@@ -231,7 +229,7 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
     )
 
 
-def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
+def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Image:
     """Return what an engine's answer says about an image that was asked for by `name`. Pure.
 
     Source: Docker Engine API v1.41, GET /images/{name}/json.
@@ -241,6 +239,7 @@ def image_from(name: str, attributes: Mapping[str, Any]) -> Image:
     # An image may be in several registries: the digest that was asked for comes first.
     digest = name if name in digests else digests[0] if digests else None
     return Image(
+        engine=engine,
         name=name,
         id=str(attributes["Id"]),
         digest=digest,
@@ -268,7 +267,7 @@ def reap(address: str | None = None) -> Reaped:
         NoContainersError: No engine answers.
         LaunchError: The engine would not list or remove them.
     """
-    address = address or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    address = address or engine_address()
     require_socket(address)
     from docker.errors import DockerException
 

@@ -37,8 +37,8 @@ VIEWS = {
 WINDOW_COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "blocks differ by", "why not")
 # A table of more takes minutes to lay out and nobody reads it.
 MOST_ROWS = 1_000
-# Of a digest, its algorithm and twelve digits.
-DIGEST = 19
+# Of a digest, its algorithm and twelve digits; of a commit twelve.
+DIGEST, COMMIT = 19, 12
 STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "bold red", "unknown": "bold magenta"}
 INDENT = " " * 8
 
@@ -91,23 +91,23 @@ def _verdict(checks: Sequence[Check]) -> str:
     return "a measurement here would be sound" + (f"; {pluralize(warned, 'warning')} to know about" if warned else "")
 
 
-def images_view(found: Sequence[ImageStatus]) -> View:
-    """Yield a row per image, then what is open or differs."""
-    rows = [(image.name, (image.here or NOTHING)[:DIGEST], _short(image.locked), _state(image)) for image in found]
-    yield Sheet(("image", "on this engine", "locked", "state"), rows)
-    for image in found:
-        is_open = (f"{key} is open: {why}" for key, why in image.unresolved.items())
-        lines = (*image.differences, *is_open, *(f"not checked: {what}" for what in image.unchecked))
-        yield from (f"{image.name}: {line}" for line in lines)
-
-
-def _state(image: ImageStatus) -> str:
-    return "differs" if image.differences else "not checked" if image.unchecked else "as locked"
+def images_view(images: Sequence[ImageStatus]) -> View:
+    """Yield a row per image."""
+    rows = [
+        (image.name, _short(image.digest or image.id), _commit(image.revision), _short(image.locked), image.state)
+        for image in images
+    ]
+    yield Sheet(("image", "on this engine", "revision", "locked", "state"), rows)
 
 
 def _short(reference: str | None) -> str:
     name, at, digest = (reference or NOTHING).rpartition("@")
     return f"{name}{at}{digest[:DIGEST]}"
+
+
+def _commit(revision: str | None) -> str:
+    commit, dash, dirty = (revision or NOTHING).partition("-")
+    return f"{commit[:COMMIT]}{dash}{dirty}"
 
 
 def windows_view(summary: WindowSummary) -> View:

@@ -1,7 +1,4 @@
-"""The file that says which images a publication run starts: its form, how it is read and written.
-
-Asks no engine and no registry.
-"""
+"""The lock: which image a publication run starts, by content; how it is written, read, and compared with the engine."""
 
 from __future__ import annotations
 
@@ -13,35 +10,36 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import write_whole
+from wattdock.launch.engine import NoImageError, find_image
+from wattdock.launch.images.build import image_names, local_name, pull
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from wattdock.launch.engine import Image
 
 LOCK_VARIABLE = "WATTDOCK_IMAGES_LOCK"
 DEFAULT_LOCK = REPO / "docker" / "images.lock"
 HEADER = """\
 # Images that `wattdock run --locked` starts, by digest. Written by `wattdock images lock`; see docs/publication.md.
-# What is null could not be had yet: `wattdock images verify` says why.
 """
 # Wide enough that no value is folded.
 WIDTH = 4096
-NOT_BUILT = "not built yet: wattdock images build, then push, then lock"
-NOT_PUSHED = "in no registry: wattdock images push NAME --to REGISTRY, then wattdock images lock NAME"
-NO_BASE_DIGEST = "no registry has the base, as far as the engine knows: build on one that was pulled"
-NOT_COMMITTED = "the image holds files that no commit has; commit, build and lock again"
+NOT_PUSHED = "no registry has the image; push it, then lock it again"
+NO_BASE_DIGEST = "no registry has its base; build it on a base that was pulled"
+NOT_COMMITTED = "its sources are no commit's; commit, build and lock again"
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Reference = Annotated[str, Field(pattern=r"^([^@\s]+@)?sha256:[0-9a-f]{64}$")]
 
 
 class LockedImage(BaseModel):
-    """One image, by content.
+    """An image, by content.
 
     Attributes:
-        digest: "registry/name@sha256:…" as a registry has it, or "sha256:…", the id on the only engine that has it;
-            null until built.
+        digest: "registry/name@sha256:…" as a registry has it, or "sha256:…", the id on the only engine that has it.
         base: Name of the base image.
         base_digest: "sha256:…" by which a registry has the base.
         revision: Commit of the sources, "-dirty" behind it where files differed from that commit.
@@ -49,7 +47,7 @@ class LockedImage(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    digest: Reference | None = None
+    digest: Reference
     base: str
     base_digest: Digest | None = None
     revision: str | None = None
@@ -57,35 +55,67 @@ class LockedImage(BaseModel):
     @property
     def repo_digest(self) -> str | None:
         """The digest as a registry has it; None for an image that only one engine has."""
-        return self.digest if self.digest and "@" in self.digest else None
+        return self.digest if "@" in self.digest else None
 
     @property
-    def open_points(self) -> dict[str, str]:
-        """What is not pinned, and why, with what to do."""
-        if self.digest is None:
-            return {"digest": NOT_BUILT}
-        found = {}
-        if self.repo_digest is None:
-            found["digest"] = NOT_PUSHED
-        if self.base_digest is None:
-            found["base_digest"] = NO_BASE_DIGEST
-        if self.revision is None or self.revision.endswith("-dirty"):
-            found["revision"] = NOT_COMMITTED
-        return found
+    def warnings(self) -> list[str]:
+        """Why nobody else could get or build this image, and what to do."""
+        return [
+            warning
+            for is_open, warning in (
+                (self.repo_digest is None, NOT_PUSHED),
+                (self.base_digest is None, NO_BASE_DIGEST),
+                (self.revision is None or self.revision.endswith("-dirty"), NOT_COMMITTED),
+            )
+            if is_open
+        ]
 
 
 @dataclass(frozen=True)
 class ImagesLock:
-    """What the file said at one moment.
+    """What the file said when it was read.
 
     Attributes:
         images: By name of the image, without "wattdock-".
-        sha256: Hash of exactly what was read.
+        sha256: Hash of the file.
     """
 
     path: Path
     images: Mapping[str, LockedImage]
     sha256: str
+
+
+@dataclass(frozen=True)
+class Pin:
+    """By what an image was pinned.
+
+    Attributes:
+        repo_digest: As a registry has it; None for an image that was pinned by its id on this machine.
+        lock_sha256: Hash of the lock file.
+    """
+
+    repo_digest: str | None
+    lock_sha256: str
+
+
+@dataclass(frozen=True)
+class ImageStatus:
+    """An image on this machine's engine, and in the lock.
+
+    Attributes:
+        id: Of the locked image where the engine has it, else of the one built here; None where it has neither.
+        digest: By which a registry has that image.
+        revision: Commit that the image was built from.
+        locked: The digest or id in the lock.
+        state: "as locked", or what differs.
+    """
+
+    name: str
+    id: str | None
+    digest: str | None
+    revision: str | None
+    locked: str | None
+    state: str
 
 
 class _File(BaseModel):
@@ -100,34 +130,28 @@ def lock_path() -> Path:
     return Path(named).expanduser().absolute() if named else DEFAULT_LOCK
 
 
-def read_lock(path: Path | None = None, *, may_be_absent: bool = False) -> ImagesLock:
-    """Return what a lock file says, read once.
+def read_lock(path: Path | None = None) -> ImagesLock:
+    """Return what a lock file says; a file that is not there locks nothing.
 
     Args:
         path: The file; None is the one in use.
-        may_be_absent: A file that was not written yet locks nothing, and is no mistake.
 
     Raises:
-        ConfigError: It is not there, or does not hold what a lock holds.
+        ConfigError: It does not hold what a lock holds.
     """
     # Slow to import, and most commands read no lock.
     import yaml
 
     path = path or lock_path()
     try:
-        content = path.read_bytes()
+        content = path.read_bytes() if path.exists() else b""
         images = _File.model_validate(yaml.safe_load(content.decode()) or {}).images
-    except FileNotFoundError as error:
-        if may_be_absent:
-            return ImagesLock(path, {}, sha256="")
-        raise ConfigError(f"{path} is not there; write it with: wattdock images lock") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"cannot read {path}: {said}; write it anew with: wattdock images lock") from error
+        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}; mend or remove it") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {where}: {first['msg']}; write it anew with: wattdock images lock") from error
+        raise ConfigError(f"{path}: {where}: {first['msg']}; mend or remove it") from error
     return ImagesLock(path, images, hashlib.sha256(content).hexdigest())
 
 
@@ -137,3 +161,122 @@ def write_lock(path: Path, images: Mapping[str, LockedImage]) -> None:
 
     content = _File(images=dict(sorted(images.items()))).model_dump()
     write_whole(path, (HEADER + yaml.safe_dump(content, sort_keys=False, width=WIDTH)).encode())
+
+
+def lock_images(names: Sequence[str], lock: ImagesLock, *, registry: str | None) -> dict[str, LockedImage]:
+    """Lock the images that the engine has under these names: all of them, or none.
+
+    Args:
+        registry: Beginning of the digest to take where several registries have an image.
+
+    Raises:
+        PreflightError: No engine answers, or an image is not there or does not say what it was built from.
+    """
+    entries = {name: _entry(name, registry) for name in names}
+    write_lock(lock.path, {**lock.images, **entries})
+    return entries
+
+
+def _entry(name: str, registry: str | None) -> LockedImage:
+    remedy = f"build it with: wattdock images build {name}"
+    image = find_image(local_name(name), backend=name, remedy=remedy)
+    if image.base is None:
+        raise PreflightError(f"image {image.name} does not say what it was built from; {remedy}")
+    digest = choose_digest(image.digests, registry) or image.id
+    return LockedImage(digest=digest, base=image.base, base_digest=image.base_digest, revision=image.revision)
+
+
+def choose_digest(digests: Sequence[str], registry: str | None) -> str | None:
+    """Return the digest to lock; None where no registry has the image. Pure.
+
+    Raises:
+        PreflightError: Several registries have it and none was named, or the named one does not have it.
+    """
+    matching = [digest for digest in digests if digest.startswith(registry or "")]
+    if len(matching) > 1:
+        raise PreflightError(f"several registries have it ({', '.join(matching)}); choose with --registry")
+    if registry and not matching:
+        raise PreflightError(f"no digest of it begins with {registry} (there are: {', '.join(digests) or 'none'})")
+    return matching[0] if matching else None
+
+
+def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tuple[Image, Pin]:
+    """Return the image that the lock names, by its digest, or by its id where no registry has it.
+
+    Raises:
+        PreflightError: The lock names no such image, or the image is not here, or its labels are not those locked.
+    """
+    locked = _locked(name, lock)
+    if locked.repo_digest:
+        remedy = f"get it with: wattdock images pull {name}"
+    else:
+        remedy = f"only the machine that built it has it; build another, then: wattdock images lock {name}"
+    image = find_image(locked.digest, backend=name, needs_gpu=needs_gpu, remedy=remedy)
+    if differences := _differences(locked, image):
+        raise PreflightError(f"image {image.name} is not the locked one: {differences}")
+    return image, Pin(locked.repo_digest, lock.sha256)
+
+
+def pull_image(name: str, lock: ImagesLock) -> str:
+    """Get the image that the lock names from its registry, and return its digest.
+
+    Raises:
+        PreflightError: No registry has the image, or its labels are not those locked.
+    """
+    digest = _locked(name, lock).repo_digest
+    if digest is None:
+        raise PreflightError(f"cannot pull {name}: {NOT_PUSHED}")
+    pull(digest)
+    find_locked(name, lock)
+    return digest
+
+
+def _locked(name: str, lock: ImagesLock) -> LockedImage:
+    if name not in lock.images:
+        raise PreflightError(f"{lock.path} names no image for {name}; build one, then: wattdock images lock {name}")
+    return lock.images[name]
+
+
+def _differences(locked: LockedImage, image: Image) -> str:
+    """Say which labels of an image are not those locked, as in a lock that was changed by hand. Pure."""
+    pairs = {"revision": (image.revision, locked.revision), "base digest": (image.base_digest, locked.base_digest)}
+    return "; ".join(
+        f"its {label} is {value or 'unknown'}, locked is {expected}"
+        for label, (value, expected) in pairs.items()
+        if expected is not None and value != expected
+    )
+
+
+def image_statuses(lock: ImagesLock) -> list[ImageStatus]:
+    """Return every image that has a Dockerfile or an entry in the lock.
+
+    Raises:
+        NoContainersError: No engine answers.
+    """
+    return [_status(name, lock.images.get(name)) for name in sorted({*image_names(), *lock.images})]
+
+
+def _status(name: str, locked: LockedImage | None) -> ImageStatus:
+    image = _image(locked.digest, name) if locked else None
+    if locked is None:
+        state = "not locked"
+    elif image is None:
+        state = "the locked image is not on this engine"
+    else:
+        state = _differences(locked, image) or "as locked"
+    image = image or _image(local_name(name), name)
+    return ImageStatus(
+        name=name,
+        id=image.id if image else None,
+        digest=image.digest if image else None,
+        revision=image.revision if image else None,
+        locked=locked.digest if locked else None,
+        state=state,
+    )
+
+
+def _image(reference: str, name: str) -> Image | None:
+    try:
+        return find_image(reference, backend=name)
+    except NoImageError:
+        return None
