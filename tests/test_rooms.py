@@ -22,7 +22,6 @@ WIDER_DOORS = {
     "analysis": 15,
     "config": 11,
     "host": 12,
-    "metering": 14,
     "reports": 11,
     "store": 13,
 }

@@ -287,7 +287,7 @@ class VirtualMachine:
 
         return Seams(
             clock=self.clock,
-            new_meter=lambda _: cast("Any", VirtualMeter(self.clock, self.power)),
+            new_meter=lambda *_: cast("Any", VirtualMeter(self.clock, self.power)),
             launcher=cast("Any", launcher),
             connect=cast("Any", connect),
             inventory=self.inventory,

@@ -5,13 +5,12 @@ The load comes from a separate process in a backend's environment: the host itse
 
 from __future__ import annotations
 
-import json
+import functools
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wattdock.checks.doctor import named_gpus
-from wattdock.errors import MeterError, PreflightError
+from wattdock.errors import PreflightError
 from wattdock.host import inventory, leases
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from wattdock.config import ExperimentConfig
     from wattdock.host import Gpu, GpuInventory
-    from wattdock.metering import Meter
 
 # A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
@@ -59,7 +57,8 @@ def calibrate_meters(
         stack.enter_context(leases.held(wanted, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
-            card = _card(gpu, meter.new_meter(), run, pulses)
+            limit_s = START_LIMIT_S + pulses * PULSE_LIMIT_S
+            card = MeterCard.record(gpu, meter.new_meter(), functools.partial(run, gpu.index, limit_s, str(pulses)))
             say(f"kept in {card.store(home)}")
             yield card
 
@@ -74,18 +73,3 @@ def _free_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
         if occupied := found.why_occupied(gpu):
             raise PreflightError(f"GPU {gpu.index}: {occupied}; wait for it to end, or choose others with --gpus")
     return gpus
-
-
-def _card(gpu: Gpu, meter: Meter, run: Callable[[int, float, str], str], count: int) -> MeterCard:
-    meter.start()
-    try:
-        printed = run(gpu.index, START_LIMIT_S + count * PULSE_LIMIT_S, str(count))
-    finally:
-        timeline = meter.stop()
-    # When each pulse really began and ended.
-    pulses = [tuple(json.loads(line)) for line in printed.splitlines()]
-    recorded = timeline.gpus.get(gpu.uuid)
-    if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
-        reason = timeline.reason or "see wattdock doctor"
-        raise MeterError(f"{gpu.name} {gpu.uuid} has no energy counter to calibrate: {reason}")
-    return MeterCard.from_pulses(recorded, pulses, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))

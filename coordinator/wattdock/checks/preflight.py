@@ -105,9 +105,9 @@ class ExecutionPlan:
         """Return a context that yields the launcher; an environment that it needs is made first."""
         return self.launch.launcher(self.config.container, on_gpu=bool(self.gpus), say=say)
 
-    def new_meter(self) -> Meter:
-        """Return a meter that has not been started."""
-        return self.meter.new_meter()
+    def new_meter(self, home: Path) -> Meter:
+        """Return a meter that has not been started; `home` is WATTDOCK_HOME, where the counters' cards are."""
+        return self.meter.new_meter(home, self.inventory.gpus)
 
 
 def preflight(

@@ -24,7 +24,7 @@ from wattdock.files import last_lines
 from wattdock.host import folders, inventory
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
-from wattdock.metering import Span, Timeline, with_cards
+from wattdock.metering import Span, Timeline
 from wattdock.records import Failure
 from wattdock.runner import PROTOCOL_VERSION, LoadRequest, RunnerClient
 
@@ -60,7 +60,7 @@ class Seams:
     """
 
     clock: Clock = field(default_factory=HostClock)
-    new_meter: Callable[[ExecutionPlan], Meter] = ExecutionPlan.new_meter
+    new_meter: Callable[[ExecutionPlan, Path], Meter] = ExecutionPlan.new_meter
     launcher: Callable[[ExecutionPlan, Callable[[str], None]], AbstractContextManager[Launcher]] = (
         ExecutionPlan.launcher
     )
@@ -123,7 +123,7 @@ class Session:
         Raises:
             KeyboardInterrupt: The run was interrupted; noted as the current experiment's failure.
         """
-        meter = self._at.seams.new_meter(self._plan)
+        meter = self._at.seams.new_meter(self._plan, self._at.home)
         try:
             self._serve(meter)
         except KeyboardInterrupt:
@@ -307,11 +307,7 @@ class Session:
         """Make what was measured of the experiment being served durable."""
         self._opening.own_pids |= runner.pids()
         state, _ = self._served[-1]
-        # What a card lacks is told once, as the meter stops.
-        state.save(recording, self._with_cards(meter.peek(), tell=lambda _: None))
-
-    def _with_cards(self, timeline: Timeline, *, tell: Callable[[str], None]) -> Timeline:
-        return with_cards(timeline, self._plan.inventory.gpus, home=self._at.home, progress=tell)
+        state.save(recording, meter.peek())
 
     def _reject_each(self, check: Callable[[ExperimentConfig], object]) -> None:
         """Fail the pending experiments that `check` refuses; the others go on."""
@@ -371,7 +367,12 @@ class Session:
     def _stopped(self, meter: Meter) -> Timeline:
         """Return what the meter saw; a timeline without anything but the reason where the meter broke off."""
         try:
-            return self._with_cards(meter.stop(), tell=notes(self._emit))
+            timeline = meter.stop()
+            for gpu in timeline.gpus.values():
+                for event in gpu.events:
+                    if event.kind == "card_unused":
+                        self._emit(Note(f"{gpu.uuid}: {event.message}"))
+            return timeline
         except MeterError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001  (what ended the session must not be lost behind it)

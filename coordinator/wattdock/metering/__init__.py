@@ -7,7 +7,7 @@ reads the host); its name goes into `choice` and into the `meter` setting.
 Must not know: runners, experiments, results.
 """
 
-from wattdock.metering.calibration import MeterCard, with_cards
+from wattdock.metering.calibration import MeterCard
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
@@ -24,5 +24,4 @@ __all__ = [
     "SpanEnergy",
     "Timeline",
     "choose_meter",
-    "with_cards",
 ]

@@ -6,8 +6,10 @@ hardware, who makes the load.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import StoreError
+from wattdock.errors import MeterError, StoreError
 from wattdock.files import write_whole
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve, tick_instants
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.host import Gpu
-    from wattdock.metering.timeline import GpuTimeline, Ticks, Timeline
+    from wattdock.metering.meter import Meter
+    from wattdock.metering.timeline import GpuTimeline, Ticks
 
 # Fewer pulses do not fill a period's phases. A counter that does not add up, or that still moves a period after a
 # step, has no single lag.
@@ -85,17 +88,13 @@ class MeterCard(Stored):
     additivity: float | None
 
     @classmethod
-    def from_pulses(
-        cls, gpu: GpuTimeline, made: Sequence[tuple[str, int, int]], info: Gpu, *, measured_utc: str
-    ) -> MeterCard:
+    def from_pulses(cls, gpu: GpuTimeline, pulses: Sequence[Pulse], info: Gpu, *, measured_utc: str) -> MeterCard:
         """Return what load pulses show of a counter.
 
         Args:
             gpu: The GPU's timeline.
-            made: Kind of each pulse, when it began on an idle GPU, and when the device had drained; ns.
-            info: The same GPU.
+            info: The same GPU as the host lists it.
         """
-        pulses = [Pulse(*pulse) for pulse in made]
         ticks = gpu.ticks
         intervals_s = np.diff(ticks.after_start_ns) / NS_PER_S
         reads_s = (ticks.after_end_ns - ticks.after_start_ns) / NS_PER_S
@@ -117,6 +116,29 @@ class MeterCard(Stored):
             smoothing_periods=_smoothing(ticks, pulses),
             additivity=_additivity(gpu, pulses),
         )
+
+    @classmethod
+    def record(cls, gpu: Gpu, meter: Meter, make_load: Callable[[], str]) -> MeterCard:
+        """Return the card of a counter that `meter` records while `make_load` runs.
+
+        Args:
+            make_load: Returns a line for each load pulse, the arguments of `Pulse` in JSON.
+
+        Raises:
+            RunnerError: The load could not be made.
+            MeterError: The GPU has no energy counter.
+        """
+        meter.start()
+        try:
+            printed = make_load()
+        finally:
+            timeline = meter.stop()
+        pulses = [Pulse(*json.loads(line)) for line in printed.splitlines()]
+        recorded = timeline.gpus.get(gpu.uuid)
+        if recorded is None or recorded.energy_source != "counter" or recorded.period_s is None:
+            reason = timeline.reason or "see wattdock doctor"
+            raise MeterError(f"{gpu.name} {gpu.uuid} has no energy counter to calibrate: {reason}")
+        return cls.from_pulses(recorded, pulses, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def store(self, home: Path) -> Path:
         """Keep the card under `home`, WATTDOCK_HOME, in place of an older one of this GPU; return its file.
@@ -252,44 +274,42 @@ def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
     return sum(known) / whole_j - 1 if len(known) == len(parts) and whole_j else None
 
 
-def with_cards(timeline: Timeline, gpus: Sequence[Gpu], *, home: Path, progress: Callable[[str], None]) -> Timeline:
-    """Return `timeline` with each GPU's lag from its card, where it has one, in place of the assumed lag.
+@dataclass(frozen=True)
+class Cards:
+    """The cards of this machine's counters.
 
-    A card that cannot be read is reported to `progress`; so is a card that does not fit its GPU, which is added to the
-    GPU's events too.
-
-    Args:
+    Attributes:
+        home: WATTDOCK_HOME, where cards are kept.
         gpus: The GPUs of this host now.
     """
-    here = {gpu.uuid: gpu for gpu in gpus}
-    seen = {}
-    for uuid, gpu in timeline.gpus.items():
-        seen[uuid] = gpu
-        card = _load(uuid, home, progress)
-        if card is None:
-            continue
-        if why := card.doubt or _of_another(card, here.get(uuid)):
-            message = f"card of {card.measured_utc} not used, the lag is assumed: {why}; see wattdock doctor --meter"
-            progress(f"{uuid}: {message}")
-            event = MeterEvent(timeline.start_ns, "card_unused", message)
-            seen[uuid] = dataclasses.replace(gpu, events=(*gpu.events, event))
-        elif card.lag_s is not None and card.lag_std_s is not None:
-            lag = LagModel(card.lag_s, card.lag_std_s)
-            seen[uuid] = dataclasses.replace(gpu, card=card.measured_utc, lag=lag)
-    return dataclasses.replace(timeline, gpus=seen)
+
+    home: Path
+    gpus: Sequence[Gpu]
+
+    def applied_to(self, timeline: GpuTimeline, *, at_ns: int) -> GpuTimeline:
+        """Return a GPU's timeline with the lag from its card, or with an event at `at_ns` that says why not.
+
+        A GPU without a card keeps the assumed lag.
+        """
+        file = _file(timeline.uuid, self.home)
+        if not file.exists():
+            return timeline
+        try:
+            card = MeterCard.model_validate_json(file.read_bytes())
+        except (OSError, ValidationError) as error:
+            why = f"{file} cannot be read ({type(error).__name__})"
+        else:
+            gpu = next((gpu for gpu in self.gpus if gpu.uuid == timeline.uuid), None)
+            why = card.doubt or _mismatch(card, gpu) or ""
+            if not why and card.lag_s is not None and card.lag_std_s is not None:
+                return replace(timeline, card=card.measured_utc, lag=LagModel(card.lag_s, card.lag_std_s))
+            why = f"the card of {card.measured_utc} does not fit: {why}"
+        message = f"the counter's lag is assumed: {why}; make a new card with wattdock doctor --meter"
+        return replace(timeline, events=(*timeline.events, MeterEvent(at_ns, "card_unused", message)))
 
 
-def _load(uuid: str, home: Path, progress: Callable[[str], None]) -> MeterCard | None:
-    file = _file(uuid, home)
-    try:
-        return MeterCard.model_validate_json(file.read_bytes()) if file.exists() else None
-    except (OSError, ValidationError) as error:
-        progress(f"{file} cannot be read ({type(error).__name__}); make a new one with wattdock doctor --meter")
-        return None
-
-
-def _of_another(card: MeterCard, gpu: Gpu | None) -> str | None:
-    """Why a card does not describe this GPU under this driver; None where it does."""
+def _mismatch(card: MeterCard, gpu: Gpu | None) -> str | None:
+    """Return why a card does not describe this GPU under this driver; None where it does."""
     if gpu is None or gpu.driver_version is None:
         return "GPU model or driver is unknown"
     made, here = f"{card.gpu_name}, driver {card.driver_version}", f"{gpu.name}, driver {gpu.driver_version}"

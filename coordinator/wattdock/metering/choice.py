@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from wattdock.errors import PreflightError
+from wattdock.metering.calibration import Cards
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains
@@ -17,11 +18,10 @@ from wattdock.metering.zeus import ZeusSource
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from wattdock.clock import Clock
-    from wattdock.host import GpuInventory
+    from wattdock.host import Gpu, GpuInventory
 
 # The first version with the calls that `zeus` uses; zeus-ml, of the same import name, ended before it.
 ZEUS_MIN = "0.16"
@@ -45,11 +45,17 @@ class MeterChoice:
     no_gpu_reason: str = ""
     domains: Domains = NO_DOMAINS
 
-    def new_meter(self, clock: Clock | None = None) -> Meter:
-        """Return a meter that has not been started."""
+    def new_meter(self, home: Path | None = None, gpus: Sequence[Gpu] = ()) -> Meter:
+        """Return a meter that has not been started.
+
+        Args:
+            home: WATTDOCK_HOME, whose cards say how far counters lag; None assumes it.
+            gpus: The GPUs of this host now, which cards must fit.
+        """
         sources: dict[str, Callable[[], Source]] = {"nvml": NvmlSource, "zeus": ZeusSource}
         make = sources.get(self.name, lambda: Source(self.no_gpu_reason, self.name))
-        return Meter(make(), self.domains.readable, clock)
+        cards = Cards(home, gpus) if home else None
+        return Meter(make(), self.domains.readable, cards=cards)
 
 
 def choose_meter(asked: str, found: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wattdock.clock import Clock
+    from wattdock.metering.calibration import Cards
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 
@@ -44,15 +45,24 @@ class Meter:
     Args:
         domains: The host's counters that are recorded too: CPU packages and memory.
         clock: CLOCK_MONOTONIC unless given.
+        cards: Where GPUs' lags come from; without a card a lag is assumed.
 
     Attributes:
         reason: Once started, why there is no GPU; None where there is one.
     """
 
-    def __init__(self, source: Source, domains: tuple[Domain, ...] = (), clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        domains: tuple[Domain, ...] = (),
+        *,
+        clock: Clock | None = None,
+        cards: Cards | None = None,
+    ) -> None:
         self.clock: Clock = clock or HostClock()
         self.reason: str | None = None
         self._source = source
+        self._cards = cards
         self._threads: list[_SamplerThread] = []
         self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
@@ -160,9 +170,12 @@ class Meter:
     def _timeline(self, gpus: dict[str, GpuTimeline], end_ns: int) -> Timeline:
         for name, event in self._unreadable.items():
             gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=Ticks.from_rows(), events=(event,))
+        start_ns = end_ns if self._start_ns is None else self._start_ns
+        if self._cards:
+            gpus = {uuid: self._cards.applied_to(gpu, at_ns=start_ns) for uuid, gpu in gpus.items()}
         return Timeline(
             meter=self._source.name,
-            start_ns=end_ns if self._start_ns is None else self._start_ns,
+            start_ns=start_ns,
             end_ns=end_ns,
             gpus=gpus,
             reason=self.reason,
