@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from arms import Way
 
 from wattdock.analysis.performance import quantiles, tpot_s
-from wattdock.config import PromptSpec, WorkloadSpec
+from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
 from wattdock.inputs import load_prompts
 from wattdock.inputs.shapes import resolve_shape
@@ -118,13 +118,9 @@ class LiveEngine:
             RunnerError: The pass failed, or computed another number of tokens than was asked for.
         """
         size = self.size
-        prompts = load_prompts(
-            PromptSpec(source="synthetic", input_tokens=size.input_tokens),
-            seed=0,
-            pass_index=next(self._numbers),
-            count=requests,
-            vocab_size=self._vocab_size,
-        )
+        workload = {"prompts": {"source": "synthetic", "input_tokens": size.input_tokens, "count": requests}}
+        config = ExperimentConfig.model_validate({"workload": workload})
+        prompts = load_prompts(config, pass_index=next(self._numbers), vocab_size=self._vocab_size)
         spec = WorkloadSpec(batch_size=size.in_flight, max_output_tokens=size.output_tokens, arrival=size.arrival)
         request = PassRequest(
             spec,

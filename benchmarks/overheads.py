@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.clock import NS_PER_S
-from wattdock.config import PromptSpec, WorkloadSpec
+from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.inputs import load_prompts
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
@@ -90,8 +90,9 @@ def wire_costs() -> list[Row]:
 
 def megabyte_pass() -> tuple[PassRequest, int]:
     """Return a pass with as many prompts of 1,000 ids as make 1 MB on the wire, and that size in bytes."""
-    source = PromptSpec(source="synthetic", input_tokens=1000)
-    drawn = load_prompts(source, seed=0, pass_index=0, count=PASS_BYTES // 1000, vocab_size=32_000)
+    workload = {"prompts": {"source": "synthetic", "input_tokens": 1000, "count": PASS_BYTES // 1000}}
+    config = ExperimentConfig.model_validate({"workload": workload})
+    drawn = load_prompts(config, pass_index=0, vocab_size=32_000)
     order = pass_of(drawn)
     count = round(order.min_requests * PASS_BYTES / wire_bytes(order))
     order = pass_of(replace(drawn, items=drawn.items[:count], max_output_tokens=drawn.max_output_tokens[:count]))

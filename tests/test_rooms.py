@@ -20,7 +20,6 @@ AT_THE_ROOT = 5
 DOOR = 10
 WIDER_DOORS = {
     "analysis": 15,
-    "config": 11,
     "host": 12,
     "reports": 11,
     "store": 13,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattdock.config import PromptSpec
+from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 
@@ -19,8 +19,13 @@ BUNDLED_COUNT = 200
 
 
 def load(source: str, pass_index: int = 0, count: int = 8, *, seed: int = 0, vocab_size: int = 1000) -> PromptSet:
-    spec = PromptSpec(source=source, input_tokens=16)
-    return load_prompts(spec, seed=seed, pass_index=pass_index, count=count, vocab_size=vocab_size)
+    config = experiment(source, count=count, seed=seed)
+    return load_prompts(config, pass_index=pass_index, vocab_size=vocab_size)
+
+
+def experiment(source: str, *, count: int = 8, seed: int = 0) -> ExperimentConfig:
+    prompts = {"source": source, "input_tokens": 16, "count": count}
+    return ExperimentConfig.model_validate({"workload": {"prompts": prompts, "seed": seed}})
 
 
 def jsonl(tmp_path: Path, *lines: object) -> str:
@@ -80,7 +85,7 @@ def test_synthetic_prompts_have_exact_lengths_and_ids_below_the_vocabulary() -> 
     assert set(prompts.items).isdisjoint(load("synthetic", 1, 500, vocab_size=50).items)
     # Guessing a vocabulary could send ids that the model does not have.
     with pytest.raises(ConfigError, match="need the model's vocabulary size"):
-        load_prompts(PromptSpec(source="synthetic"), seed=0, pass_index=0, count=1)
+        load_prompts(experiment("synthetic"), pass_index=0)
 
 
 def test_the_hash_is_of_the_whole_source_whichever_part_of_it_a_pass_gets(tmp_path: Path) -> None:
@@ -147,8 +152,8 @@ def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp
 def test_text_for_a_model_without_tokenizer_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """Shapes take token ids only, from whichever source."""
     ids = jsonl(tmp_path, {"token_ids": [1]})
-    check_prompts(PromptSpec(source=ids), has_tokenizer=False)
-    check_prompts(PromptSpec(source="synthetic"), has_tokenizer=False)
-    check_prompts(PromptSpec(source="bundled"), has_tokenizer=True)
+    check_prompts(experiment(ids), has_tokenizer=False)
+    check_prompts(experiment("synthetic"), has_tokenizer=False)
+    check_prompts(experiment("bundled"), has_tokenizer=True)
     with pytest.raises(ConfigError, match="'bundled' are text and the model has no tokenizer; set workload"):
-        check_prompts(PromptSpec(source="bundled"), has_tokenizer=False)
+        check_prompts(experiment("bundled"), has_tokenizer=False)

@@ -133,8 +133,11 @@ def test_prompts_are_bundled_while_they_are_those_that_were_sent(tmp_path: Path)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Write"}')
     digest = hashlib.sha256(prompts.read_bytes()).hexdigest()
-    seen = json.loads(SAMPLE.read_text())["environment"] | {"dataset": str(prompts), "dataset_sha256": digest}
-    folder = stored(tmp_path / "results", environment=seen)
+    sample = json.loads(SAMPLE.read_text())
+    environment = sample["environment"] | {"dataset": str(prompts), "dataset_sha256": digest}
+    config = sample["config"]
+    config["workload"]["prompts"]["source"] = str(prompts)
+    folder = stored(tmp_path / "results", environment=environment, config=config)
     made = bundled(folder, tmp_path / "b.tar")
     place = unpacked(made.path, tmp_path) / made.manifest.prompts[digest]
     assert place.read_bytes() == prompts.read_bytes()

@@ -146,7 +146,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     check_model(config.model)
     if config.model.shape is not None:
         config.section.require_drawable()
-    check_prompts(config.prompts, has_tokenizer=config.model.shape is None)
+    check_prompts(config, has_tokenizer=config.model.shape is None)
     found = host.inventory
     weight_bytes, _ = _memory(config, found, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

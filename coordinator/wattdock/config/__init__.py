@@ -9,7 +9,7 @@ from wattdock.config.expand import Study
 from wattdock.config.experiment import ContainerSpec, ExperimentConfig, IdleSpec, ModelSpec, WarmUpSpec
 from wattdock.config.load import load_study
 from wattdock.config.sections import EngineMemory, Split
-from wattdock.config.workload import PromptSpec, WorkloadSpec
+from wattdock.config.workload import WorkloadSpec
 
 __all__ = [
     "ContainerSpec",
@@ -17,7 +17,6 @@ __all__ = [
     "ExperimentConfig",
     "IdleSpec",
     "ModelSpec",
-    "PromptSpec",
     "Split",
     "Study",
     "WarmUpSpec",

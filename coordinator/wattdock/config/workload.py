@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -32,8 +33,6 @@ class PromptSpec(Written):
         chat: Wrap text in the model's chat template, where it has one.
     """
 
-    BUILT_IN: ClassVar = ("bundled", "synthetic")
-
     source: str | None = None
     count: Positive | None = None
     input_tokens: Positive = 512
@@ -43,6 +42,11 @@ class PromptSpec(Written):
     @classmethod
     def _from_string(cls, value: Any) -> Any:
         return prompts_mapping(value)
+
+    @property
+    def file(self) -> Path | None:
+        """The JSONL file; None where prompts come from no file."""
+        return None if self.source in (None, "bundled", "synthetic") else Path(self.source).expanduser()
 
 
 class WorkloadSpec(Written):

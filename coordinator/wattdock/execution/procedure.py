@@ -259,14 +259,7 @@ class Procedure:
 def pass_request(config: ExperimentConfig, model: ModelFolder, prompt_index: int) -> PassRequest:
     """Return a measured pass of an experiment, with its own prompts."""
     workload = config.total_workload
-    source = load_prompts(
-        config.prompts,
-        seed=workload.seed,
-        pass_index=prompt_index,
-        count=workload.prompts_per_pass,
-        vocab_size=model.vocab_size,
-    )
-    prompts = source.with_limits(workload, pass_index=prompt_index)
+    prompts = load_prompts(config, pass_index=prompt_index, vocab_size=model.vocab_size)
     # Requests run to their full length by default only where weights are random: an end means nothing there.
     asked = config.workload.ignore_eos
     return PassRequest(

@@ -117,7 +117,7 @@ def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | N
     Raises:
         ConfigError: It has changed, or cannot be read.
     """
-    now = check_prompts(config.prompts)
+    now = check_prompts(config)
     if now and (others := {sent for sent in sent_sha256 if sent} - {now}):
         raise ConfigError(
             f"the study has changed since it was begun: {config.label} was measured with other prompts than "

@@ -188,7 +188,7 @@ class Session:
         for state in self._pending:
             state.model = model
         self._reject_each(
-            lambda config: check_prompts(config.prompts, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
+            lambda config: check_prompts(config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
         )
         return model
 

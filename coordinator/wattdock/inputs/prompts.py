@@ -9,18 +9,16 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.config import PromptSpec
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattdock.config import WorkloadSpec
+    from wattdock.config import ExperimentConfig, WorkloadSpec
 
-BUNDLED, SYNTHETIC = PromptSpec.BUILT_IN
+BUNDLED = "bundled"
 KEYS = {"prompt", "token_ids", "max_output_tokens"}
 
 Item = str | tuple[int, ...]
@@ -61,60 +59,61 @@ class PromptSet:
         return replace(self, max_output_tokens=tuple(limits))
 
 
-def load_prompts(
-    spec: PromptSpec, *, seed: int, pass_index: int, count: int, vocab_size: int | None = None
-) -> PromptSet:
-    """Return the prompts of one pass; equal arguments give equal prompts.
+def load_prompts(config: ExperimentConfig, *, pass_index: int, vocab_size: int | None = None) -> PromptSet:
+    """Return the prompts of one pass with their output limits; equal arguments give equal prompts.
 
     No pass repeats another's prompts while the source has unused ones: passes take consecutive slices of one seeded
     permutation of a bundled or JSONL source, and differently seeded draws of a synthetic source.
 
     Args:
         pass_index: From 0; every pass that must not see another's prompts has its own, warm-up included.
-        count: Prompts in this pass.
         vocab_size: Ids are below it; needed for synthetic prompts, and checked against where a file holds ids.
 
     Raises:
         ConfigError: The source cannot be read or used; the message names file and line.
     """
-    if spec.source == SYNTHETIC:
-        return _synthetic(spec.input_tokens, seed=seed, pass_index=pass_index, count=count, vocab_size=vocab_size)
-    source = _read(spec.source or BUNDLED, vocab_size)
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(source.items))
+    work = config.total_workload
+    if config.prompts.source == "synthetic":
+        prompts = _synthetic(config.prompts.input_tokens, work, pass_index=pass_index, vocab_size=vocab_size)
+        return prompts.with_limits(work, pass_index=pass_index)
+    source, count = _read(config, vocab_size), work.prompts_per_pass
+    order = np.random.Generator(np.random.PCG64(work.seed)).permutation(len(source.items))
     picked = [int(order[i % len(order)]) for i in range(pass_index * count, (pass_index + 1) * count)]
-    return replace(
+    prompts = replace(
         source,
         items=tuple(source.items[i] for i in picked),
         max_output_tokens=tuple(source.max_output_tokens[i] for i in picked),
         reused=(pass_index + 1) * count > len(order),
     )
+    return prompts.with_limits(work, pass_index=pass_index)
 
 
-def check_prompts(spec: PromptSpec, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> str | None:
-    """Raise what is wrong with a source before anything is started.
+def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab_size: int | None = None) -> str | None:
+    """Check the source of an experiment's prompts before anything is started.
 
     Args:
         has_tokenizer: Whether the model can take text.
         vocab_size: As in `load_prompts`; None leaves ids unchecked.
 
     Returns:
-        The SHA-256 of a prompts file, as `load_prompts` tells it; None where prompts come from no file.
+        The SHA-256 of a prompts file; None where prompts come from no file.
 
     Raises:
         ConfigError: The source cannot be read, or holds text that the model cannot take.
     """
-    if spec.source == SYNTHETIC:
+    if config.prompts.source == "synthetic":
         return None
-    source = _read(spec.source or BUNDLED, vocab_size)
+    source = _read(config, vocab_size)
     if not has_tokenizer and any(isinstance(item, str) for item in source.items):
         raise ConfigError(
             f"prompts {source.name!r} are text and the model has no tokenizer; set workload.prompts.source: synthetic"
         )
-    return None if spec.source in (None, BUNDLED) else source.sha256
+    return source.sha256 if config.prompts.file else None
 
 
-def _synthetic(input_tokens: int, *, seed: int, pass_index: int, count: int, vocab_size: int | None) -> PromptSet:
+def _synthetic(input_tokens: int, work: WorkloadSpec, *, pass_index: int, vocab_size: int | None) -> PromptSet:
     """Ids drawn uniformly from the whole vocabulary, PCG64 seeded by (seed, pass)."""
+    seed, count = work.seed, work.prompts_per_pass
     if vocab_size is None:
         raise ConfigError("synthetic prompts need the model's vocabulary size; give a model whose config.json tells it")
     generator = np.random.Generator(np.random.PCG64([seed, pass_index]))
@@ -128,12 +127,12 @@ def _synthetic(input_tokens: int, *, seed: int, pass_index: int, count: int, voc
     )
 
 
-def _read(source: str, vocab_size: int | None) -> PromptSet:
+def _read(config: ExperimentConfig, vocab_size: int | None) -> PromptSet:
     """The bundled set or a JSONL file, checked line by line."""
-    if source == BUNDLED:
+    source, path = config.prompts.source or BUNDLED, config.prompts.file
+    if path is None:
         name, content = BUNDLED, (files("wattdock.inputs") / "prompts.jsonl").read_bytes()
     else:
-        path = Path(source).expanduser()
         try:
             name, content = path.name, path.read_bytes()
         except OSError as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.analysis import ExperimentResult
-from wattdock.config import ExperimentConfig, PromptSpec
+from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
 from wattdock.launch.images import lock_path
@@ -160,9 +160,10 @@ def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> 
 
 def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool) -> None:
     seen = result.environment
-    if seen is None or seen.dataset in (None, *PromptSpec.BUILT_IN) or not seen.dataset_sha256:
+    path = ExperimentConfig.model_validate(result.config).prompts.file
+    if seen is None or path is None or not seen.dataset_sha256:
         return
-    digest, path = seen.dataset_sha256, Path(seen.dataset).expanduser()
+    digest = seen.dataset_sha256
     if why := _why_not(path, digest) if wanted else "was left out":
         gathered.missing.append(f"the file of prompts with SHA-256 {digest} {why}; nothing can be run again without it")
         return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import conditions
-from wattdock.config import ExperimentConfig, ModelSpec, PromptSpec, Study, load_study
+from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
 from wattdock.host import inventory
@@ -133,7 +133,7 @@ def _config_here(
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml as it is measured here."""
     prompts, model = written.workload.prompts, written.model
-    if prompts.source not in (None, *PromptSpec.BUILT_IN):
+    if prompts.source and prompts.file:
         kept = str(_kept_prompts(prompts.source, before, bundle, home))
         prompts = prompts.model_copy(update={"source": kept})
     if model.trust_remote_code and not local.trust_remote_code:
