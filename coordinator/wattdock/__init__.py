@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
     """Return every result stored under `path` as an Arrow table, one row each, the latest first; for notebooks.
 
-    `.to_pandas()` makes a frame of it. Units stand in the columns' names. A row that a later one of the same study
-    stands for is left out; so is a file that cannot be read, with a warning that names it.
+    `.to_pandas()` makes a frame of it. Units stand in the columns' names. A result that a later attempt of the same
+    study replaces is left out; so is a result that cannot be read, with a warning that names its file.
 
     Raises:
         StoreError: There are none.
@@ -26,4 +26,4 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
 
     from wattdock.store import Filters, select
 
-    return select(Path(path), Filters(), tell=lambda file: warnings.warn(str(file), stacklevel=5))
+    return select(Path(path), Filters(), tell=lambda line: warnings.warn(line, stacklevel=5))

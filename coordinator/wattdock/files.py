@@ -9,6 +9,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from wattdock.errors import StoreError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -38,6 +40,23 @@ def write_whole(path: Path, content: bytes) -> None:
         scratch.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def write_output(path: Path, content: bytes, flag: str) -> None:
+    """Write a file that a person named with `flag`: whole or not at all; replaces what is there.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    # A link names the file to replace; a pipe or a device cannot be replaced.
+    target = path.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+        else:
+            write_whole(target, content)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another file with {flag}") from error
 
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:

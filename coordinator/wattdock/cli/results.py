@@ -1,5 +1,6 @@
 """`wattdock results …` and `wattdock show`."""
 
+import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +12,7 @@ from wattdock.errors import ConfigError
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from wattdock.store import Filters, LeftOut, StoredResult
+    from wattdock.store import Filters, StoredResult
 
 app = typer.Typer(
     help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
@@ -39,15 +40,10 @@ class FilterFlags:
 Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
-# What a list shows of each result, as DuckDB writes it.
+# Columns of a list for people; JSON holds every column.
 LISTED = (
-    "strftime(started_utc, '%Y-%m-%d %H:%M') AS \"started (UTC)\"",
-    "name AS experiment",
-    *("status", "backend", "model", 'gpus AS "GPUs"', "batch_size AS batch"),
-    "format('{:,.1f}', output_tokens_per_s) AS \"tokens/s\"",
-    "format('{:.4g}', energy_per_output_token_j) AS \"J/token\"",
-    "publishable",
-    "parse_filename(folder) AS folder",
+    *("started_utc", "name", "status", "backend", "model", "gpus", "batch_size", "output_tokens_per_s"),
+    *("energy_per_output_token_j", "publishable", "folder"),
 )
 Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 
@@ -59,12 +55,14 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
     from wattdock.reports import show
     from wattdock.store import select
 
-    wanted = _filters(flags, output_dir)
-    found = select(output_dir, wanted, columns=("*",) if as_json else LISTED, tell=_say_left_out)
-    show(found.slice(0, limit), as_json=as_json)
-    if not as_json:
-        more = f", the latest {limit} shown; --limit shows more" if found.num_rows > limit else ""
-        typer.echo(f"{pluralize(found.num_rows, 'result')}{more}")
+    results = select(output_dir, _filters(flags, output_dir), tell=_say_left_out)
+    latest = results.slice(0, limit)
+    if as_json:
+        show(latest, as_json=True)
+    else:
+        show(latest.select(LISTED), for_people=True)
+        more = f", the latest {limit} shown; --limit shows more" if results.num_rows > limit else ""
+        typer.echo(f"{pluralize(results.num_rows, 'result')}{more}")
 
 
 @app.command()
@@ -84,17 +82,23 @@ def query(
 @with_flags
 def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_dir: OutputDir = RESULTS) -> None:
     """Write one line per stored result to a file."""
-    from wattdock.store import select, write_table
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from wattdock.files import write_output
+    from wattdock.store import select
 
     if (csv is None) == (parquet is None):
         raise ConfigError("give one of --csv FILE and --parquet FILE")
-    wanted = _filters(flags, output_dir)
-    found = select(output_dir, wanted, tell=_say_left_out)
+    results = select(output_dir, _filters(flags, output_dir), tell=_say_left_out)
+    content = io.BytesIO()
     if csv:
-        write_table(found, csv, "csv")
+        pyarrow.csv.write_csv(results, content)
+        write_output(csv, content.getvalue(), "--csv")
     elif parquet:
-        write_table(found, parquet, "parquet")
-    typer.echo(f"{pluralize(found.num_rows, 'result')} written to {csv or parquet}")
+        pyarrow.parquet.write_table(results, content)
+        write_output(parquet, content.getvalue(), "--parquet")
+    typer.echo(f"{pluralize(results.num_rows, 'result')} written to {csv or parquet}")
 
 
 def show(
@@ -104,44 +108,40 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a stored result or a study's, or what a result says under another definition of what counts."""
-    from wattdock.store import is_named
-
-    with open_results([named], output_dir) as rows:
+    with open_results([named], output_dir) as results:
         if window is None:
-            _show(rows, as_json=as_json, itself=is_named(rows[0], named))
-        elif len(rows) == 1:
-            _show_window(rows[0], window, as_json=as_json)
+            _show(results, named, as_json=as_json)
+        elif len(results) == 1:
+            _show_window(results[0], window, as_json=as_json)
         else:
-            raise ConfigError(f"--window {window} takes one result, and {named} is {len(rows)}; name one of them")
+            raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}; name one of them")
 
 
-def _show(rows: "list[StoredResult]", *, as_json: bool, itself: bool) -> None:
+def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
     from wattdock.reports import show as print_results
-    from wattdock.store import replacement
 
     if as_json:
         # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
-        found = [row.result for row in rows]
-        print_results(found[0] if itself else found, as_json=True)
+        documents = [stored.result for stored in results]
+        print_results(documents[0] if results[0].is_named(named) else documents, as_json=True)
     else:
-        print_results(rows, every_reason=len(rows) == 1)
-        if len(rows) == 1 and (later := replacement(rows[0])):
+        print_results(results, every_reason=len(results) == 1)
+        if len(results) == 1 and (later := results[0].replacement()):
             typer.echo(f"a later attempt of its study stands for it: {later}")
 
 
-def _show_window(row: "StoredResult", window: str, *, as_json: bool) -> None:
+def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
     from wattdock.analysis import windows_of
     from wattdock.reports import show as print_windows
-    from wattdock.store import load_restarts
 
-    summary = windows_of(load_restarts(row.folder), in_flight=row.result.in_flight)
+    summary = windows_of(stored.restarts(), in_flight=stored.result.in_flight)
     shown = [figure for figure in summary.passes if window in (figure.window, "all")]
     print_windows(summary.model_copy(update={"passes": shown}), as_json=as_json)
 
 
-def _say_left_out(left_out: "LeftOut") -> None:
-    """Say what the answer lacks, so that it does not pass for all."""
-    typer.echo(f"wattdock: {left_out}", err=True)
+def _say_left_out(line: str) -> None:
+    """Say what the answer lacks, so that it does not pass for the whole."""
+    typer.echo(f"wattdock: {line}", err=True)
 
 
 def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":
@@ -157,11 +157,11 @@ def _filters(flags: FilterFlags, output_dir: Path) -> "Filters":
 def _require_known_backend(backend: str | None, output_dir: Path) -> None:
     """Refuse a backend that no result can have: an empty list would pass for an answer."""
     from wattdock.launch import backends
-    from wattdock.store import query as ask
+    from wattdock.store import Filters, select
 
     # A result may be of a backend that is not here any more.
     if backend not in (None, *backends()):
-        stored_too = ask(output_dir, "SELECT DISTINCT backend FROM all_results WHERE backend IS NOT NULL")
-        known = sorted({*backends(), *stored_too["backend"].to_pylist()})
+        stored = select(output_dir, Filters(superseded=True))["backend"].to_pylist()
+        known = sorted({*backends(), *stored})
         if backend not in known:
             raise ConfigError(f"--backend {backend}: unknown; there are {', '.join(known)}")

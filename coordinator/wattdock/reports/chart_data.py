@@ -16,7 +16,6 @@ import numpy as np
 from wattdock.analysis import conditions, statistics
 from wattdock.clock import NS_PER_S
 from wattdock.reports.terminal import Figure
-from wattdock.store import load_restarts
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
     if not stored.result.spans or not stored.has_records:
         return []
     found: list[RestartTimeline] = []
-    for record in load_restarts(stored.folder):
+    for record in stored.restarts():
         label = str(record.restart + 1)
         label += ", resumed" if any(part.label == label for part in found) else ""
         inside = {(span.start_ns, span.end_ns) for span in (*record.spans, *(part.span for part in record.passes))}

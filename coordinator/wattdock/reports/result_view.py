@@ -10,7 +10,6 @@ from rich.text import Text
 from wattdock.checks import CPUS_ALONE, KEPT_UP
 from wattdock.reports.page import fallback_text
 from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, seconds_text
-from wattdock.store import load_restarts
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -246,7 +245,7 @@ def _summary_row(result: ExperimentResult) -> list[str]:
 
 def _sample_texts(stored: StoredResult) -> list[str]:
     """Return the beginning of a few generated texts, so that a person sees that the model spoke."""
-    restarts = load_restarts(stored.folder) if stored.has_records else ()
+    restarts = stored.restarts() if stored.has_records else ()
     passes = (measured for restart in restarts for measured in restart.passes)
     texts = (request.text for measured in passes for request in measured.requests if request.text)
     return [" ".join(text.split())[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_TEXTS)]

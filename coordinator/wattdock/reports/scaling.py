@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,10 @@ from wattdock.analysis import statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.terminal import Figure, Sheet, figure_text, number, seconds_text, with_ends
-from wattdock.store import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
@@ -145,10 +144,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Settings with their curves, what was left out, and how figures were made."""
+    """Settings with their curves, and how figures were made.
+
+    Attributes:
+        left_out: Results on no curve, and why.
+    """
 
     settings: tuple[Setting, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: dict[str, str]
     method: str = METHOD
 
     def draw(self, file: Path) -> None:
@@ -211,11 +214,9 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     usable = sorted(
         (found for found in read if isinstance(found, _Usable)), key=lambda u: (u.setting_key, u.split_key, u.name)
     )
-    left_out = tuple(
-        LeftOut(Path(row.folder.name), found) for row, found in zip(rows, read, strict=True) if isinstance(found, str)
-    )
+    left_out = {row.folder.name: reason for row, reason in zip(rows, read, strict=True) if isinstance(reason, str)}
     if not usable:
-        [(reason, count)] = Counter(found.reason for found in left_out).most_common(1)
+        [(reason, count)] = Counter(left_out.values()).most_common(1)
         who = "all" if count == len(left_out) else f"{count} of them"
         raise ConfigError(f"none of {len(rows)} results can be compared; {who}: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda u: u.setting_key)]
@@ -333,7 +334,7 @@ def scaling_view(found: Scaling) -> View:
         yield Sheet(COLUMNS, rows + alone)
         yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
         yield ""
-    yield from map(str, found.left_out)
+    yield from (f"{name}: {reason}; left out" for name, reason in found.left_out.items())
     yield found.method
 
 

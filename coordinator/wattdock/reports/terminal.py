@@ -164,6 +164,21 @@ def number(value: float | None, form: str = ".4g") -> str:
     return NOTHING if value is None else format(value, form)
 
 
+def cell_text(value: Any, form: str = "") -> str:
+    """Return a value of a table as people read it.
+
+    Args:
+        form: As `store.Column` has it.
+    """
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if form == "seconds":
+        return seconds_text(value)
+    return Path(value).name if form == "file name" else format(value, form)
+
+
 def figure_text(figure: Figure | None, form: str = ".4g") -> str:
     """Return "0.0530 [0.0521, 0.0539]", marked where the interval is of timing alone."""
     if figure is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from wattdock.reports.terminal import NOTHING, Sheet, console, number, pairs, print_view, to_plain
+from wattdock.reports.terminal import NOTHING, Sheet, cell_text, console, number, pairs, print_view, to_plain
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
@@ -129,19 +129,23 @@ def windows_view(summary: WindowSummary) -> View:
     yield f"the definitions differ by {number(summary.relative_spread, '.2%')}"
 
 
-def table_view(found: pa.Table) -> View:
-    """Yield the first rows of a table, every column, and how many there are where that is not all."""
+def table_view(table: pa.Table, *, for_people: bool = False) -> View:
+    """Yield the first rows of a table, every column, and how many there are where that is not all.
+
+    Args:
+        for_people: Columns are those of the table of results, and have their headings and formats.
+    """
+    from wattdock.store import COLUMNS
+
+    names = table.column_names
+    headings = [COLUMNS[name].heading if for_people else name for name in names]
+    forms = [COLUMNS[name].form if for_people else "" for name in names]
     # Of columns that are called the same, a list of objects would hold the last only.
-    columns = [column.to_pylist() for column in found.slice(0, MOST_ROWS).columns]
-    yield Sheet(found.column_names, [[_cell(value) for value in row] for row in zip(*columns, strict=True)])
-    if found.num_rows > MOST_ROWS:
-        yield f"{found.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
-
-
-def _cell(value: Any) -> str:
-    if value is None or value == "":
-        return NOTHING
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    columns = [column.to_pylist() for column in table.slice(0, MOST_ROWS).columns]
+    cells = [[cell_text(value, form) for value in values] for form, values in zip(forms, columns, strict=True)]
+    yield Sheet(headings, list(zip(*cells, strict=True)))
+    if table.num_rows > MOST_ROWS:
+        yield f"{table.num_rows:,} rows, the first {MOST_ROWS:,} shown; --json shows all"
 
 
 def card_view(card: MeterCard) -> View:

@@ -1,32 +1,24 @@
 """Results on disk: whole folders, never overwritten; found by name, read back, and asked in SQL as one table.
 
 In: an `ExperimentResult` with its restarts' records; a name, a study, a folder, a bundle, or a SELECT. Out: a
-`StoredResult`, its tables, and rows of the table of all results.
-Must not know: how results are measured, drawn or bundled.
+`StoredResult` with its restarts, and the tidy table of results, a `Row` each (`COLUMNS`).
+A new column is a field of `Row`. Must not know: how results are measured, drawn or bundled.
 """
 
-from wattdock.store.folders import (
-    RESULT,
-    StoredResult,
-    load_restarts,
-    load_result,
-    store_result,
-)
-from wattdock.store.query import Filters, LeftOut, query, select, write_table
-from wattdock.store.selection import find_results, is_named, replacement
+from wattdock.store.folders import RESULT, StoredResult, load_result, store_result
+from wattdock.store.query import Filters, query, select
+from wattdock.store.selection import find_results
+from wattdock.store.table import COLUMNS, Row
 
 __all__ = [
+    "COLUMNS",
     "RESULT",
     "Filters",
-    "LeftOut",
+    "Row",
     "StoredResult",
     "find_results",
-    "is_named",
-    "load_restarts",
     "load_result",
     "query",
-    "replacement",
     "select",
     "store_result",
-    "write_table",
 ]

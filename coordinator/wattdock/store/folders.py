@@ -8,15 +8,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,12 +29,18 @@ from wattdock.records import RestartRecord
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 RESULT, RESTARTS, LOG = "result.json", "restarts", "runner.log"
 # A restart that was measured, and the folder that holds it already; None where it is to be written.
 Measured = tuple["RestartRecord", "Path | None"]
+
+
+# Receives a line about each result or file that an answer lacks.
+Tell = Callable[[str], None]
+# How an experiment's id is shortened in a folder's name and in plans.
+SHORT_ID = re.compile(r"[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,12 @@ class StoredResult:
 
     @property
     def has_records(self) -> bool:
-        """Whether the records of its restarts are there; a result that was copied without them is one all the same."""
+        """Whether the records of the restarts are there; a result may be copied without them."""
         return (self.folder / RESTARTS).is_dir()
 
     @property
-    def place(self) -> tuple[str, str] | None:
-        """The study and the experiment that the result is an attempt at; None for one of no study."""
+    def study_place(self) -> tuple[str, str] | None:
+        """The study and the experiment that the result is an attempt at; None outside a study."""
         study = self.result.study
         return (study.study_id, self.result.experiment_id) if study else None
 
@@ -58,17 +66,76 @@ class StoredResult:
         """Which attempt at its experiment the result is, from 1."""
         return self.result.study.attempt if self.result.study else 1
 
+    def restarts(self) -> tuple[RestartRecord, ...]:
+        """Read the records of the restarts, in the order measured.
+
+        Raises:
+            StoreError: A record is missing or cannot be read.
+        """
+        folders = restart_folders(self.folder)
+        if not folders:
+            raise StoreError(f"{self.folder / RESTARTS} is not there or empty; bring it back, or name another result")
+        return tuple(map(RestartRecord.read, folders))
+
+    def replacement(self) -> Path | None:
+        """Return the folder of the latest later attempt at the same experiment of the study; None without one."""
+        if self.study_place is None:
+            return None
+        neighbours = read_results(self.folder.resolve().parent)
+        attempts = [other for other in neighbours if other.study_place == self.study_place]
+        latest = max(attempts, key=lambda other: other.attempt, default=self)
+        return latest.folder if latest.attempt > self.attempt else None
+
+    def is_named(self, text: str) -> bool:
+        """Whether `text` names this result, not a study, a bundle or a folder that happens to hold only this one."""
+        path = Path(text)
+        if path.exists():
+            return path.name == RESULT or (path / RESULT).exists()
+        if text == self.folder.name:
+            return True
+        study = self.result.study
+        return begins(self.folder.name, text) and not (study and begins(study.study_id, text))
+
+
+def begins(name: str, text: str) -> bool:
+    """Whether a folder's name begins with `text`, with its time in front or without, or holds it as its id."""
+    if SHORT_ID.fullmatch(text) and text in name.split("-"):
+        return True
+    return bool(text) and (name.startswith(text) or name.partition("-")[2].startswith(text))
+
+
+class _Prompts(BaseModel):
+    input_tokens: int | None = None
+
 
 class _Workload(BaseModel):
     batch_size: int
+    max_output_tokens: int | None = None
+    arrival: str | None = None
+    rate_per_s: float | None = None
+    prompts: _Prompts = _Prompts()
+
+
+class _Model(BaseModel):
+    id: str | None = None
+    shape: str | None = None
+    path: str | None = None
+    revision: str | None = None
+
+
+class _Repeats(BaseModel):
+    restarts: int | None = None
+    passes: int | None = None
 
 
 class _Settings(BaseModel):
     """The settings that readers of stored results need."""
 
+    name: str | None = None
     backend: str
-    model: dict[str, Any]
+    model: _Model
     workload: _Workload
+    repeats: _Repeats = _Repeats()
 
 
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
@@ -105,8 +172,8 @@ def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
     for folder in sorted(output_dir.glob(f"{folder_name(result)}*")) if result.spans else ():
         # A neighbour that cannot be read is another result, and must not keep this one from being stored.
         with suppress(StoreError):
-            found = load_result(folder)
-            if (found.spans, found.status) == (result.spans, result.status):
+            neighbour = load_result(folder)
+            if (neighbour.spans, neighbour.status) == (result.spans, result.status):
                 return folder
     return None
 
@@ -115,51 +182,79 @@ def load_result(path: Path) -> ExperimentResult:
     """Return the result in `path`, a result folder or its result.json.
 
     Raises:
-        StoreError: There is none, or it is not one that this version can read.
+        StoreError: There is none, or this version cannot read it.
     """
     file = path / RESULT if path.is_dir() else path
     try:
-        result = ExperimentResult.model_validate(_document(file))
-        _Settings.model_validate(result.config)
+        content = file.read_bytes()
+    except FileNotFoundError as error:
+        raise StoreError(f"{file}: is not there; bring it back, or move its folder away") from error
     except OSError as error:
-        raise StoreError(f"{file}: {error.strerror or error}; name a result folder") from error
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
-        raise StoreError(
-            f"{file}: not a result of schema version {ExperimentResult.SCHEMA_VERSION} ({where}: {problem['msg']}); "
-            "was it written by another version?"
-        ) from error
+        raise StoreError(f"{file}: cannot be read ({error.strerror or error}); see its owner and mode") from error
+    try:
+        result = ExperimentResult.model_validate_json(content)
+        _Settings.model_validate(result.config)
+        datetime.fromisoformat(result.started_utc)
+    except ValueError as error:
+        raise StoreError(f"{file}: {_problem(content, error)}") from error
+    if result.schema_version != ExperimentResult.SCHEMA_VERSION:
+        raise StoreError(f"{file}: {_other_version(result.schema_version)}")
     return result
 
 
-def load_restarts(folder: Path) -> tuple[RestartRecord, ...]:
-    """Return the records of a result's restarts, in the order measured.
+def read_results(output_dir: Path, *, tell: Tell = lambda _: None) -> Iterator[StoredResult]:
+    """Yield the readable results in a folder, by name.
 
-    Raises:
-        StoreError: They are not there, or cannot be read.
+    Args:
+        tell: Receives a line about each result that cannot be read, or whose result.json is lost.
     """
-    places = sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda place: int(place.name))
-    if not places:
-        raise StoreError(f"{folder / RESTARTS} is not there or empty; bring it back, or name another result")
-    return tuple(map(RestartRecord.read, places))
+    for folder in result_folders(output_dir):
+        try:
+            result = load_result(folder)
+        except StoreError as error:
+            tell(f"{error}; left out")
+        else:
+            yield StoredResult(folder, result)
 
 
-def _document(file: Path) -> dict[str, Any]:
-    """Return what stands in a result.json of this schema version."""
+def result_folders(output_dir: Path) -> list[Path]:
+    """Return the folders that hold a result, or what remains of one, by name; hidden folders are unfinished."""
+    if not output_dir.is_dir():
+        return []
+    names = sorted(entry.name for entry in os.scandir(output_dir) if entry.name[0] != "." and entry.is_dir())
+    return [output_dir / name for name in names if _remains(f"{output_dir}/{name}")]
+
+
+def _remains(folder: str) -> bool:
+    return any(os.path.lexists(f"{folder}/{name}") for name in (RESULT, RESTARTS, LOG))
+
+
+def restart_folders(folder: Path) -> list[Path]:
+    """Return the folders of a result's restarts, in the order measured."""
+    return sorted((folder / RESTARTS).glob("[0-9]*"), key=lambda restart: int(restart.name))
+
+
+def _problem(content: bytes, error: ValueError) -> str:
+    """Return why a file is no result of this version, and what to do."""
     try:
-        document = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise StoreError(f"{file}: is no JSON ({error}); was it cut short?") from error
-    if not isinstance(document, dict):
-        raise StoreError(f"{file}: is no result; name a result folder")
+        document = json.loads(content)
+    except ValueError as problem:
+        return f"is no JSON ({problem}); was it cut short?"
+    if not isinstance(document, dict) or "experiment_id" not in document:
+        return "is no result; name a result folder"
     version = document.get("schema_version")
     if isinstance(version, int) and version != ExperimentResult.SCHEMA_VERSION:
-        raise StoreError(
-            f"{file}: has schema version {version}, this wattdock reads {ExperimentResult.SCHEMA_VERSION}; "
-            "use the wattdock that wrote it"
-        )
-    return document
+        return _other_version(version)
+    reason = str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"not a result of schema version {ExperimentResult.SCHEMA_VERSION} ({reason}); did another version write it?"
+
+
+def _other_version(version: int) -> str:
+    known = ExperimentResult.SCHEMA_VERSION
+    return f"has schema version {version}, this wattdock reads {known}; use the wattdock that wrote it"
 
 
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:

@@ -1,0 +1,252 @@
+"""The tidy table of results, a `Row` per result: lists, exports, SQL, charts and papers read it.
+
+A new column is one more field of `Row`, with its place in an `ExperimentResult`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
+
+from wattdock.analysis import statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from wattdock.analysis import ExperimentResult
+    from wattdock.store.folders import StoredResult
+
+
+class Column(NamedTuple):
+    """How a column is read and shown.
+
+    Attributes:
+        place: Dotted name in an `ExperimentResult`; empty where `Row.of` computes the value.
+        heading: The column's name in tables for people.
+        form: How people read its values: a format specification, "seconds", or "file name".
+    """
+
+    place: str = ""
+    heading: str = ""
+    form: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One result in the table; None where the result does not say.
+
+    Attributes:
+        name: The experiment's name, or the beginning of its id.
+        model: The model's name as measured, else as configured.
+        gpus: Names of the GPUs used.
+        energy_per_output_token_mean_j: Mean over restarts, with its 95 % interval; `energy_per_output_token_j` is a
+            sum ÷ a sum.
+        interval_covers: What the interval of joules covers: "restarts", or "timing" where there was one restart only.
+        fallback: What this experiment changed of one that failed.
+        reason: Why there is no result, or no joules, or why it may not be published.
+        superseded: A later attempt of the same study replaces it.
+    """
+
+    folder: Annotated[str, Column(heading="folder", form="file name")]
+    started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M")]
+    name: Annotated[str, Column(heading="experiment")]
+    status: Annotated[str, Column("status", "status")]
+    backend: Annotated[str, Column("config.backend", "backend")]
+    model: Annotated[str, Column(heading="model")]
+    revision: Annotated[str | None, Column("config.model.revision")]
+    weights: Annotated[str | None, Column("environment.model.weights")]
+    framework_version: Annotated[str | None, Column("environment.framework_version")]
+    launcher: Annotated[str | None, Column("environment.launcher")]
+    gpus: Annotated[str | None, Column(heading="GPU")]
+    gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs")]
+    arrival: Annotated[str | None, Column("config.workload.arrival")]
+    rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
+    batch_size: Annotated[int, Column("config.workload.batch_size", "batch")]
+    input_tokens: Annotated[int | None, Column("config.workload.prompts.input_tokens")]
+    max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
+    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
+    passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
+    duration_s: Annotated[float | None, Column("performance.duration_s")]
+    requests: Annotated[int | None, Column("performance.requests", "requests", ",")]
+    prompt_tokens: Annotated[int | None, Column("performance.prompt_tokens")]
+    output_tokens: Annotated[int | None, Column("performance.output_tokens", "output tokens", ",")]
+    output_tokens_per_s: Annotated[float | None, Column("performance.output_tokens_per_s", "output tokens/s", ",.1f")]
+    output_tokens_per_s_mean: float | None
+    output_tokens_per_s_low: float | None
+    output_tokens_per_s_high: float | None
+    requests_per_s: Annotated[float | None, Column("performance.requests_per_s")]
+    ttft_p50_s: Annotated[float | None, Column("performance.ttft.p50_s", "TTFT p50", "seconds")]
+    ttft_p95_s: Annotated[float | None, Column("performance.ttft.p95_s", "TTFT p95", "seconds")]
+    tpot_p50_s: Annotated[float | None, Column("performance.tpot.p50_s", "TPOT p50", "seconds")]
+    tpot_p95_s: Annotated[float | None, Column("performance.tpot.p95_s", "TPOT p95", "seconds")]
+    e2e_p50_s: Annotated[float | None, Column("performance.e2e.p50_s", "end to end p50", "seconds")]
+    e2e_p95_s: Annotated[float | None, Column("performance.e2e.p95_s", "end to end p95", "seconds")]
+    total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
+    timing_j: Annotated[float | None, Column("energy.uncertainty.timing_j")]
+    energy_per_output_token_j: Annotated[
+        float | None, Column("energy.energy_per_output_token_j", "J/output token", ".4g")
+    ]
+    energy_per_output_token_mean_j: float | None
+    energy_per_output_token_low_j: float | None
+    energy_per_output_token_high_j: float | None
+    interval_covers: str | None
+    energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
+    mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
+    publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
+    reason: Annotated[str | None, Column(heading="reason")]
+    error_cause: Annotated[str | None, Column("error.cause")]
+    fallback: Annotated[str | None, Column("fallback.change", "fallback")]
+    fallback_of: Annotated[str | None, Column("fallback.fallback_of")]
+    study_id: Annotated[str | None, Column("study.study_id", "study")]
+    attempt: Annotated[int | None, Column("study.attempt")]
+    superseded: bool
+    experiment_id: Annotated[str, Column("experiment_id")]
+    schema_version: Annotated[int, Column("schema_version")]
+
+    @classmethod
+    def of(cls, stored: StoredResult) -> Row:
+        """Return a result's row; only `in_order` knows whether another result supersedes it."""
+        result = stored.result
+        environment, model = result.environment, result.config["model"]
+        configured = model.get("id") or (f"shape:{model['shape']}" if model.get("shape") else model.get("path"))
+        computed = {
+            "folder": str(stored.folder),
+            "started_utc": utc(result.started_utc),
+            "name": str(result.config.get("name") or result.experiment_id[:8]),
+            "model": environment.model.name if environment else str(configured),
+            "gpus": ", ".join(environment.gpu_names) if environment else None,
+            "reason": _reason(result),
+            "superseded": False,
+            **_energy_interval(result),
+            **_speed_interval(result),
+        }
+        read = {name: _value(result, column.place) for name, column in COLUMNS.items() if column.place}
+        return cls(**read, **computed)
+
+
+_HINTS = get_type_hints(Row, include_extras=True)
+COLUMNS: dict[str, Column] = {
+    name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
+}
+# The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
+PASS_COLUMNS = {
+    "folder": str,
+    "experiment_id": str,
+    "restart": int,
+    "pass": int,
+    "duration_s": float,
+    "output_tokens": int,
+    "total_j": float,
+    "timing_j": float,
+    "energy_per_output_token_j": float,
+    "reason": str,
+}
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """Return rows, the latest first, with what supersedes each other marked."""
+    attempts: dict[tuple[str | None, str], int] = {}
+    for row in rows:
+        key = (row.study_id, row.experiment_id)
+        attempts[key] = max(attempts.get(key, 0), row.attempt or 0)
+    judged = [replace(row, superseded=_is_older(row, attempts[row.study_id, row.experiment_id])) for row in rows]
+    return sorted(judged, key=lambda row: (row.started_utc, row.folder), reverse=True)
+
+
+def _is_older(row: Row, latest: int) -> bool:
+    return row.attempt is not None and row.attempt < latest
+
+
+def utc(text: str) -> datetime:
+    """Return an instant in UTC, without a time zone, as the table holds it.
+
+    Raises:
+        ValueError: The text is no date.
+    """
+    instant = datetime.fromisoformat(text)
+    return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
+
+
+def results_table(rows: Sequence[Row]) -> pa.Table:
+    """Return rows as an Arrow table."""
+    hints = get_type_hints(Row)
+    # The type beside None.
+    types = {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
+    return _arrow(types, [vars(row) for row in rows])
+
+
+def passes_of(stored: StoredResult) -> list[dict[str, Any]]:
+    """Return the rows of a result's measured passes, which hold `PASS_COLUMNS`."""
+    key = {"folder": str(stored.folder), "experiment_id": stored.result.experiment_id}
+    energy = stored.result.energy
+    return [key | measured.model_dump(by_alias=True) for measured in (energy.passes if energy else ())]
+
+
+def passes_table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Return rows of measured passes as an Arrow table."""
+    return _arrow(PASS_COLUMNS, rows)
+
+
+def _arrow(types: dict[str, type], rows: list[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), datetime: pa.timestamp("us")}
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in types.items()]))
+
+
+def _value(result: ExperimentResult, place: str) -> Any:
+    value: Any = result
+    for name in place.split("."):
+        if value is None:
+            return None
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
+def _reason(result: ExperimentResult) -> str | None:
+    if result.error:
+        return result.error.message
+    if result.energy and result.energy.reason:
+        return result.energy.reason
+    return next(iter(result.audit.reasons), None) if result.audit else None
+
+
+def _energy_interval(result: ExperimentResult) -> dict[str, Any]:
+    """Return the mean joules per output token with its interval: over restarts, or of timing in a single restart."""
+    mean_j = low = high = covers = None
+    energy = result.energy
+    if energy and energy.total_j is not None and energy.energy_per_output_token_j is not None:
+        mean_j, low, high = _over_restarts(result, statistics.ENERGY) or (energy.energy_per_output_token_j, None, None)
+        covers = None if low is None else "restarts"
+        timing_j = energy.uncertainty.timing95_j
+        if low is None and timing_j is not None and energy.total_j:
+            half = timing_j / energy.total_j * mean_j
+            low, high, covers = max(mean_j - half, 0.0), mean_j + half, "timing"
+    return {
+        "energy_per_output_token_mean_j": mean_j,
+        "energy_per_output_token_low_j": low,
+        "energy_per_output_token_high_j": high,
+        "interval_covers": covers,
+    }
+
+
+def _speed_interval(result: ExperimentResult) -> dict[str, float | None]:
+    speed = result.performance.output_tokens_per_s if result.performance else None
+    over_restarts = _over_restarts(result, statistics.SPEED) if speed is not None else None
+    mean_per_s, low, high = over_restarts or (speed, None, None)
+    return {
+        "output_tokens_per_s_mean": mean_per_s,
+        "output_tokens_per_s_low": low,
+        "output_tokens_per_s_high": high,
+    }
+
+
+def _over_restarts(result: ExperimentResult, quantity: str) -> tuple[float, float, float] | None:
+    """Return the mean over restarts and its interval; None for a single restart."""
+    values = statistics.restart_values(result).get(quantity, [])
+    interval = statistics.mean_interval(values)
+    return (mean(values), *interval) if interval else None
