@@ -42,8 +42,7 @@ def planning() -> list[Row]:
 
 def looking_at_results() -> list[Row]:
     """List and query stored results, each a copy of a stored sample."""
-    # The latest version's, the largest: older ones are half its size.
-    sample = max((REPO / "tests" / "results" / "samples").glob("v*.json")).read_text()
+    sample = (REPO / "tests" / "data" / "result.json").read_text()
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(RESULTS):
             folder = Path(scratch) / f"20260101T000000-fake-{number:08x}"

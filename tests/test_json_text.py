@@ -29,7 +29,6 @@ NO_OUTPUT = {
     "publish/create.py",
     "reports/scaling.py",
     "runner/wire.py",
-    "store/views.py",
     "text.py",
 }
 

@@ -22,7 +22,6 @@ WIDER_DOORS = {
     "analysis": 15,
     "host": 12,
     "reports": 11,
-    "store": 13,
 }
 
 

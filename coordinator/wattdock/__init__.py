@@ -26,4 +26,8 @@ def load_results(path: str | os.PathLike[str] = "results") -> pa.Table:
 
     from wattdock.store import Filters, select
 
-    return select(Path(path), Filters(), tell=lambda line: warnings.warn(line, stacklevel=5))
+    lines: list[str] = []
+    table = select(Path(path), Filters(), tell=lines.append)
+    for line in lines:
+        warnings.warn(line, stacklevel=2)
+    return table

@@ -139,7 +139,7 @@ def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(stud
     ):
         done = study(*verb.split())
         assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
-        assert f"results/{NAMES[0]}/result.json is no JSON; was it cut short?" in done.stderr
+        assert f"results/{NAMES[0]}/result.json: is no JSON; was it cut short?" in done.stderr
     assert study("show", NAMES[1]).returncode == 0
 
 

@@ -13,7 +13,6 @@ from execution.virtual import Snapshot, VirtualMachine, experiment, study
 
 from wattdock.errors import ConfigError, ExitCode, PreflightError
 from wattdock.execution.events import PassFinished, PassStarted, RestartStarted, ResultStored, StudyStarted, TokensSeen
-from wattdock.store import load_restarts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -192,7 +191,7 @@ def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(mac
     resumed = machine.run(asked, resume=True)
     assert statuses(resumed.results) == [("a", "ok")]
     assert passes(resumed.results) == dict.fromkeys([("a", 0, 0), ("a", 0, 1), ("a", 0, 2)], 1)
-    assert len(load_restarts(resumed.results[0].folder)) == 2
+    assert len(resumed.results[0].restarts()) == 2
     assert resumed.results[0].result.study is not None
     assert resumed.results[0].result.study.attempt == 2
 

@@ -40,7 +40,7 @@ def scaled(results: dict[str, ExperimentResult]) -> Scaling:
 
 def only(results: dict[str, ExperimentResult]) -> tuple[Setting, tuple[Curve, ...]]:
     found = scaled(results)
-    assert found.left_out == ()
+    assert not found.left_out
     [setting] = found.settings
     return setting, setting.curves
 
@@ -194,7 +194,7 @@ def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     made["silent"] = result({}, [100.0, 100.0], [600.0, 0.0])
     found = scaled(made | {"whole": tensor(1)})
     silent = "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
-    assert [left.reason for left in found.left_out] == ["status failed", "no GPU was used", silent]
+    assert list(found.left_out.values()) == ["status failed", "no GPU was used", silent]
     with pytest.raises(ConfigError, match="none of 3 results can be compared; 1 of them: status failed"):
         scaled(made)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -16,24 +14,6 @@ from wattdock.store import find_results
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-CHOOSE = """
-import sys
-from pathlib import Path
-from wattdock.store import find_results
-[row] = find_results([sys.argv[1]], Path("results"), Path)
-print(row.folder.name, "duckdb" in sys.modules)
-"""
-
-
-def test_a_whole_name_is_found_without_a_question_to_every_result(tmp_path: Path) -> None:
-    """There may be thousands; a beginning has to be held against all of them."""
-    for number in (1, 2):
-        stored(tmp_path / "results", name=f"20260101T00000{number}-fake-{number}")
-    for written, asked in (("20260101T000002-fake-2", False), ("fake-2", True)):
-        choose = [sys.executable, "-c", CHOOSE, written]
-        said = subprocess.run(choose, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert said == f"20260101T000002-fake-2 {asked}\n"
 
 
 def chosen(*named: Path) -> list[str]:

@@ -238,12 +238,12 @@ def _problem(content: bytes, error: ValueError) -> str:
     """Return why a file is no result of this version, and what to do."""
     try:
         document = json.loads(content)
-    except ValueError as problem:
-        return f"is no JSON ({problem}); was it cut short?"
-    if not isinstance(document, dict) or "experiment_id" not in document:
+    except ValueError:
+        return "is no JSON; was it cut short?"
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if not isinstance(version, int):
         return "is no result; name a result folder"
-    version = document.get("schema_version")
-    if isinstance(version, int) and version != ExperimentResult.SCHEMA_VERSION:
+    if version != ExperimentResult.SCHEMA_VERSION:
         return _other_version(version)
     reason = str(error)
     if isinstance(error, ValidationError):
