@@ -174,7 +174,8 @@ def test_what_others_keep_to_themselves_in_one_results_folder_stops_nobody(wattd
     assert resumed.returncode == 0, resumed.stderr
     listed = wattdock("results", "list")
     assert "2 results" in listed.stdout
-    assert f"{result.name}/result.json: cannot be read (Permission denied); see its owner and mode; left out" in listed.stderr
+    problem = "cannot be read (Permission denied); see its owner and mode; left out"
+    assert f"{result.name}/result.json: {problem}" in listed.stderr
 
 
 def test_passes_from_before_and_after_a_reboot_are_each_read_by_their_own_clock(wattdock: Command) -> None:

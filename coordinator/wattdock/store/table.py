@@ -59,7 +59,7 @@ class Row:
     model: Annotated[str, Column(heading="model")]
     revision: Annotated[str | None, Column("config.model.revision")]
     weights: Annotated[str | None, Column("environment.model.weights")]
-    framework_version: Annotated[str | None, Column("environment.framework_version")]
+    framework_version: Annotated[str | None, Column("environment.runner.framework_version")]
     launcher: Annotated[str | None, Column("environment.launcher")]
     gpus: Annotated[str | None, Column(heading="GPU")]
     gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs")]
@@ -203,7 +203,7 @@ def _value(result: ExperimentResult, place: str) -> Any:
     for name in place.split("."):
         if value is None:
             return None
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name)
     return value
 
 
