@@ -278,7 +278,7 @@ def test_an_export_holds_every_column_of_every_result_or_is_not_written(called: 
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (("--status", "foo"), "'foo' is not one of 'ok', 'failed', 'interrupted'"),
+        (("--status", "foo"), "--status foo is not one of ok, failed, interrupted"),
         (("--backend", "vlm"), "--backend vlm: unknown; there are fake, gone"),
     ],
 )
