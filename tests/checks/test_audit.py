@@ -196,7 +196,7 @@ def test_one_throttled_pass_is_not_diluted_by_those_beside_it(library: Path) -> 
     hot = (constant(390, 10), constant(450, 0.04), constant(390))
     result = result_of(World(restarts=1, gpu={"thermal_above_w": 400.0, "profile": (*POWER[:2], *hot)}), library)
     assert result.energy is not None
-    shares = result.energy.conditions[USED].throttled_share
+    shares = result.gpus[USED].throttled_share
     assert shares is not None
     assert shares["thermal"] == pytest.approx(0.0008, rel=0.1)
     assert failed(result)["throttling"].figure.startswith("0.1")
@@ -236,7 +236,7 @@ def test_the_software_power_cap_is_information_with_its_share_and_clock(library:
     assert check.status == "info"
     assert "1,980 MHz" in check.figure
     assert result.energy is not None
-    shares = result.energy.conditions[USED].throttled_share
+    shares = result.gpus[USED].throttled_share
     assert shares is not None
     assert shares["power"] > 0.9
-    assert result.energy.conditions[OTHER].used is False
+    assert result.gpus[OTHER].used is False

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from wattdock.analysis.gpus import GpuEvidence, GpuProcessSeen
-from wattdock.analysis.procedure import Procedure
+from wattdock.analysis.gpus import GpuProcessSeen, GpuResult
 from wattdock.checks.check import CHECKS, Subject
 
 SHARING = ("machine_alone", "cpus_alone", "gpus_alone", "other_gpus_idle")
@@ -28,14 +27,18 @@ def outcome(
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Any]:
     shown = {process.gpu_uuid: 4 for process in processes if process.own}
-    gpus = {uuid: GpuEvidence(process_lists=4, runner_lists=shown.get(uuid, 0)) for uuid in ("GPU-a", "GPU-b")}
+    gpus = {
+        uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=shown.get(uuid, 0))
+        for uuid in ("GPU-a", "GPU-b")
+    }
     passes = [SimpleNamespace(cpu_others_share=share) for share in cpu_others]
     energy: Any = SimpleNamespace(gpu_processes=list(processes), passes=passes)
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
     )
+    result: Any = SimpleNamespace(gpus=gpus)
     nothing: Any = None
-    subject = Subject(nothing, nothing, environment, energy, Procedure(warm_up=[], drift=[], gpus=gpus))
+    subject = Subject(result, nothing, environment, energy, nothing)
     shared = (make for make in CHECKS["wattdock.checks.audit"] if make.__name__ in SHARING)
     return {check.name: check for make in shared if (check := make(subject))}
 

@@ -59,7 +59,7 @@ def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) ->
     assert energy["bystander_j"] == {third: pytest.approx(80 * seconds, rel=STALLED)}
     tokens = result["performance"]["output_tokens"]
     assert energy["energy_per_output_token_j"] == pytest.approx(energy["total_j"] / tokens)
-    assert energy["meter"][BUSY]["counter_period_s"] == pytest.approx(0.1, rel=0.1)
+    assert result["gpus"][BUSY]["counter_period_s"] == pytest.approx(0.1, rel=0.1)
     assert result["environment"]["gpu_uuids"] == [BUSY, IDLE]
     used = [gpu["uuid"] in (BUSY, IDLE) for gpu in result["environment"]["host_gpus"]]
     assert used == [True, True, False]
@@ -138,7 +138,7 @@ def test_a_meter_thread_that_breaks_costs_its_own_gpu_only(wattdock: Command, br
     done = wattdock("run", *SMALL, *TWO_SECONDS, env={**env, **faulty(wattdock, BREAKS), "BREAKS": breaks})
     [result] = wattdock.results()
     energy = result["energy"]
-    assert any("broke_off" in event for event in energy["meter"][breaks]["events"])
+    assert any("broke_off" in event for event in result["gpus"][breaks]["events"])
     assert result["performance"]["output_tokens"] > 0
     if breaks == IDLE:
         assert done.returncode == 0, done.stderr
@@ -182,6 +182,6 @@ def test_a_meter_card_is_kept_and_results_use_the_lag_that_it_found(wattdock: Co
     ran = wattdock("run", *SMALL, env=env)
     assert ran.returncode == 0, ran.stderr
     [result] = wattdock.results()
-    meter = result["energy"]["meter"][BUSY]
+    meter = result["gpus"][BUSY]
     assert (meter["counter_lag_s"], meter["counter_lag_std_s"]) == (0.021, 0.002)
     assert meter["card"] == card["measured_utc"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
-WITHOUT = {"energy.source": "integrated_power", f"energy.meter.{UUID}.source": "integrated_power"}
+WITHOUT = {"energy.source": "integrated_power", f"gpus.{UUID}.source": "integrated_power"}
 COUNTS_J, READS_J = "energy counters, interpolated between their changes", "the driver's power readings, integrated"
 COUNTS_W, READS_W = "Power is energy between two changes of a GPU's counter", "the driver's power readings. It is"
 

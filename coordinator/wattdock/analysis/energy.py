@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.gpus import GpuConditions, GpuProcessSeen, processes_seen
+from wattdock.analysis.gpus import GpuProcessSeen, processes_seen
 from wattdock.analysis.joules import (
     CrossCheck,
     HostEnergy,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.performance import Performance
-    from wattdock.metering import GpuTimeline, Timeline
+    from wattdock.metering import Timeline
     from wattdock.records import PassRecord, RestartRecord
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -54,7 +54,7 @@ class Uncertainty(Stored):
     Attributes:
         timing_j: Standard uncertainty from tick brackets, interpolation and lag, given the lag below.
         counter_lag_s, counter_lag_std_s: How far a counter without a card of its own was taken to trail its load;
-            measured on H200 only. What was taken for each GPU stands in `meter`.
+            measured on H200 only. `gpus` of the result has each GPU's own.
         statistical_j: From restarts; null with fewer than two.
         sensor_gain: Systematic; unknown unless the sensors were calibrated, never inside a confidence interval.
     """
@@ -107,25 +107,6 @@ class CpuEstimate(Stored):
     cpu_busy: float
 
 
-class MeterFact(Stored):
-    """How well one GPU was read.
-
-    Attributes:
-        process_lists: How often its processes were listed.
-        counter_lag_s, counter_lag_std_s: As taken for this GPU; measured on it where `card` says when, else assumed.
-    """
-
-    source: str | None
-    counter_period_s: float | None
-    nvml_busy_fraction: float | None
-    ticks: int
-    process_lists: int = 0
-    events: list[str]
-    counter_lag_s: float | None = None
-    counter_lag_std_s: float | None = None
-    card: str | None = None
-
-
 class EnergyResult(Stored):
     """Joules of the measured passes, summed over the GPUs used.
 
@@ -163,18 +144,11 @@ class EnergyResult(Stored):
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
     phases: Phases | None = None
-    conditions: dict[str, GpuConditions] = Field(default_factory=dict)
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
     host: HostEnergy | None = None
-    meter: dict[str, MeterFact] = Field(default_factory=dict)
     gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
     cpu_estimate: CpuEstimate | None = None
-
-    @property
-    def used_conditions(self) -> list[GpuConditions]:
-        """Conditions of the GPUs used, of which a meter without GPUs knows none."""
-        return [gpu for gpu in self.conditions.values() if gpu.used]
 
 
 @dataclass(frozen=True)
@@ -230,7 +204,6 @@ def measured_energy(
         cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,
         host=host,
-        meter=_meter_facts(restarts),
         gpu_processes=processes_seen(restarts),
         cpu_estimate=_cpu_estimate([measured for _, _, measured in passes], cpu_tdp_w),
     )
@@ -291,33 +264,6 @@ def _pass_energy(restart: int, timeline: Timeline | None, measured: PassRecord, 
         prompts_reused=measured.prompts_reused,
         host_j={name: found[0] if found else None for name, found in host.items()},
         cpu_others_share=measured.cpu_others_share,
-    )
-
-
-def _meter_facts(restarts: Sequence[RestartRecord]) -> dict[str, MeterFact]:
-    """Return, per GPU of the host, how well it was read over all restarts."""
-    seen: dict[str, list[GpuTimeline]] = {}
-    for restart in restarts:
-        for uuid, gpu in restart.gpus.items():
-            seen.setdefault(uuid, []).append(gpu)
-    return {uuid: _meter_fact(timelines) for uuid, timelines in seen.items()}
-
-
-def _meter_fact(timelines: list[GpuTimeline]) -> MeterFact:
-    periods = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
-    busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
-    counted = timelines[-1].energy_source == "counter"
-    lag = timelines[-1].lag or (EnergyCurve.COUNTER_LAG if counted else None)
-    return MeterFact(
-        source=timelines[-1].energy_source,
-        counter_period_s=float(np.median(periods)) if periods else None,
-        nvml_busy_fraction=max(busy, default=None),
-        ticks=sum(len(gpu.ticks.energy_mj) for gpu in timelines),
-        process_lists=sum(len(gpu.processes) for gpu in timelines),
-        events=[f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
-        counter_lag_s=lag.mean_s if lag else None,
-        counter_lag_std_s=lag.std_s if lag else None,
-        card=timelines[-1].card,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from wattdock.analysis.joules import combined_timing_j
 from wattdock.analysis.steadiness import IDLE_SPANS, over
@@ -48,34 +48,65 @@ STATE_GAP_NS = 5 * NS_PER_S
 LIST_REACH_NS = 5 * NS_PER_S
 
 
-class GpuConditions(Stored):
-    """One GPU of the host over all measured passes; null where its driver does not tell.
+class GpuResult(Stored):
+    """One GPU of the host: how well it was read, its state in the measured passes, and whether it was undisturbed.
+
+    Null where the driver does not tell, or no pass was measured. Counts and extremes under "worst restart" are those of
+    the restart with passes in which they look worst.
 
     Attributes:
+        used: It held a part of the model.
+        source: Where its energy comes from: its counter, or integrated power.
+        counter_period_s: Median interval between changes of the counter.
+        nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
+        events: What limits the meter's readings, such as gaps.
+        counter_lag_s, counter_lag_std_s: How far the counter was taken to trail; measured on this GPU where `card` says
+            when, else assumed.
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
             (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
         worst_pass_throttled_share: The same of the pass in which it is largest, each reason for itself.
+        mean_power_w: By the energy counter.
         power_over_counter: Mean instant power in a pass, less a second at each end, ÷ mean power by the counter there
             − 1, of the pass in which it is largest; null where a pass was not sampled throughout. Agreement is
             consistency of two readings of one sensor, not accuracy.
-        mean_power_w: By the energy counter.
         clocks_limited_share: Share of a pass's samples in which a setting (application or locked clocks) held clocks
             down, of the pass in which it is largest; null where a pass was not sampled throughout.
         power_limits_w: The lowest and the highest limit that was enforced in the passes; null as above.
+        counter_changes: Worst restart: how often the energy counter changed.
+        process_lists: Worst restart: how often the GPU's processes were listed.
+        runner_lists: Worst restart: how many of these lists show the runner.
+        unlisted_ends: Worst restart: begins and ends of passes without a list within 5 s that shows the runner; 0 for a
+            GPU that was not used.
+        foreign_bytes: Most memory in use at any instant of a pass beyond what the lists at its begin and end say the
+            runner holds; of a used GPU, null where one of the two is unknown.
+        above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started;
+            null where one of the two is unknown.
     """
 
-    gpu_uuid: str
     used: bool
-    throttled_share: dict[str, float] | None
+    source: str | None = None
+    counter_period_s: float | None = None
+    nvml_busy_fraction: float | None = None
+    events: list[str] = Field(default_factory=list)
+    counter_lag_s: float | None = None
+    counter_lag_std_s: float | None = None
+    card: str | None = None
+    throttled_share: dict[str, float] | None = None
     worst_pass_throttled_share: dict[str, float] | None = None
-    mean_sm_clock_mhz: float | None
-    mean_memory_clock_mhz: float | None
-    max_temperature_c: float | None
-    max_memory_temperature_c: float | None
-    mean_power_w: float | None
-    power_over_counter: float | None
+    mean_sm_clock_mhz: float | None = None
+    mean_memory_clock_mhz: float | None = None
+    max_temperature_c: float | None = None
+    max_memory_temperature_c: float | None = None
+    mean_power_w: float | None = None
+    power_over_counter: float | None = None
     clocks_limited_share: float | None = None
     power_limits_w: tuple[float, float] | None = None
+    counter_changes: int = 0
+    process_lists: int = 0
+    runner_lists: int = 0
+    unlisted_ends: int = 0
+    foreign_bytes: float | None = None
+    above_idle_w: float | None = None
 
 
 class ReplicaShare(Stored):
@@ -161,66 +192,85 @@ class MultiGPUMetrics(Stored):
     load_imbalance: float
 
 
-class GpuEvidence(Stored):
-    """What shows whether one GPU of the host was the experiment's own: in the worst of the restarts with passes.
-
-    Attributes:
-        process_lists: How often its processes were listed.
-        runner_lists: How many of these lists show the runner.
-        unlisted_ends: Begins and ends of passes without a list within 5 s that shows the runner; of a used GPU.
-        foreign_bytes: Most memory in use at any instant of a pass beyond what the lists at its begin and end say the
-            runner holds; of a used GPU, null where one of the two is unknown.
-        counter_changes: How often its energy counter was seen to change.
-        above_idle_w: By how much a GPU that was not used drew more in its worst pass than before the runner started;
-            null where one of the two is unknown.
-    """
-
-    process_lists: int = 0
-    runner_lists: int = 0
-    unlisted_ends: int = 0
-    foreign_bytes: float | None = None
-    counter_changes: int = 0
-    above_idle_w: float | None = None
-
-
 # A pass, and what was seen of a GPU in its restart; None where nothing was.
 Part = tuple["GpuTimeline | None", "Span"]
 
 
-def gpu_conditions(
-    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules
-) -> dict[str, GpuConditions]:
-    """Return, per GPU of the host, its state over all measured passes of all restarts."""
-    passes = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
-    uuids = dict.fromkeys(uuid for gpus, _ in passes for uuid in gpus)
+def gpu_results(
+    restarts: Sequence[RestartRecord], used: Sequence[str], bystanders: Sequence[str], joules_in: SpanJoules
+) -> dict[str, GpuResult]:
+    """Return what is known of every GPU of the host over all restarts, by UUID."""
     return {
-        uuid: _conditions(uuid, [(gpus.get(uuid), span) for gpus, span in passes], joules_in, is_used=uuid in used)
-        for uuid in uuids
+        uuid: GpuResult(
+            used=uuid in used,
+            **_readings([restart.gpus[uuid] for restart in restarts if uuid in restart.gpus]),
+            **_conditions(
+                [(restart.gpus.get(uuid), measured.span) for restart in restarts for measured in restart.passes],
+                joules_in,
+            ),
+            **_evidence(uuid, [restart for restart in restarts if restart.passes], joules_in, is_used=uuid in used),
+        )
+        for uuid in (*used, *bystanders)
     }
 
 
-def _conditions(uuid: str, parts: list[Part], joules_in: SpanJoules, *, is_used: bool) -> GpuConditions:
-    throttled = {reason: found for reason in VIOLATIONS if (found := _throttled(parts, reason))}
+def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
+    """Return how well a GPU was read."""
+    if not timelines:
+        return {}
+    last = timelines[-1]
+    lag = last.lag or (EnergyCurve.COUNTER_LAG if last.energy_source == "counter" else None)
+    periods_s = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
+    busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
+    return {
+        "source": last.energy_source,
+        "counter_period_s": float(np.median(periods_s)) if periods_s else None,
+        "nvml_busy_fraction": max(busy, default=None),
+        "events": [f"{event.kind}: {event.message}" for gpu in timelines for event in gpu.events],
+        "counter_lag_s": lag.mean_s if lag else None,
+        "counter_lag_std_s": lag.std_s if lag else None,
+        "card": last.card,
+    }
+
+
+def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
+    """Return a GPU's state over all measured passes; nothing where the meter saw it in none of them."""
+    if not any(gpu for gpu, _ in parts):
+        return {}
+    throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
     total_j = known_sum(joules_in.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
-    return GpuConditions(
-        gpu_uuid=uuid,
-        used=is_used,
-        throttled_share={reason: _share(found) for reason, found in throttled.items()} or None,
-        worst_pass_throttled_share={
-            reason: max(_share([in_pass]) for in_pass in found) for reason, found in throttled.items()
-        }
-        or None,
-        mean_sm_clock_mhz=over(parts, "sm_clock_mhz", np.mean),
-        mean_memory_clock_mhz=over(parts, "memory_clock_mhz", np.mean),
-        max_temperature_c=over(parts, "temperature_c", np.max),
-        max_memory_temperature_c=over(parts, "memory_temperature_c", np.max),
-        mean_power_w=None if total_j is None or not seconds else total_j / seconds,
-        power_over_counter=_power_over_counter(parts, joules_in),
-        clocks_limited_share=max(float(np.mean(flags)) for flags in limited) if limited else None,
-        power_limits_w=(min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
-    )
+    worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
+    return {
+        "throttled_share": {reason: _share(grown) for reason, grown in throttled.items()} or None,
+        "worst_pass_throttled_share": worst or None,
+        "mean_sm_clock_mhz": over(parts, "sm_clock_mhz", np.mean),
+        "mean_memory_clock_mhz": over(parts, "memory_clock_mhz", np.mean),
+        "max_temperature_c": over(parts, "temperature_c", np.max),
+        "max_memory_temperature_c": over(parts, "memory_temperature_c", np.max),
+        "mean_power_w": None if total_j is None or not seconds else total_j / seconds,
+        "power_over_counter": _power_over_counter(parts, joules_in),
+        "clocks_limited_share": max(float(np.mean(flags)) for flags in limited) if limited else None,
+        "power_limits_w": (min(map(min, limits_w)), max(map(max, limits_w))) if limits_w else None,
+    }
+
+
+def _evidence(uuid: str, restarts: Sequence[RestartRecord], joules_in: SpanJoules, *, is_used: bool) -> dict[str, Any]:
+    """Return what shows whether a GPU was the experiment's own: the worst of all restarts, which have passes."""
+    if not restarts:
+        return {}
+    evidence: dict[str, Any] = {
+        "counter_changes": min(_counter_changes(restart, uuid) for restart in restarts),
+        "process_lists": min(_lists(restart, uuid) for restart in restarts),
+        "runner_lists": min(_lists(restart, uuid, own=True) for restart in restarts),
+    }
+    if is_used:
+        evidence["unlisted_ends"] = max(_unlisted_ends(restart, uuid) for restart in restarts)
+        evidence["foreign_bytes"] = _largest([_foreign_bytes(restart, uuid) for restart in restarts])
+    else:
+        evidence["above_idle_w"] = _largest([_above_idle_w(restart, uuid, joules_in) for restart in restarts])
+    return evidence
 
 
 def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:
@@ -365,31 +415,6 @@ def _seen_again(
         user=process.user or (before.user if before else None),
         command=process.command or (before.command if before else None),
     )
-
-
-def gpu_evidence(
-    restarts: Sequence[RestartRecord], used: Sequence[str], bystanders: Sequence[str], joules_in: SpanJoules
-) -> dict[str, GpuEvidence]:
-    """Return what was seen of every GPU of the host: the worst of all restarts with passes."""
-    measured = [restart for restart in restarts if restart.passes]
-
-    def fewest(count: Callable[[RestartRecord, str], int], uuid: str) -> int:
-        return min((count(restart, uuid) for restart in measured), default=0)
-
-    found = {}
-    for uuid in (*used, *bystanders):
-        is_used = uuid in used
-        foreign = [_foreign_bytes(restart, uuid) for restart in measured] if is_used else []
-        above = [] if is_used else [_above_idle_w(restart, uuid, joules_in) for restart in measured]
-        found[uuid] = GpuEvidence(
-            process_lists=fewest(_lists, uuid),
-            runner_lists=fewest(partial(_lists, own=True), uuid),
-            unlisted_ends=max((_unlisted_ends(restart, uuid) for restart in measured), default=0) if is_used else 0,
-            foreign_bytes=_largest(foreign),
-            counter_changes=fewest(_counter_changes, uuid),
-            above_idle_w=_largest(above),
-        )
-    return found
 
 
 def runners_per_restart(restarts: Sequence[RestartRecord]) -> int:

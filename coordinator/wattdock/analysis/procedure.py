@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.gpus import GpuEvidence, gpu_evidence, runners_per_restart
+from wattdock.analysis.gpus import runners_per_restart
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
 from wattdock.analysis.steadiness import warm_up_steadiness
@@ -76,7 +76,6 @@ class Procedure(Stored):
     """Everything around and within the passes that tells whether they were undisturbed and in a steady state.
 
     Attributes:
-        gpus: By UUID, of every GPU of the host.
         runners_per_restart: More than 1 where a restart was interrupted between passes and resumed; 0 without a pass.
         token_disagreements: Passes whose token counts contradict each other.
         undrained: Passes that ended before their work had.
@@ -84,7 +83,6 @@ class Procedure(Stored):
 
     warm_up: list[WarmUpSeen]
     drift: list[Drift]
-    gpus: dict[str, GpuEvidence] = Field(default_factory=dict)
     runners_per_restart: int = 0
     token_disagreements: list[str] = Field(default_factory=list)
     undrained: list[str] = Field(default_factory=list)
@@ -102,7 +100,6 @@ def procedure(
     return Procedure(
         warm_up=[_warm_up(restart, gpus.used, limits) for restart in restarts],
         drift=[_drift(restart, measured, gpus.used, joules_in) for restart, measured in passes],
-        gpus=gpu_evidence(restarts, gpus.used, gpus.bystanders, joules_in),
         runners_per_restart=runners_per_restart(restarts),
         token_disagreements=token_disagreements([measured for _, measured in passes]),
         undrained=undrained([measured for _, measured in passes]),

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from wattdock.analysis.conditions import ABSENT, differing, held_conditions
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
-from wattdock.analysis.gpus import DataParallel, MultiGPUMetrics, data_parallel, gpu_conditions, multi_gpu
+from wattdock.analysis.gpus import DataParallel, GpuResult, MultiGPUMetrics, data_parallel, gpu_results, multi_gpu
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import Compute, Performance, compute, performance
 from wattdock.analysis.procedure import Procedure, procedure
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DIFFERENT_GPUS = "restarts used different GPUs"
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
-EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "spans": []}
+EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "gpus": {}, "spans": []}
 
 
 class StoredSpan(Stored):
@@ -113,6 +113,7 @@ class ExperimentResult(Stored):
 
     Attributes:
         fallback: Null for what was asked for itself.
+        gpus: Every GPU of the host by UUID, those used first.
         data_parallel: Null where one engine served the workload.
     """
 
@@ -133,11 +134,17 @@ class ExperimentResult(Stored):
     performance: Performance | None
     compute: Compute | None
     statistics: Statistics | None
+    gpus: dict[str, GpuResult]
     multi_gpu: MultiGPUMetrics | None
     data_parallel: DataParallel | None = None
     audit: Audit | None
     procedure: Procedure | None = None
     spans: list[StoredSpan]
+
+    @property
+    def used_gpus(self) -> dict[str, GpuResult]:
+        """The GPUs that held a part of the model, by UUID."""
+        return {uuid: gpu for uuid, gpu in self.gpus.items() if gpu.used}
 
     @property
     def in_flight(self) -> int:
@@ -183,6 +190,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         statistics=statistics(energy.passes),
         procedure=procedure(restarts, gpus, config.warmup, joules_in),
         multi_gpu=multi_gpu(energy, speed, restarts),
+        gpus=gpu_results(restarts, used, gpus.bystanders, joules_in),
         data_parallel=data_parallel(config, restarts, joules_in),
         spans=[span for restart in restarts for span in _stored_spans(restart, environment, joules_in)],
     )
@@ -271,7 +279,6 @@ def _completed(
     )
     seen = {
         "idle_baselines": baselines or None,
-        "conditions": gpu_conditions(restarts, used, joules_in),
         "phases": phases(restarts, used, joules_in),
         "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
         "windows": by_window,

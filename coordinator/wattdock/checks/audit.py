@@ -200,7 +200,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
     """Whether only the runner was on the GPUs; a used GPU whose lists do not show even the runner proves nothing."""
     if not (gpus := _own_gpus(subject)):
         return None
-    used, evidence = set(subject.environment.gpu_uuids), subject.procedure.gpus
+    used, evidence = set(subject.environment.gpu_uuids), subject.result.gpus
     listed = [process for process in subject.energy.gpu_processes if process.gpu_uuid in gpus]
     foreign = [process.told for process in listed if not process.own]
     lists = min(evidence[uuid].process_lists if uuid in evidence else 0 for uuid in gpus)

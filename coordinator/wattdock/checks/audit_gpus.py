@@ -26,9 +26,9 @@ LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 )
 def throttling(subject: Subject) -> Outcome:
     """Whether anything but the software power cap held the GPUs' clocks down."""
-    seen = [(gpu, gpu.worst_pass_throttled_share or {}) for gpu in subject.energy.used_conditions]
-    shares = [(gpu[reason], f"{reason} on {used.gpu_uuid}") for used, gpu in seen for reason in FAULTS if reason in gpu]
-    unknown = [f"{reason} on {used.gpu_uuid}" for used, gpu in seen for reason in FAULTS if reason not in gpu]
+    seen = [(uuid, gpu.worst_pass_throttled_share or {}) for uuid, gpu in subject.result.used_gpus.items()]
+    shares = [(share[reason], f"{reason} on {uuid}") for uuid, share in seen for reason in FAULTS if reason in share]
+    unknown = [f"{reason} on {uuid}" for uuid, share in seen for reason in FAULTS if reason not in share]
     worst, where = max(shares, default=(0.0, ""))
     figure = f"{worst:.2%} of the worst pass ({where})" if worst else "none" if shares else "no violation counters"
     missing = f"; not known throughout: {', '.join(unknown)}" if unknown else ""
@@ -38,7 +38,7 @@ def throttling(subject: Subject) -> Outcome:
 @check("software power cap", source="NVML's cumulative violation counters; expected at the default power limit")
 def software_power_cap(subject: Subject) -> Outcome:
     """How long the software power cap held clocks down, and what they were: information at the default limit."""
-    if not (used := subject.energy.used_conditions):
+    if not (used := subject.result.used_gpus.values()):
         return Outcome("info", "no GPU was used")
     shares = [gpu.throttled_share["power"] for gpu in used if gpu.throttled_share and "power" in gpu.throttled_share]
     clocks = [gpu.mean_sm_clock_mhz for gpu in used if gpu.mean_sm_clock_mhz is not None]
@@ -52,7 +52,7 @@ def power_limit(subject: Subject) -> Outcome:
     declared_w = subject.config.power_limit_w
     threshold = f"{declared_w:g} W as declared" if declared_w is not None else "the default limit, or power_limit_w"
     used = subject.environment.used_gpus
-    in_passes_w = {gpu.gpu_uuid: gpu.power_limits_w or () for gpu in subject.energy.used_conditions}
+    in_passes_w = {uuid: gpu.power_limits_w or () for uuid, gpu in subject.result.used_gpus.items()}
     seen = [
         (gpu.power_limit_default_w if declared_w is None else declared_w, limit_w)
         for gpu in used
@@ -74,12 +74,10 @@ def power_limit(subject: Subject) -> Outcome:
 )
 def clocks(subject: Subject) -> Outcome:
     """Whether a setting held clocks down: such a GPU has another energy per token."""
-    used = subject.energy.used_conditions
-    limited = [gpu for gpu in used if gpu.clocks_limited_share]
-    known = bool(used) and all(gpu.clocks_limited_share is not None for gpu in used)
-    figures = [
-        f"held down by a setting in {gpu.clocks_limited_share:.0%} of a pass ({gpu.gpu_uuid})" for gpu in limited
-    ]
+    shares = {uuid: gpu.clocks_limited_share for uuid, gpu in subject.result.used_gpus.items()}
+    limited = {uuid: share for uuid, share in shares.items() if share}
+    known = bool(shares) and None not in shares.values()
+    figures = [f"held down by a setting in {share:.0%} of a pass ({uuid})" for uuid, share in limited.items()]
     otherwise = "no setting held them down" if known else "not told throughout every pass"
     return Outcome(verdict(failed=bool(limited), known=known), ", ".join(figures) or otherwise)
 
@@ -91,10 +89,11 @@ def clocks(subject: Subject) -> Outcome:
 )
 def power_consistent(subject: Subject) -> Outcome:
     """Whether the counter and the power reading say the same."""
-    known = [gpu.power_over_counter for gpu in subject.energy.used_conditions if gpu.power_over_counter is not None]
+    ratios = [gpu.power_over_counter for gpu in subject.result.used_gpus.values()]
+    known = [ratio for ratio in ratios if ratio is not None]
     if not known:
         return Outcome("unknown", "no counter and instant power throughout 5 s and more of every pass")
-    complete = len(known) == len(subject.energy.used_conditions)
+    complete = len(known) == len(ratios)
     failed = complete and max(map(abs, known)) > MAX_POWER_DISAGREEMENT
     return Outcome(verdict(failed=failed, known=complete), ", ".join(f"{ratio:+.2%}" for ratio in known))
 
@@ -106,17 +105,12 @@ def power_consistent(subject: Subject) -> Outcome:
 )
 def meter_without_loss(subject: Subject) -> Outcome:
     """Whether the meter read every GPU used in every restart, without a loss."""
-    meters = {uuid: subject.energy.meter.get(uuid) for uuid in subject.environment.gpu_uuids}
-    evidence = subject.procedure.gpus
-    unread = [
-        uuid
-        for uuid, meter in meters.items()
-        if not meter or not (evidence[uuid].counter_changes or meter.source == "integrated_power")
-    ]
-    events = [event for meter in meters.values() if meter for event in meter.events]
+    used = subject.result.used_gpus
+    unread = [uuid for uuid, gpu in used.items() if not (gpu.counter_changes or gpu.source == "integrated_power")]
+    events = [event for gpu in used.values() for event in gpu.events]
     if bad := [event for event in events if event.startswith(LOST)]:
         return Outcome("fail", "; ".join(bad))
-    if unread or not meters:
+    if unread or not used:
         return Outcome("unknown", " ".join(["no counter was read", *unread]))
     return Outcome("pass", f"{sum(event.startswith('gap') for event in events)} gaps between counter changes")
 
@@ -143,8 +137,7 @@ def roofline(subject: Subject) -> Outcome:
 )
 def strays(subject: Subject) -> Outcome:
     """Whether no unused GPU drew more in the passes than when all were idle: such a GPU holds somebody's context."""
-    used = subject.environment.gpu_uuids
-    above_w = {uuid: gpu.above_idle_w for uuid, gpu in subject.procedure.gpus.items() if uuid not in used}
+    above_w = {uuid: gpu.above_idle_w for uuid, gpu in subject.result.gpus.items() if not gpu.used}
     known = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
     figures = [f"{uuid} {watts:+.0f} W" for uuid, watts in known.items()]
     figures += [f"{uuid}: no idle baseline of each restart to compare with" for uuid in above_w if uuid not in known]
@@ -193,7 +186,7 @@ def memory_in_passes(subject: Subject) -> Outcome:
 
     Never worse than unknown: what an engine allocates and frees between two lists looks the same.
     """
-    held = {uuid: subject.procedure.gpus[uuid].foreign_bytes for uuid in subject.environment.gpu_uuids}
+    held = {uuid: gpu.foreign_bytes for uuid, gpu in subject.result.used_gpus.items()}
     known = [size for size in held.values() if size is not None]
     limit_bytes = _foreign_limit(subject)
     passed = bool(known) and len(known) == len(held) and max(known) <= limit_bytes

@@ -149,8 +149,7 @@ def _gather(rows: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bo
 
 
 def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> None:
-    meters = result.energy.meter if result.energy else {}
-    for uuid, card in ((uuid, meter.card) for uuid, meter in meters.items() if meter.card):
+    for uuid, card in ((uuid, gpu.card) for uuid, gpu in result.gpus.items() if gpu.card):
         file = home / "meter-cards" / f"{uuid}.json"
         if file.is_file() and card in file.read_text(encoding="utf-8", errors="replace"):
             gathered.files[f"{CARDS}/{uuid}.json"] = file

@@ -324,12 +324,11 @@ def _lags(shown: Iterable[Point]) -> list[str]:
     """Return what the counters' lag was taken for, each once."""
     return sorted(
         {
-            f"{meter.counter_lag_s * 1e3:+.0f} ± {(meter.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
-            + (f"measured on the GPU itself on {meter.card}" if meter.card else "assumed")
+            f"{gpu.counter_lag_s * 1e3:+.0f} ± {(gpu.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
+            + (f"measured on the GPU itself on {gpu.card}" if gpu.card else "assumed")
             for point in shown
-            if point.result.energy
-            for meter in point.result.energy.meter.values()
-            if meter.counter_lag_s is not None
+            for gpu in point.result.gpus.values()
+            if gpu.counter_lag_s is not None
         }
     )
 
