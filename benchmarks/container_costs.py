@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def bench_launch(image: Image, scratch: Path) -> list[Row]:
 
 def bare_start_ms(image: Image) -> float:
     """Time the engine's create and start of the same image with nothing asked for but no network."""
-    with connect(image.engine.address) as client:
+    with closing(connect(image.engine.address)) as client:
         begun_s = time.perf_counter()
         container = create_and_start(client, image=image.id, entrypoint=["sleep", "60"], network_mode="none")
         taken_ms = (time.perf_counter() - begun_s) * 1e3

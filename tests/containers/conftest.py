@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,7 @@ class InContainers(Command):
 @pytest.fixture(scope="session")
 def client() -> Iterator[DockerClient]:
     """A client of the engine, to look at it from beside the coordinator."""
-    with connect(engine_address()) as connected:
+    with closing(connect(engine_address())) as connected:
         yield connected
 
 

@@ -6,7 +6,7 @@ import io
 import os
 import tarfile
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ def engine_address() -> str:
 
 def image_there(name: str) -> Image:
     """Return the engine and an image; skips the test where either is missing. Nothing is ever pulled."""
-    with connect(engine_address()) as client:
+    with closing(connect(engine_address())) as client:
         try:
             client.images.get(name)
         except ImageNotFound:
@@ -70,7 +70,7 @@ def build_on(
         entry.size = len(recipe)
         tar.addfile(entry, io.BytesIO(recipe))
     context.seek(0)
-    with connect(engine_address()) as client:
+    with closing(connect(engine_address())) as client:
         options = {"pull": False, "rm": True, "labels": labels, "network_mode": "none"}
         client.images.build(fileobj=context, custom_context=True, tag=name, **options)
     return image_there(name)
@@ -112,7 +112,7 @@ def tagged(mark: str) -> Iterator[str]:
     """Yield an image name of this test session's own, and remove the image afterwards."""
     name = f"wattdock-{mark}-{uuid.uuid4().hex[:8]}"
     yield name
-    with connect(engine_address()) as client:
+    with closing(connect(engine_address())) as client:
         try:
             client.images.remove(name, force=True)
         except ImageNotFound:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def plain_image(plain_engine: tuple[Path, str], tmp_path_factory: pytest.TempPat
     root = tmp_path_factory.mktemp("root")
     tar = root.with_suffix(".tar")
     subprocess.run(["tar", "-C", root, "-cf", tar, "."], check=True)
-    with connect(address) as client:
+    with closing(connect(address)) as client:
         client.api.import_image_from_file(str(tar), repository="empty", changes=["CMD /nothing"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", address)
@@ -96,7 +97,7 @@ class OnPlainEngine(Command):
         env, reach = self.env(more), [self.engine_folder]
         with popen_as_user(command, env=env, cwd=self.folder, reach=reach, stdout=subprocess.DEVNULL) as running:
             code = running.wait(60)
-        with connect(self.image.engine.address) as client:
+        with closing(connect(self.image.engine.address)) as client:
             assert client.containers.list(all=True) == []
         return code, sorted(self.results(), key=lambda row: str(row["config"]["name"]))
 

@@ -86,7 +86,7 @@ def test_of_the_callers_environment_engine_settings_alone_get_in_and_no_secret()
         "HF_TOKEN": "s",
         "HOME": "/h",
     }
-    inside = container_variables(LaunchSpec("fake", Path("/r"), Path("/l")), environ, cache="/cache")
+    inside = container_variables((), environ, cache="/cache")
     assert (inside["VLLM_LOGGING_LEVEL"], inside["NCCL_SOCKET_IFNAME"], inside["HOME"]) == (
         "DEBUG",
         "lo",

@@ -11,24 +11,17 @@ import pytest
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import folders
-from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import (
     REPO,
     backends,
     container_variables,
+    engine_settings,
     find_runner,
-    given_settings,
-    runner_variables,
+    process_variables,
     runners_path,
 )
 
-SPEC = LaunchSpec(
-    backend="fake",
-    runner_dir=Path("/runners/fake"),
-    log_path=Path("/log"),
-    gpu_indices=(3, 0),
-    gpu_uuids=("GPU-b", "GPU-a"),
-)
+FAKE = Path("/runners/fake")
 
 
 @pytest.fixture
@@ -82,24 +75,25 @@ def test_an_unknown_backend_is_refused_with_the_nearest_name(more_runners: Path,
 )
 def test_what_steers_an_engine_reaches_it_and_secrets_do_not(name: str, value: str, reaches: bool) -> None:
     """A runner loads models that the coordinator fetched, and has no use for secrets."""
-    assert (runner_variables(SPEC, {name: value}, keep_pythonpath=True).get(name) == value) is reaches
+    assert (process_variables(FAKE, (3, 0), {name: value}, keep_pythonpath=True).get(name) == value) is reaches
 
 
 def test_gpus_are_integer_indices_in_bus_order_and_hubs_are_offline() -> None:
     """An engine sees the GPUs asked for, in the order asked for, whatever the caller's own setting."""
-    variables = runner_variables(SPEC, {"CUDA_VISIBLE_DEVICES": "7", "HF_HUB_OFFLINE": "0"}, keep_pythonpath=False)
+    variables = process_variables(
+        FAKE, (3, 0), {"CUDA_VISIBLE_DEVICES": "7", "HF_HUB_OFFLINE": "0"}, keep_pythonpath=False
+    )
     assert (variables["CUDA_DEVICE_ORDER"], variables["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", "3,0")
     assert (variables["HF_HUB_OFFLINE"], variables["TRANSFORMERS_OFFLINE"]) == ("1", "1")
     assert variables["TOKENIZERS_PARALLELISM"] == "false"
     # An absent variable would show all of them.
-    without = LaunchSpec(backend="fake", runner_dir=Path("/runners/fake"), log_path=Path("/log"))
-    assert runner_variables(without, {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
+    assert process_variables(FAKE, (), {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize(("keep", "theirs"), [(False, []), (True, ["/site", f"{Path.cwd()}/here"])])
 def test_the_callers_module_path_is_kept_only_for_a_named_interpreter(keep: bool, theirs: list[str]) -> None:
     """Machines bring packages that way; a runner's own environment must not be mixed with them."""
-    variables = runner_variables(SPEC, {"PYTHONPATH": "/site::here", "PYTHONHOME": "/x"}, keep_pythonpath=keep)
+    variables = process_variables(FAKE, (3, 0), {"PYTHONPATH": "/site::here", "PYTHONHOME": "/x"}, keep_pythonpath=keep)
     ours = [str(REPO / "proto"), str(REPO / "runners" / "common"), "/runners/fake"]
     assert variables["PYTHONPATH"].split(os.pathsep) == ours + theirs
     assert "PYTHONHOME" not in variables
@@ -123,13 +117,13 @@ SECRETS = {"HF_TOKEN": "hf_x", "VLLM_API_KEY": "x", "NCCL_KEY_OF_SOMETHING": "y"
 
 def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret() -> None:
     """Each launcher lets others through; what is set here counts nowhere; a secret that passes is not spelled out."""
-    process = given_settings(GIVEN | SECRETS, in_container=False)
-    container = given_settings(GIVEN | SECRETS, in_container=True)
+    process = engine_settings(GIVEN | SECRETS, in_container=False)
+    container = engine_settings(GIVEN | SECRETS, in_container=True)
     everywhere = {"NCCL_KEY_OF_SOMETHING": "set", "OMP_NUM_THREADS": "4", "VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}
     more = {"CUDA_LAUNCH_BLOCKING": "1", "LD_PRELOAD": "/lib/x.so", "NCCL_SOCKET_IFNAME": "eth0"}
     assert process == everywhere | more
     assert container == everywhere
-    reached = container_variables(SPEC, GIVEN | SECRETS, cache="/cache")
+    reached = container_variables((), GIVEN | SECRETS, cache="/cache")
     assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo"}.items()
 
 

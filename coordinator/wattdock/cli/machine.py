@@ -67,8 +67,8 @@ def reap(
             typer.echo(f"wattdock: {error}", err=True)
         time.sleep(every)
     found = reap_orphans()
-    for verb, names in (("removed", found.removed), ("left alone", found.left)):
+    for verb, names in (("removed", found.removed), ("left alone", found.in_use)):
         for name in names:
             typer.echo(f"{verb}: {name}")
-    if not (found.removed or found.left):
+    if not (found.removed or found.in_use):
         typer.echo("no container of wattdock is here")

@@ -1,12 +1,16 @@
 """Start a backend's runner on this machine, and make sure that it ends.
 
 In: a backend, GPUs, the user's choice of launcher. Out: a `Launcher`, whose `LaunchedRunner` serves on a private Unix
-socket until it is stopped, or this process ends in whatever way. Must not know: gRPC, what runners measure, results.
+socket until it is stopped or this process ends, however it ends. Must not know: gRPC, what runners measure, results.
 
-`process` and `docker` implement `Launcher`. Another launcher, such as apptainer, is a file beside them, a branch in
-`choice` and a name in the `launcher` setting. A runner always shares the coordinator's host (meter, clock, socket and
-pids are this machine's), so under Slurm the coordinator runs inside the allocation. A backend is found by its folder.
-Images are built, pinned and found behind a door of their own, `wattdock.launch.images`.
+A new launcher (apptainer, a Slurm job step) is a file beside `process.py` and `docker.py`; `protocol.py` says what to
+write in it and where to register it. It starts runners on the coordinator's own host, because meter, clock and socket
+are this machine's: under Slurm, `wattdock run` is itself a command of the job. Jobs on other nodes would be a room
+above `execution`, with a coordinator on each node.
+
+A new backend is a folder `runners/NAME` that holds `wattdock_NAME.py`; it is found without being registered, and
+docs/how-to/adding-a-backend.md says what to write in it. Its image is `docker/NAME.Dockerfile`. Images have a door of
+their own, `wattdock.launch.images`.
 """
 
 from wattdock.launch.choice import LauncherChoice, choose_launcher

@@ -1,6 +1,6 @@
-"""Decide how a backend's runners are started on this machine: in containers, or as processes.
+"""Choose how a backend's runners are started on this machine: in containers, or as processes.
 
-Starts nothing. Knows the two launchers; another way to start runners (Slurm, apptainer) is chosen here too.
+Starts nothing. A new launcher is chosen in `_choose`, and made in `LauncherChoice.launcher`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,7 @@ from wattdock.launch.engine import NoContainersError, find_image
 from wattdock.launch.environment import check_python, environment_in_use
 from wattdock.launch.images import find_locked
 from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.protocol import LaunchSpec
-from wattdock.launch.runners import find_runner, given_settings, runner_variables
+from wattdock.launch.runners import engine_settings, find_runner, process_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,14 +38,14 @@ class LauncherChoice:
 
     Attributes:
         name: "process" or "docker".
-        change: What a person would do to have it otherwise.
-        image: The image that is started, for "docker".
-        pin: By what the image was pinned; None for an image that was taken by its name.
+        change: What a user would do to get another launcher.
+        image: The image that containers are started from; None for processes.
+        pin: By what the image was pinned; None for an image that was looked up by its name.
         runner_dir: The folder with the backend's code.
-        python: The interpreter that the user named; None for an environment of our own.
+        python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile.
-        variables: Engine settings that reach a runner from this process's environment; "set" for a value that may be
-            a secret.
+        variables: Engine settings that a runner inherits from this process's environment; "set" for a value that may
+            be a secret.
     """
 
     name: str
@@ -61,34 +60,34 @@ class LauncherChoice:
 
     @contextmanager
     def launcher(self, limits: ContainerSpec, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
-        """Yield the launcher; an environment that it needs is made first, and not made anew meanwhile.
+        """Yield the launcher; the environment that it needs is made first, and not made anew meanwhile.
 
         Raises:
             PreflightError, LaunchError: The environment cannot be made.
         """
         if self.image:
-            cache = self.cache / self.image.id[-12:]
-            yield DockerLauncher(self.image, cache=cache, limits=limits)
+            yield DockerLauncher(self.image, cache=self.cache / self.image.id[-12:], limits=limits)
             return
         with self._interpreter(on_gpu=on_gpu, say=say) as python:
             yield ProcessLauncher(python, keep_pythonpath=self.python is not None)
 
     @contextmanager
     def program(self, path: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[int, float, str], str]]:
-        """Yield what runs a program of the backend on one GPU, in the interpreter of the backend's runners.
+        """Yield a function that runs a program of the backend on one GPU, in the interpreter of its runners.
 
-        The function that is yielded takes the GPU's index, a limit in seconds and an argument, and returns what the
-        program printed. It raises RunnerError where the program fails or takes longer.
+        The function takes the GPU's index, a limit in seconds and an argument, and returns what the program prints.
+        It raises RunnerError where the program fails or takes longer.
 
         Raises:
             PreflightError, LaunchError: The environment cannot be made.
         """
-        with self._interpreter(on_gpu=True, say=say) as python:
-            yield lambda gpu, limit_s, word: _printed([str(python), str(path), word], self._spec(gpu), limit_s)
 
-    def _spec(self, gpu_index: int) -> LaunchSpec:
-        folder = self.runner_dir
-        return LaunchSpec(backend=folder.name, runner_dir=folder, log_path=folder, gpu_indices=(gpu_index,))
+        def output(gpu_index: int, limit_s: float, argument: str) -> str:
+            variables = process_variables(self.runner_dir, (gpu_index,), os.environ, keep_pythonpath=True)
+            return _output([str(python), str(path), argument], variables, limit_s, f"{path.name} on GPU {gpu_index}")
+
+        with self._interpreter(on_gpu=True, say=say) as python:
+            yield output
 
     def _interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
         if self.python:
@@ -96,21 +95,19 @@ class LauncherChoice:
         return environment_in_use(self.runner_dir, variant="cuda" if on_gpu else "cpu", progress=say)
 
 
-def _printed(command: list[str], spec: LaunchSpec, limit_s: float) -> str:
-    """Return what a program prints with the variables that a runner gets.
+def _output(command: list[str], variables: Mapping[str, str], limit_s: float, label: str) -> str:
+    """Return what a program prints.
 
     Raises:
         RunnerError: It failed, or took longer than the limit.
     """
-    variables = runner_variables(spec, os.environ, keep_pythonpath=True)
-    name = Path(command[1]).name
     try:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise RunnerError(f"{name} on GPU {spec.gpu_indices[0]} did not end in {limit_s:.0f} s") from error
+        raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunnerError(f"{name} on GPU {spec.gpu_indices[0]}: {last}; name an interpreter with --runner-python")
+        raise RunnerError(f"{label}: {last}; name an interpreter with --runner-python")
     return done.stdout
 
 
@@ -129,39 +126,34 @@ def choose_launcher(
     """
     python = check_python(config.runner_python) if config.runner_python else None
     folders.make_socket_folder(os.environ).rmdir()
-    name, reason, change, image, pin = _choose(config, on_gpu=on_gpu, lock=lock)
-    return LauncherChoice(
-        name=name,
-        reason=reason,
-        change=change,
-        image=image,
-        pin=pin,
+    choice = _choose(config, on_gpu=on_gpu, lock=lock)
+    return replace(
+        choice,
         runner_dir=find_runner(config.backend),
         python=python,
         cache=home.absolute() / "cache" / config.backend,
-        variables=given_settings(os.environ, in_container=image is not None),
+        variables=engine_settings(os.environ, in_container=choice.image is not None),
     )
 
 
-def _choose(
-    config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]
-) -> tuple[str, str, str, Image | None, Pin | None]:
+def _choose(config: ExperimentConfig, *, on_gpu: bool, lock: Callable[[], ImagesLock]) -> LauncherChoice:
+    """Return the launcher, why it, and what would change that."""
     if config.container.locked:
         image, pin = find_locked(config.backend, lock(), needs_gpu=on_gpu)
-        return "docker", f"locked image {image.name}", "no --locked", image, pin
+        return LauncherChoice("docker", f"locked image {image.name}", "no --locked", image, pin)
     if config.launcher == "process":
-        return "process", "asked for", "--launcher docker", None, None
+        return LauncherChoice("process", "asked for", "--launcher docker")
     if config.runner_python and config.launcher == "auto":
-        return "process", "runner_python names an interpreter", "--launcher docker without it", None, None
+        return LauncherChoice("process", "runner_python names an interpreter", "--launcher docker without it")
     try:
         image_name = config.container.image or f"wattdock-{config.backend}"
         image = find_image(image_name, backend=config.backend, needs_gpu=on_gpu)
     except NoContainersError as error:
         if config.launcher == "docker":
             raise PreflightError(f"launcher: docker: {error}, or use --launcher process") from error
-        return "process", error.reason, f"--launcher docker; first: {error.remedy}", None, None
+        return LauncherChoice("process", error.reason, f"--launcher docker; first: {error.remedy}")
     if config.runner_python:
         raise ConfigError("launcher: docker and runner_python exclude each other; a container has its own interpreter")
-    engine_has_it = f"{image.engine.name} {image.engine.version} has image {image.name}"
-    reason = engine_has_it if config.launcher == "auto" else "asked for"
-    return "docker", reason, "--launcher process", image, None
+    available = f"{image.engine.name} {image.engine.version} has image {image.name}"
+    reason = available if config.launcher == "auto" else "asked for"
+    return LauncherChoice("docker", reason, "--launcher process", image)

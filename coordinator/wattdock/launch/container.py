@@ -1,4 +1,4 @@
-"""Describe a runner's container to an engine: what it may use, what it can reach, and what it cannot.
+"""What a runner's container may use and reach, in the terms of the docker SDK.
 
 Pure: asks no engine and reads no file.
 """
@@ -27,7 +27,7 @@ BYTES_PER_GB = 1_000_000_000
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
 NCCL_ULIMITS = (("memlock", -1), ("stack", 67_108_864))
 LOG_SIZE = "20m"
-# What keeps a container from everything it was not given.
+# Keep a container from everything that is not mounted into it.
 WALLS: dict[str, Any] = {
     "network_mode": "none",
     # With no network, the container's own name would not resolve, which breaks gloo and MPI; this one does.
@@ -41,7 +41,7 @@ WALLS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Bind:
-    """A file or folder of the host, and where a container finds it."""
+    """A file or folder of the host, and its path in the container."""
 
     source: Path
     target: str
@@ -60,8 +60,9 @@ def create_arguments(
     """Return what the docker SDK's `containers.create` is called with.
 
     Args:
-        user: The coordinator's own uid and gid; what the runner writes is to belong to them.
-        environ: The coordinator's environment, of which only engine settings are taken.
+        user: The coordinator's uid and gid; what the runner writes belongs to them.
+        binds: What is mounted into the container.
+        environ: The coordinator's environment, of which the container gets engine settings only.
     """
     # A rootless engine maps its user to root and nobody else.
     uid, gid = (0, 0) if image.engine.rootless else user
@@ -69,9 +70,9 @@ def create_arguments(
         # By id, not by name: a name may point to another image an hour later.
         "image": image.id,
         "command": ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{SOCKET_NAME}"],
-        # Python puts the working folder on the module path; in this one lies nothing but the socket.
+        # Python puts the working folder on the module path; this one holds the socket and nothing else.
         "working_dir": SOCKET_FOLDER,
-        "environment": container_variables(spec, environ, cache=CACHE_FOLDER),
+        "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER),
         "labels": {LABEL_PREFIX + name: value for name, value in spec.labels.items()},
         "user": f"{uid}:{gid}",
         "mounts": [_mount(bind) for bind in binds],
@@ -82,7 +83,7 @@ def create_arguments(
 
 
 def ulimit_arguments() -> dict[str, Any]:
-    """Return the resource limits that NCCL wants, which an engine without the right to raise them refuses."""
+    """Return the resource limits that NCCL wants; an engine without the right to raise them refuses."""
     from docker.types import Ulimit
 
     return {"ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]}
@@ -99,7 +100,7 @@ def _resources(limits: ContainerSpec) -> dict[str, Any]:
         "mem_limit": memory_bytes,
         "memswap_limit": memory_bytes,
         "nano_cpus": None if limits.cpus is None else int(limits.cpus * 1e9),
-        # Whatever the engine's default is, the log must be readable afterwards and must not fill the disk.
+        # Whatever the engine's default, the log must be readable afterwards and must not fill the disk.
         "log_config": LogConfig(type="json-file", config={"max-size": LOG_SIZE, "max-file": "2"}),
     }
 

@@ -1,6 +1,6 @@
-"""Start runners in containers of the local engine: what is made before, whether a runner lives, how it ended.
+"""Start runners in containers of the local engine, watch them, and say how they ended.
 
-Knows nothing of gRPC. What a container may do is `container`'s matter.
+Knows nothing of gRPC. `container` says what a container may do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wattdock.launch.container import (
     create_arguments,
     ulimit_arguments,
 )
-from wattdock.launch.engine import FOLDER_LABEL, marks, new_client
+from wattdock.launch.engine import FOLDER_LABEL, connect, owner_labels
 from wattdock.launch.process import KEEPER
 from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, STOPPED, LaunchedRunner
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 KILL_WAIT_S = 30.0
 SIGNAL_BASE = 128
-# What engines say, and what to do about it.
+# Words of an engine's error → what to do about it.
 REMEDIES = {
     "could not select device driver": "the engine has no NVIDIA Container Toolkit: install nvidia-container-toolkit "
     "and restart the engine, or use --launcher process",
@@ -56,7 +56,7 @@ class DockerLauncher:
 
     Args:
         image: The image, on the engine that has it.
-        cache: Folder of the caller's for what engines compile; made where it is not there.
+        cache: Folder for what engines compile; made where it is not there.
     """
 
     name = "docker"
@@ -65,7 +65,7 @@ class DockerLauncher:
         self._image, self._cache, self._limits = image, cache, limits
 
     def launch(self, spec: LaunchSpec) -> RunnerContainer:
-        """Start one container and return before its runner answers.
+        """Start a container and return before its runner answers.
 
         Raises:
             PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
@@ -75,25 +75,25 @@ class DockerLauncher:
 
         folder = folders.make_socket_folder(os.environ)
         try:
-            return self._launched(spec, folder)
+            return self._launch(spec, folder)
         except (DockerException, OSError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise LaunchError(f"no container could be started: {explained(error)}") from error
 
-    def _launched(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
-        spec = dataclasses.replace(spec, labels={**spec.labels, **marks(spec), FOLDER_LABEL: str(folder)})
+    def _launch(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
+        spec = dataclasses.replace(spec, labels={**spec.labels, **owner_labels(spec), FOLDER_LABEL: str(folder)})
         binds = self._binds(spec, folder)
-        client = new_client(self._image.engine.address)
+        client = connect(self._image.engine.address)
         with contextlib.ExitStack() as undo:
             undo.callback(client.close)
-            container = self._started(client, spec, binds, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
+            container = self._start(client, spec, binds, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
             undo.callback(container.remove, force=True, v=True)
             keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
             undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
     def _binds(self, spec: LaunchSpec, folder: Path) -> tuple[Bind, ...]:
-        """Make and gather everything of the host that the container is given."""
+        """Return what of the host is mounted into the container, made where it is not there."""
         (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
         spec.log_path.touch()
         return (
@@ -102,9 +102,7 @@ class DockerLauncher:
             *(model_binds(spec.model_path) if spec.model_path else ()),
         )
 
-    def _started(
-        self, client: docker.DockerClient, spec: LaunchSpec, binds: tuple[Bind, ...], *, name: str
-    ) -> Container:
+    def _start(self, client: docker.DockerClient, spec: LaunchSpec, binds: tuple[Bind, ...], *, name: str) -> Container:
         from docker.errors import APIError
 
         arguments = create_arguments(
@@ -118,11 +116,10 @@ class DockerLauncher:
         try:
             return create_and_start(client, name=name, **arguments, **ulimit_arguments())
         except APIError as error:
-            if not refuses_limits(error):
+            if "rlimit" not in str(error).lower():
                 raise
-        note = "wattdock: the engine may not raise memlock and stack limits; started with its own\n"
         with spec.log_path.open("a", encoding="utf-8") as log:
-            log.write(note)
+            log.write("wattdock: the engine may not raise memlock and stack limits; started with its own\n")
         return create_and_start(client, name=name, **arguments)
 
 
@@ -143,18 +140,12 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
 
 
 def keep(engine: Engine, container: Container, folder: Path, *, lease_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """Start the keeper, which removes the container and its socket's folder should the coordinator be killed.
+    """Start the keeper, which removes the container and its socket's folder if the coordinator is killed.
 
-    It holds the leases too, so that nobody else is given the GPUs before the container is gone.
+    The keeper holds the leases too, so that nobody else gets the GPUs before the container is gone.
     """
     return subprocess.Popen(
-        [
-            *KEEPER,
-            "container",
-            engine.address.removeprefix("unix://"),
-            str(container.id),
-            str(folder),
-        ],
+        [*KEEPER, "container", engine.address.removeprefix("unix://"), str(container.id), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -165,21 +156,15 @@ def keep(engine: Engine, container: Container, folder: Path, *, lease_fds: tuple
     )
 
 
-def refuses_limits(error: Exception) -> bool:
-    """Whether an engine that could not start a container lacks the right to raise resource limits."""
-    return "rlimit" in str(error).lower()
-
-
 def model_binds(folder: Path) -> tuple[Bind, ...]:
-    """Return how a model's folder gets into a container: whole, or piece by piece where there are links in it.
+    """Return the mounts of a model's folder: the folder itself, or each of its files where some are links.
 
-    A download of the Hugging Face hub is a folder of links to files that lie beside it, and a link by full path leads
-    nowhere inside.
+    A download of the Hugging Face hub is a folder of links to files elsewhere, which lead nowhere in a container.
     """
-    pieces = list(folder.rglob("*"))
-    if not any(piece.is_symlink() for piece in pieces):
+    paths = list(folder.rglob("*"))
+    if not any(path.is_symlink() for path in paths):
         return (Bind(folder.resolve(), MODEL_FOLDER),)
-    files = [piece for piece in pieces if piece.is_symlink() or not piece.is_dir()]
+    files = [path for path in paths if path.is_symlink() or not path.is_dir()]
     return tuple(Bind(file.resolve(), f"{MODEL_FOLDER}/{file.relative_to(folder)}") for file in files)
 
 
@@ -187,7 +172,7 @@ class RunnerContainer(LaunchedRunner):
     """A runner that was started in a container.
 
     Attributes:
-        id: The container's; it is stopped and killed by this, never by a name.
+        id: The container's id; signals go to it, never to a name.
     """
 
     def __init__(
@@ -207,7 +192,7 @@ class RunnerContainer(LaunchedRunner):
 
     @property
     def description(self) -> str:
-        """What it is on this host, for people."""
+        """The runner in words, for people."""
         return f"container {self.id[:12]}"
 
     def model_path(self, on_host: Path) -> Path:  # noqa: ARG002
@@ -215,9 +200,9 @@ class RunnerContainer(LaunchedRunner):
         return Path(MODEL_FOLDER)
 
     def pids(self) -> frozenset[int]:
-        """Return all processes that belong to it now, as this host numbers them; empty where the engine does not tell.
+        """Return all processes that belong to it, as this host numbers them; empty if the engine does not answer.
 
-        Source: Docker Engine API, GET /containers/{id}/top, whose ids are the engine's host's.
+        Source: Docker Engine API, GET /containers/{id}/top, whose process ids are the host's.
         """
         from docker.errors import DockerException
 
@@ -226,9 +211,9 @@ class RunnerContainer(LaunchedRunner):
         return frozenset()
 
     def exit_reason(self) -> str | None:
-        """How it ended, such as "exited with code 1"; None while it runs, and while the engine does not tell."""
+        """How it ended, such as "exited with code 1"; None while it runs, and while the engine does not answer."""
         if self._exit_reason is None and (state := self._state()) is not None and not state.get("Running"):
-            self._finish(self._how_it_ended(state))
+            self._finish(self._ending(state))
         return self._exit_reason
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
@@ -241,10 +226,10 @@ class RunnerContainer(LaunchedRunner):
         return last_lines(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.
+        """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left.
 
         Raises:
-            LaunchError: Even force did not end it, or the engine does not answer.
+            LaunchError: It survives SIGKILL, or the engine does not answer.
         """
         from docker.errors import DockerException
 
@@ -254,7 +239,7 @@ class RunnerContainer(LaunchedRunner):
         try:
             if grace_s > 0:
                 self._signal(signal.SIGTERM)
-                # One that is stopped would not hear it.
+                # A paused process gets no signal before it continues.
                 self._signal(signal.SIGCONT)
             if not self._ended_within(grace_s):
                 self._forced = True
@@ -271,7 +256,7 @@ class RunnerContainer(LaunchedRunner):
             )
 
     def _state(self) -> Mapping[str, Any] | None:
-        """Return the engine's view of it; None where the engine does not answer."""
+        """Return the container's state as the engine has it; None if the engine does not answer."""
         from docker.errors import DockerException, NotFound
 
         try:
@@ -283,7 +268,7 @@ class RunnerContainer(LaunchedRunner):
         state: Mapping[str, Any] = self._container.attrs["State"]
         return state
 
-    def _how_it_ended(self, state: Mapping[str, Any]) -> str:
+    def _ending(self, state: Mapping[str, Any]) -> str:
         if self._forced:
             return "did not stop in time and was killed"
         if state.get("Removed"):
@@ -310,16 +295,16 @@ class RunnerContainer(LaunchedRunner):
         try:
             self._container.wait(timeout=max(seconds, 0.01))
         except OSError:
-            # A time-out, or an engine that has nothing to say any more: its state tells.
+            # A timeout, or the engine is gone; the caller looks at the container's state.
             return False
         return True
 
     def _finish(self, reason: str) -> None:
-        """Keep its log, remove it and its socket's folder, and let go of the engine."""
+        """Store its log, remove it and its socket's folder, and close the connection to the engine."""
         from docker.errors import DockerException
 
         with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
-            # Not all at once: it may be tens of megabytes.
+            # In chunks: a log may have tens of megabytes.
             for chunk in self._container.logs(stream=True):
                 log.write(chunk)
         with contextlib.suppress(DockerException, OSError):
@@ -332,6 +317,6 @@ class RunnerContainer(LaunchedRunner):
 
 
 def explained(error: Exception) -> str:
-    """Return what an engine said, in one line, with what to do about it where that is known."""
-    said = " ".join(str(getattr(error, "explanation", None) or error).split())
-    return next((f"{said}; {remedy}" for sign, remedy in REMEDIES.items() if sign in said), said)
+    """Return an engine's error in one line, with what to do about it where that is known."""
+    message = " ".join(str(getattr(error, "explanation", None) or error).split())
+    return next((f"{message}; {remedy}" for words, remedy in REMEDIES.items() if words in message), message)

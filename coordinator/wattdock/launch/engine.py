@@ -1,7 +1,7 @@
-"""The Docker engine of this machine: what it is, what images it has, what dead coordinators left on it.
+"""The Docker engine of this machine: whether it serves, which images it has, which orphans it still runs.
 
-Starts nothing and pulls nothing. A coordinator is alive while it holds the lock
-on the file that its containers' labels name; a pid would prove nothing.
+Starts nothing and pulls nothing. An orphan is a container whose coordinator is dead. A coordinator is alive while it
+holds the lock on the file that its containers' labels name; a process id would prove nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import http
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.protocol import SOCKET_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import docker
     from docker.models.containers import Container
@@ -32,11 +32,11 @@ DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
-# Labels of a container: whose it is, the lock that its coordinator holds, its socket's folder.
+# Labels of a container: its user, the lock that its coordinator holds and where it lies, its socket's folder.
 LABEL_PREFIX = "wattdock."
 OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL, FOLDER_LABEL = "owner", "alive", "alive_in", "folder"
 REMOVAL_WAIT_S = 60
-# What keeps a container from the folders that it is given, by the security option that an engine names.
+# Security options of an engine that keep a container from the folders that are mounted into it.
 UNSUPPORTED = {"name=userns": "maps users (userns-remap)", "name=selinux": "labels containers (SELinux)"}
 VARIANT_LABEL = "wattdock.variant"
 # Source: OCI image specification, annotations.
@@ -48,7 +48,7 @@ class NoContainersError(PreflightError):
     """No container can be started from an image here.
 
     Attributes:
-        reason: What was seen.
+        reason: Why not.
         remedy: What to do about it.
     """
 
@@ -63,13 +63,13 @@ class NoImageError(NoContainersError):
 
 @dataclass(frozen=True)
 class Engine:
-    """What decides how a container is to be described to an engine.
+    """A container engine that answers.
 
     Attributes:
         address: Its Unix socket, "unix:///…".
         name: "docker".
-        rootless: It runs as the user, so that its containers' root is the user.
-        runtimes: Names of what starts its containers; NVIDIA's gives them GPUs.
+        rootless: It runs as the user, so that root in its containers is the user.
+        runtimes: Names of its container runtimes; NVIDIA's shows GPUs to containers.
     """
 
     address: str
@@ -85,12 +85,12 @@ class Image:
 
     Attributes:
         engine: The engine that has it.
-        name: As it was asked for.
-        id: Hash of its configuration, "sha256:…"; what containers are made from.
-        digest: "repository@sha256:…" as a registry knows it; None for an image that was only built here.
-        variant: "cpu" or "cuda", what its packages were built for; None where its label does not tell.
+        name: The name or digest that it was looked up by.
+        id: Hash of its configuration, "sha256:…"; containers are made from it.
+        digest: "repository@sha256:…" by which a registry has it; None for an image that was only built here.
+        variant: "cpu" or "cuda", what its packages were built for; None without that label.
         digests: All digests by which registries have it; several where it was pushed to several.
-        labels: What its builder wrote on it.
+        labels: By name, as its builder set them.
     """
 
     engine: Engine
@@ -114,8 +114,8 @@ class Image:
     @property
     def revision(self) -> str | None:
         """Commit of the sources, "-dirty" behind it where files differed from that commit."""
-        said = self.labels.get(REVISION_LABEL)
-        return None if said in (None, "", "unknown") else said
+        revision = self.labels.get(REVISION_LABEL)
+        return None if revision in (None, "", "unknown") else revision
 
 
 def engine_address() -> str:
@@ -136,9 +136,8 @@ def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str 
     require_socket(address)
     import docker.errors
 
-    silent = NoContainersError(f"no Docker engine answers at {address}", "start an engine")
     try:
-        with connect(address, timeout_s=PROBE_TIMEOUT_S) as client:
+        with closing(connect(address, timeout_s=PROBE_TIMEOUT_S)) as client:
             engine = engine_from(address, client.version(), client.info())
             attributes = client.images.get(name).attrs
     except docker.errors.ImageNotFound as error:
@@ -146,25 +145,15 @@ def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str 
     except docker.errors.APIError as error:
         raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
-        raise silent from error
+        raise NoContainersError(f"no Docker engine answers at {address}", "start an engine") from error
     image = image_from(engine, name, attributes)
     if needs_gpu and image.variant == "cpu":
         raise NoContainersError(f"image {name} was built for a CPU", f"make one for GPUs with: make image-{backend}")
     return image
 
 
-@contextmanager
-def connect(address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[docker.DockerClient]:
-    """Yield a client of the engine at `address`, closed afterwards."""
-    client = new_client(address, timeout_s=timeout_s)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def new_client(address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> docker.DockerClient:
-    """Return a client of the engine at `address`, which its user closes."""
+def connect(address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> docker.DockerClient:
+    """Return a client of the engine at `address`; the caller closes it."""
     # Slow to import, and needed only where there is an engine.
     import docker
 
@@ -172,7 +161,7 @@ def new_client(address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> docker.Doc
 
 
 def require_socket(address: str) -> None:
-    """See that something listens at an engine's address and that we may speak to it.
+    """Check that something listens at an engine's address and that this user may talk to it.
 
     Raises:
         NoContainersError: It is no Unix socket, nobody listens, or permission is denied.
@@ -186,40 +175,29 @@ def require_socket(address: str) -> None:
         try:
             probe.connect(address.removeprefix("unix://"))
         except PermissionError as error:
-            group = group_of(Path(address.removeprefix("unix://")))
             raise NoContainersError(
                 f"permission denied on {address}",
-                f"join its group (as root: usermod -aG {group} NAME, then log in again; it is as good as root)",
+                "join its group (as root: usermod -aG docker NAME, then log in again; that is as good as root)",
             ) from error
         except OSError as error:
             raise NoContainersError(f"no Docker engine answers at {address}", "start an engine") from error
 
 
-def group_of(path: Path) -> str:
-    """Return the name of a file's group, its number where it has no name, "docker" where it cannot be looked at."""
-    try:
-        return path.group()
-    except KeyError:
-        return str(path.stat().st_gid)
-    except OSError:
-        return "docker"
-
-
 def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:
-    """Return what an engine's answers to `version` and `info` say about it. Pure.
+    """Return the engine that its answers to `version` and `info` describe. Pure.
 
     Source: Docker Engine API v1.41, GET /version and GET /info; Podman names itself among the components.
 
     Raises:
-        NoContainersError: It is no Docker engine, or keeps containers from the folders that they are given.
+        NoContainersError: It is no Docker engine, or keeps containers from the folders that are mounted into them.
     """
     components = [str(component.get("Name", "")).lower() for component in version.get("Components") or ()]
     options = {str(option).split(",")[0] for option in info.get("SecurityOptions") or ()}
-    refused = [does for option, does in UNSUPPORTED.items() if option in options]
+    problems = [problem for option, problem in UNSUPPORTED.items() if option in options]
     if any("podman" in component for component in components):
-        refused.append("is Podman")
-    if refused:
-        raise NoContainersError(f"the engine at {address} {' and '.join(refused)}", "use Docker without that")
+        problems.append("is Podman")
+    if problems:
+        raise NoContainersError(f"the engine at {address} {' and '.join(problems)}", "use Docker without that")
     return Engine(
         address=address,
         name="docker",
@@ -230,13 +208,13 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
 
 
 def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Image:
-    """Return what an engine's answer says about an image that was asked for by `name`. Pure.
+    """Return the image that an engine's answer describes; `name` is what it was looked up by. Pure.
 
     Source: Docker Engine API v1.41, GET /images/{name}/json.
     """
     digests = tuple(map(str, attributes.get("RepoDigests") or ()))
     labels = (attributes.get("Config") or {}).get("Labels") or {}
-    # An image may be in several registries: the digest that was asked for comes first.
+    # An image may be in several registries; the digest that it was looked up by comes first.
     digest = name if name in digests else digests[0] if digests else None
     return Image(
         engine=engine,
@@ -251,14 +229,14 @@ def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Imag
 
 @dataclass(frozen=True)
 class Reaped:
-    """What was found: containers removed, and those left because their coordinator lives or is another user's."""
+    """Containers that were removed, and those that stay: their coordinator lives, or they are another user's."""
 
     removed: tuple[str, ...]
-    left: tuple[str, ...]
+    in_use: tuple[str, ...]
 
 
 def reap(address: str | None = None) -> Reaped:
-    """Remove every container whose coordinator is dead, and leave all others.
+    """Remove all orphans.
 
     Args:
         address: The engine; None is the engine that DOCKER_HOST names, or Docker's own socket.
@@ -271,25 +249,25 @@ def reap(address: str | None = None) -> Reaped:
     require_socket(address)
     from docker.errors import DockerException
 
-    removed, left = [], []
+    removed, in_use = [], []
     try:
-        with connect(address) as client:
-            marked = {"label": LABEL_PREFIX + ALIVE_LABEL}
-            for container in client.containers.list(all=True, filters=marked, ignore_removed=True):
+        with closing(connect(address)) as client:
+            labelled = {"label": LABEL_PREFIX + ALIVE_LABEL}
+            for container in client.containers.list(all=True, filters=labelled, ignore_removed=True):
                 name = f"{container.name} ({container.short_id})"
                 if not is_orphan(container.labels, uid=os.getuid()):
-                    left.append(name)
+                    in_use.append(name)
                     continue
                 remove(container)
                 remove_socket_folder(container.labels)
                 removed.append(name)
     except (DockerException, OSError) as error:
-        raise LaunchError(f"the engine at {address} cannot remove what was left behind: {error}") from error
-    return Reaped(tuple(removed), tuple(left))
+        raise LaunchError(f"the engine at {address} cannot remove orphans: {error}") from error
+    return Reaped(tuple(removed), tuple(in_use))
 
 
 def remove(container: Container) -> None:
-    """Remove a container, and return only once it is gone, whoever else removes it at the same time.
+    """Remove a container, and return only once it is gone, even if others remove it at the same time.
 
     Raises:
         docker.errors.DockerException, OSError: The engine refused or did not answer.
@@ -300,27 +278,28 @@ def remove(container: Container) -> None:
         try:
             container.remove(force=True, v=True)
         except APIError as error:
-            # Its keeper, or another that cleans up, was faster; until they are done it is still on its GPUs.
+            # Its keeper or another coordinator was faster; until they are done, it still uses its GPUs.
             if error.status_code != http.HTTPStatus.CONFLICT:
                 raise
             container.wait(condition="removed", timeout=REMOVAL_WAIT_S)
 
 
 def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
-    """Whether a container's coordinator was this user's (for root: anybody's) and is gone."""
+    """Whether a container's coordinator is dead, and this user may remove it: its owner or root."""
     if uid != 0 and labels.get(LABEL_PREFIX + OWNER_LABEL) != str(uid):
         return False
     lock = Path(labels[LABEL_PREFIX + ALIVE_LABEL])
     boot, _, folder = labels.get(LABEL_PREFIX + PLACE_LABEL, "").partition(" ")
-    if boot and boot != boot_id():
+    boot_here, _, folder_here = place_of(lock).partition(" ")
+    if boot and boot != boot_here:
         return True
-    # Seen from a container, or under a private /tmp, a living coordinator's lock would look gone.
-    if folder and folder != _identity(lock.parent.parent):
+    # From inside a container, or under a private /tmp, the lock of a living coordinator would seem absent.
+    if folder and folder != folder_here:
         return False
     return not is_held(lock)
 
 
-def marks(spec: LaunchSpec) -> dict[str, str]:
+def owner_labels(spec: LaunchSpec) -> dict[str, str]:
     """Return the labels by which `reap` finds a container and tells whether its coordinator lives."""
     if spec.alive_lock is None:
         return {}
@@ -329,28 +308,20 @@ def marks(spec: LaunchSpec) -> dict[str, str]:
 
 
 def place_of(lock: Path) -> str:
-    """Return what tells others whether the path of a lock leads them to the same file: the boot, and its folder's.
+    """Return the boot id and the identity of a lock's folder; equal where its path leads to the same file.
 
-    The folder is the parent of the lock's own folder, which goes with its coordinator.
+    The folder is the parent of the lock's own folder, which its coordinator removes. Containers see their host's boot.
     """
-    return f"{boot_id()} {_identity(lock.parent.parent)}"
-
-
-def boot_id() -> str:
-    """Return what this start of the machine is called; containers see their host's."""
-    return BOOT_ID.read_text(encoding="ascii").strip()
-
-
-def _identity(folder: Path) -> str | None:
+    boot = BOOT_ID.read_text(encoding="ascii").strip()
     try:
-        found = folder.stat()
+        folder = lock.parent.parent.stat()
     except OSError:
-        return None
-    return f"{found.st_dev}:{found.st_ino}"
+        return f"{boot} None"
+    return f"{boot} {folder.st_dev}:{folder.st_ino}"
 
 
 def is_held(lock: Path) -> bool:
-    """Whether some process holds the lock on a file; a file that cannot be looked into counts as held."""
+    """Whether a process holds the lock on a file; a file that cannot be opened counts as held."""
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -358,7 +329,7 @@ def is_held(lock: Path) -> bool:
     except OSError:
         return True
     try:
-        # Shared, so that two that ask at once do not take each other for its holder.
+        # Shared, so that two callers at once do not take each other for its holder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -368,7 +339,7 @@ def is_held(lock: Path) -> bool:
 
 
 def remove_socket_folder(labels: Mapping[str, str]) -> None:
-    """Remove what is left of a runner's socket; nothing else, whatever a label says."""
+    """Remove the socket of a dead runner and its folder; nothing else, whatever the label names."""
     if folder := labels.get(LABEL_PREFIX + FOLDER_LABEL):
         with contextlib.suppress(OSError):
             (Path(folder) / SOCKET_NAME).unlink(missing_ok=True)

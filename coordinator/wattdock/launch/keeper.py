@@ -1,14 +1,13 @@
-"""Stand between the coordinator and one runner, so that nothing of the runner outlives the coordinator.
+"""The keeper of a runner: a program that ends the runner and all that it started when the coordinator is gone.
 
-A program of its own: the standard library only, one thread, nothing of wattdock, so that it starts in milliseconds.
-stdin is the lifeline: its end, however it came, means that the coordinator is gone. FOLDER holds the runner's socket
-and is removed.
+It imports the standard library only and has one thread, so that it starts in milliseconds. stdin is the lifeline: when
+it ends, the coordinator is gone, however it ended. FOLDER holds the runner's socket and is removed.
 
 `python -I -S keeper.py process GRACE_S FOLDER COMMAND...` starts the runner. A line "SECONDS" on stdin asks for a stop
-within that time. stdout says "started PID" or "failed REASON", and at last "ended REASON"; stderr is the runner's log.
+within that time. stdout gets "started PID" or "failed REASON", and at last "ended REASON"; stderr is the runner's log.
 
-`python -I -S keeper.py container ENGINE_SOCKET CONTAINER_ID FOLDER` removes the container, unless a line on stdin said
-that the coordinator did.
+`python -I -S keeper.py container ENGINE_SOCKET CONTAINER_ID FOLDER` removes the container, unless a line on stdin says
+that the coordinator has done so.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 REAP_INTERVAL_S = 0.02
 # Python's process that unlinks named shared memory and semaphores once all that made or used them have ended.
 TRACKER_WORDS = b"multiprocessing.resource_tracker"
-# It takes milliseconds; how long it may take once nothing else is left.
+# How long it may take to end, which is milliseconds, once nothing else is left.
 TRACKER_GRACE_S = 5.0
 
-# How long an engine may take to answer, and to be there again after its own restart.
+# How long an engine may take to answer, and to restart.
 ANSWER_TIMEOUT_S, ENGINE_PATIENCE_S, ENGINE_PAUSE_S = 60.0, 60.0, 0.5
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def keep_container(engine_socket: str, container_id: str, folder: str) -> int:
-    """Wait for the coordinator's end, and remove its container should it end without doing so."""
-    # What ends a whole session, as at log-out, must not end its cleaner first.
+    """Wait for the coordinator's end, and remove its container if the coordinator did not."""
+    # A signal to the whole session, as at log-out, must not end the keeper first.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if os.read(LIFELINE_FD, 1):
@@ -77,7 +76,7 @@ def removed(engine_socket: str, container_id: str) -> bool:
 
 
 def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
-    """Keep one runner from its start to the end of everything it started; return 0 if it could be started."""
+    """Start a runner, and return when it and everything it started has ended; return 0 if it could be started."""
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_fd = wake_on_signals()
     try:
@@ -88,18 +87,18 @@ def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
         return 1
     say(f"started {runner}")
     watch = Watch(runner, wake_fd, grace_s)
-    watch.until_over()
+    watch.wait()
     if watch.status is None:
         # Not reaped yet, so the number is still its own.
         end_group(runner)
     end_descendants()
     shutil.rmtree(folder, ignore_errors=True)
-    say(f"ended {ending(watch.status, asked=watch.deadline_s is not None)}")
+    say(f"ended {ending(watch.status, stopping=watch.deadline_s is not None)}")
     return 0
 
 
 def wake_on_signals() -> int:
-    """Return a descriptor that yields the number of each signal that concerns a keeper."""
+    """Return a descriptor from which the number of each signal that concerns a keeper can be read."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)
     os.set_blocking(write_fd, False)
@@ -111,7 +110,7 @@ def wake_on_signals() -> int:
 
 
 def start(command: list[str]) -> int:
-    """Start the runner in a session of its own, bound to die with this process; return its pid."""
+    """Start the runner in a session of its own, so that it dies with this process; return its pid."""
     keeper = os.getpid()
 
     def die_with_keeper() -> None:
@@ -133,11 +132,11 @@ def start(command: list[str]) -> int:
 
 
 class Watch:
-    """Waits until the runner has ended, or must be ended.
+    """Waits until the runner has ended, or must be killed.
 
     Attributes:
         status: The runner's wait status; None while it has not ended.
-        deadline_s: Monotonic instant at which patience ends; None until a stop was asked for.
+        deadline_s: Monotonic instant at which the runner is killed; None until a stop was requested.
     """
 
     def __init__(self, runner: int, wake_fd: int, grace_s: float) -> None:
@@ -150,40 +149,40 @@ class Watch:
         self.poll.register(wake_fd, select.POLLIN)
         self.poll.register(LIFELINE_FD, select.POLLIN)
 
-    def until_over(self) -> None:
-        """Return when the runner has ended by itself or its grace is over."""
+    def wait(self) -> None:
+        """Return when the runner has ended by itself or its deadline has passed."""
         while self.status is None:
-            left_s = None if self.deadline_s is None else self.deadline_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            timeout_s = None if self.deadline_s is None else self.deadline_s - time.monotonic()
+            if timeout_s is not None and timeout_s <= 0:
                 return
-            ready = {fd for fd, _ in self.poll.poll(None if left_s is None else left_s * 1_000 + 1)}
+            ready = {fd for fd, _ in self.poll.poll(None if timeout_s is None else timeout_s * 1_000 + 1)}
             if self.wake_fd in ready:
                 self.on_signals(os.read(self.wake_fd, 4096))
             if LIFELINE_FD in ready:
                 self.on_lifeline(os.read(LIFELINE_FD, 4096))
 
     def on_signals(self, numbers: bytes) -> None:
-        """Reap what has ended; take a signal to the keeper as a wish to stop."""
+        """Reap children that have ended; a signal to the keeper itself is a request to stop."""
         with contextlib.suppress(ChildProcessError):
             self.status = reap(self.runner)
         if any(number in STOP_SIGNALS for number in numbers):
-            self.ask(self.grace_s)
+            self.stop(self.grace_s)
 
     def on_lifeline(self, lines: bytes) -> None:
-        """Obey a stop; take the lifeline's end as the coordinator's."""
+        """Obey requests to stop; the lifeline's end is a request too."""
         if not lines:
             self.poll.unregister(LIFELINE_FD)
-            self.ask(self.grace_s)
+            self.stop(self.grace_s)
         for line in lines.split():
-            self.ask(float(line))
+            self.stop(float(line))
 
-    def ask(self, grace_s: float) -> None:
-        """Ask the runner to end; a later wish can shorten its grace, never lengthen it."""
+    def stop(self, grace_s: float) -> None:
+        """Ask the runner to end; a later request can shorten its grace, never lengthen it."""
         deadline_s = time.monotonic() + grace_s
         self.deadline_s = deadline_s if self.deadline_s is None else min(self.deadline_s, deadline_s)
         if self.status is None and grace_s > 0:
             os.kill(self.runner, signal.SIGTERM)
-            # A stopped process would only see SIGTERM once it goes on.
+            # A paused process gets no signal before it continues.
             os.kill(self.runner, signal.SIGCONT)
 
 
@@ -208,12 +207,12 @@ def reap(runner: int | None) -> int | None:
 
 
 def end_group(group: int) -> None:
-    """Kill all of a process group but for resource trackers, which then end by themselves.
+    """Kill all of a process group except for resource trackers, which then end by themselves.
 
     Raises:
         ProcessLookupError: There is no such group.
     """
-    # One call for all of it: a process that keeps forking could outrun a list of them.
+    # One call for the whole group: a process that keeps forking could outrun a list of pids.
     os.killpg(group, signal.SIGSTOP)
     kill_all_but_trackers([pid for pid, _, its_group in processes() if its_group == group])
 
@@ -221,14 +220,14 @@ def end_group(group: int) -> None:
 def end_descendants() -> None:
     """Kill and reap until no descendant is left, resource trackers last.
 
-    As child subreaper this process is the ancestor of all that the runner started, whatever session it moved to.
+    As child subreaper this process is the ancestor of all that the runner started, in whatever session.
     """
     patience_ends_s = time.monotonic() + TRACKER_GRACE_S
     with contextlib.suppress(ChildProcessError):
         while True:
             pids = descendants(os.getpid())
             if kill_all_but_trackers(pids):
-                # A driver may take long to let go of a killed process, which holds its end of the tracker's pipe.
+                # A driver may take long to release a killed process, which holds its end of the tracker's pipe.
                 patience_ends_s = time.monotonic() + TRACKER_GRACE_S
             elif time.monotonic() > patience_ends_s:
                 send(signal.SIGKILL, pids)
@@ -237,7 +236,7 @@ def end_descendants() -> None:
 
 
 def kill_all_but_trackers(pids: list[int]) -> bool:
-    """Kill processes, have resource trackers among them go on; return whether there was any other."""
+    """Kill processes, and continue resource trackers among them; return whether any was killed."""
     others = [pid for pid in pids if not is_tracker(pid)]
     send(signal.SIGKILL, others)
     send(signal.SIGCONT, [pid for pid in pids if pid not in others])
@@ -264,10 +263,10 @@ def descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent, _ in processes():
         children.setdefault(parent, []).append(pid)
-    found = list(children.get(ancestor, []))
-    for pid in found:
-        found.extend(children.get(pid, []))
-    return found
+    pids = list(children.get(ancestor, []))
+    for pid in pids:
+        pids.extend(children.get(pid, []))
+    return pids
 
 
 def processes() -> Iterator[tuple[int, int, int]]:
@@ -280,12 +279,12 @@ def processes() -> Iterator[tuple[int, int, int]]:
                 yield int(entry.name), int(parent), int(group)
 
 
-def ending(status: int | None, *, asked: bool) -> str:
-    """Say in words how the runner ended; `status` is its wait status, None if it had to be killed here."""
+def ending(status: int | None, *, stopping: bool) -> str:
+    """Return in words how the runner ended; `status` is its wait status, None if the keeper had to kill it."""
     if status is None:
         return "did not stop in time and was killed"
     code = os.waitstatus_to_exitcode(status)
-    if asked and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
+    if stopping and code in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
         return "stopped"
     if code >= 0:
         return f"exited with code {code}"
@@ -295,7 +294,7 @@ def ending(status: int | None, *, asked: bool) -> str:
 
 
 def say(line: str) -> None:
-    """Tell the coordinator, if it is still there."""
+    """Write a line to the coordinator, if it is still there."""
     with contextlib.suppress(BrokenPipeError):
         os.write(STATUS_FD, f"{line}\n".encode())
 

@@ -1,7 +1,6 @@
-"""Start a runner as a plain process of this host, and see that it ends with the coordinator.
+"""Start a runner as a plain process of this host, which ends with the coordinator.
 
-Between the two stands a keeper (`keeper.py`), which does the ending. Knows nothing of gRPC, of environments or of GPUs
-beyond their numbers.
+A keeper (`keeper.py`) stands between the two and ends the runner. Knows nothing of gRPC and of environments.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from wattdock.files import TAIL_LINES, last_lines
 from wattdock.host import folders
 from wattdock.launch.keeper import descendants, end_group
 from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, LaunchedRunner
-from wattdock.launch.runners import runner_variables
+from wattdock.launch.runners import process_variables
 
 if TYPE_CHECKING:
     from wattdock.launch.protocol import LaunchSpec
 
-# The command line of a keeper, but for what it is to keep.
+# How the command line of a keeper begins.
 KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
 # The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
 KILL_WAIT_S = 30.0
@@ -35,7 +34,7 @@ class ProcessLauncher:
 
     Args:
         python: The interpreter that has the backend's packages.
-        keep_pythonpath: Let the caller's PYTHONPATH through, behind ours; for an interpreter that the user named.
+        keep_pythonpath: Append the caller's PYTHONPATH to the runner's, for an interpreter that the user named.
         orphan_grace_s: How long a runner may take to stop when the coordinator is gone.
     """
 
@@ -47,7 +46,7 @@ class ProcessLauncher:
         self._orphan_grace_s = orphan_grace_s
 
     def launch(self, spec: LaunchSpec) -> RunnerProcess:
-        """Start one runner and return before it answers.
+        """Start a runner and return before it answers.
 
         Raises:
             PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
@@ -69,7 +68,9 @@ class ProcessLauncher:
                     bufsize=0,
                     # Python puts the working folder on the module path, so it must not be one where users keep files.
                     cwd=folder,
-                    env=runner_variables(spec, os.environ, keep_pythonpath=self._keep_pythonpath),
+                    env=process_variables(
+                        spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
+                    ),
                     # A terminal's Ctrl-C is the coordinator's to handle.
                     start_new_session=True,
                     pass_fds=spec.lease_fds,
@@ -81,7 +82,7 @@ class ProcessLauncher:
 
 
 class RunnerProcess(LaunchedRunner):
-    """A runner that was started, seen through its keeper.
+    """A runner that was started as a process, watched through its keeper.
 
     Attributes:
         pid: The runner's process id and process group.
@@ -93,23 +94,23 @@ class RunnerProcess(LaunchedRunner):
         self._log_path = log_path
         self._exit_reason: str | None = None
         self.address = f"unix:{folder / SOCKET_NAME}"
-        word, _, rest = self._read_status_line().partition(" ")
+        word, _, detail = self._read_status_line().partition(" ")
         if word != "started":
-            self._let_go()
-            raise LaunchError(f"the runner could not be started: {rest or 'its keeper ended'}; see {log_path}")
-        self.pid = int(rest)
+            self._close()
+            raise LaunchError(f"the runner could not be started: {detail or 'its keeper ended'}; see {log_path}")
+        self.pid = int(detail)
 
     @property
     def description(self) -> str:
-        """What it is on this host, for people."""
+        """The runner in words, for people."""
         return f"process {self.pid}"
 
     def model_path(self, on_host: Path) -> Path:
-        """Return where the runner finds the model's folder: where everybody does."""
+        """Return where the runner finds the model's folder: at its path on this host."""
         return on_host
 
     def pids(self) -> frozenset[int]:
-        """Return all processes that belong to it now; empty once it has ended."""
+        """Return all processes that belong to it, its keeper included; empty once it has ended."""
         return frozenset((self._keeper.pid, *descendants(self._keeper.pid))) if self.alive() else frozenset()
 
     def exit_reason(self) -> str | None:
@@ -120,7 +121,7 @@ class RunnerProcess(LaunchedRunner):
                 self._clean_up_for_keeper()
                 reason = f"killed because its keeper ended with code {self._keeper.returncode}"
             self._exit_reason = reason
-            self._let_go()
+            self._close()
         return self._exit_reason
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
@@ -128,10 +129,10 @@ class RunnerProcess(LaunchedRunner):
         return last_lines(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left.
+        """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left.
 
         Raises:
-            LaunchError: Even force did not end it.
+            LaunchError: It survives SIGKILL.
         """
         if not self.alive():
             return
@@ -155,13 +156,13 @@ class RunnerProcess(LaunchedRunner):
         return self._keeper.stdout.readline().decode(errors="replace").strip()
 
     def _clean_up_for_keeper(self) -> None:
-        """Do what a keeper that was itself killed could not: its death took the runner, but not the runner's group."""
+        """Do the work of a keeper that was itself killed: its death killed the runner, but not the runner's group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end_group(self.pid)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _let_go(self) -> None:
-        """Close both pipes and collect the keeper."""
+    def _close(self) -> None:
+        """Close both pipes and reap the keeper."""
         for pipe in (self._keeper.stdin, self._keeper.stdout):
             if pipe is not None:
                 pipe.close()

@@ -1,6 +1,14 @@
 """What every launcher offers: a runner, started from a spec, watched and stopped through its handle.
 
-Knows no way to start anything: `process` and `docker` do. Whether the runner answers is the client's to find out.
+To add a launcher:
+
+1. Write a file with two classes: one has what `Launcher` declares, the other inherits from `LaunchedRunner` and defines
+   all that has no body here. Both docstrings are the contract.
+2. Add its name to `ExperimentConfig.launcher` (then `make schema`), and a branch to `choice._choose` and to
+   `LauncherChoice.launcher`.
+3. Add it to the fixture of `tests/launch/test_launchers.py`, which holds every launcher to this contract.
+
+Knows no way to start anything. Whether the runner answers is for the client to find out.
 """
 
 from __future__ import annotations
@@ -17,26 +25,26 @@ if TYPE_CHECKING:
 
 SOCKET_NAME = folders.SOCKET_NAME
 STOP_GRACE_S = 5.0
-# `exit_reason` of a runner that ended because it was asked to.
+# `exit_reason` of a runner that stopped when it was asked to.
 STOPPED = "stopped"
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One runner to start.
+    """A runner to start.
 
     Attributes:
         backend: Its name; the runner loads the module `wattdock_<backend>`.
         runner_dir: The folder that holds this module.
-        log_path: Where everything the runner prints is appended; its folder exists.
+        log_path: File to which the runner's output is appended; its folder exists.
         gpu_indices: The GPUs it may see, as integer indices in PCI bus order; empty for none.
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
-        labels: What to mark it with, where the launcher can mark; a plain process cannot be marked.
-        alive_lock: File whose lock the coordinator holds as long as it lives; `reap` removes what is marked with it
-            once nobody does.
-        lease_fds: Descriptors of leases that are to be held until nothing of the runner is left, even should the
-            coordinator be killed.
+        labels: For launchers that can label what they start, as containers can be.
+        alive_lock: File whose lock the coordinator holds as long as it lives; once nobody holds it, `reap` removes
+            containers that are labelled with it.
+        lease_fds: Descriptors of leases that must stay open until nothing of the runner is left, even if the
+            coordinator is killed.
     """
 
     backend: str
@@ -53,8 +61,6 @@ class LaunchSpec:
 class LaunchedRunner(Protocol):
     """A runner that was started; leaving its `with` block stops it.
 
-    What follows from the rest is written here; launchers' own runners inherit it.
-
     Attributes:
         address: Where it serves, as gRPC writes it: "unix:/…/r.sock".
     """
@@ -63,34 +69,37 @@ class LaunchedRunner(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is on this host, for people: "process 1234"."""
+        """The runner in words, for people: "process 1234"."""
 
     def model_path(self, on_host: Path) -> Path:
-        """Return where the runner finds the model's folder that lies at `on_host` on this machine."""
-
-    def alive(self) -> bool:
-        """Whether it still runs, cheap enough to poll; False only once nothing of it is left."""
-        return self.exit_reason() is None
+        """Return where the runner finds the model folder that lies at `on_host` on this machine."""
 
     def pids(self) -> frozenset[int]:
-        """Return all processes that belong to it now, as this host numbers them; empty once it has ended."""
+        """Return all processes that belong to it, as this host numbers them; empty once it has ended."""
 
     def exit_reason(self) -> str | None:
-        """How it ended, such as "exited with code 1"; None while it runs."""
+        """How it ended, such as "exited with code 1"; None while it runs.
+
+        Cheap enough to poll. Not None only once nothing of the runner is left, its socket's folder included.
+        """
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Return the last lines of its log."""
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left."""
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.exit_reason() is None
 
     @property
     def stopped(self) -> bool:
         """Whether it ended because it was asked to."""
         return self.exit_reason() == STOPPED
 
-    def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines of its log."""
-
-    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ask it to stop, end it by force after `grace_s` seconds, and return when nothing of it is left."""
-
     def kill(self) -> None:
-        """End it by force, now, and return when nothing of it is left."""
+        """Kill it now, and return when nothing of it is left."""
         self.stop(0)
 
     def __enter__(self) -> Self:
@@ -103,14 +112,14 @@ class LaunchedRunner(Protocol):
 
 
 class Launcher(Protocol):
-    """One way to start runners."""
+    """A way to start runners, each of which ends with the coordinator, even if the coordinator is killed."""
 
     @property
     def name(self) -> str:
         """As `environment.launcher` states it: "process" or "docker"."""
 
     def launch(self, spec: LaunchSpec) -> LaunchedRunner:
-        """Start one runner and return at once, before it answers.
+        """Start a runner and return at once, before it answers.
 
         Raises:
             PreflightError: This machine cannot hold it, for instance its socket's path is too long.
