@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ CONSEQUENCE = "spans and energy cannot be put on one timeline; run the runner on
 
 
 class Clock(Protocol):
-    """CLOCK_MONOTONIC, or a simulation of it."""
+    """CLOCK_MONOTONIC and the time of day, or a simulation of both."""
 
     def now_ns(self) -> int:
         """Return this instant in nanoseconds."""
@@ -31,6 +32,14 @@ class Clock(Protocol):
     def sleep(self, duration_s: float) -> None:
         """Return when `duration_s` seconds are over."""
         self.wait(threading.Event(), duration_s)
+
+    def now_utc(self) -> str:
+        """Return the time of day, ISO 8601 with milliseconds: a label, never the end of a duration."""
+        return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+    def identity(self) -> ClockIdentity:
+        """Return which CLOCK_MONOTONIC this is."""
+        return host_clock()
 
 
 class HostClock(Clock):

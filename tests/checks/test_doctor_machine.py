@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wattdock.checks.doctor_machine import container_checks, governor, machine_checks, runtime_check
-from wattdock.host.leases import Wanted, held
+from wattdock.host.leases import LeaseRequest, held
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("WATTDOCK_HOME", str(tmp_path / "home"))
     (tmp_path / "file").touch()
-    with held(Wanted(("GPU-a",), "gpus", "theirs"), lambda line: None):
+    with held(LeaseRequest(("GPU-a",), "gpus", "theirs"), lambda line: None):
         found = {check.name: check for check in machine_checks(tmp_path / "file" / "results", os.environ)}
     assert found["leases"].status == "warn"
     assert "GPU-a by " in found["leases"].figure

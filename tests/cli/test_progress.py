@@ -30,6 +30,15 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
         (events.PassFinished("pass 1/2", 40960, 20.5), "  pass 1/2: 40,960 tokens in 20.50 s"),
         (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), "batch 8: ok, stored in results/x"),
         (events.PassStarted("pass 1/2"), ""),
+        (events.ExperimentFailed("b", "load", "RunnerError", "m", None), "b: failed in load: m"),
+        (
+            events.FallbacksPlanned("b", "hang", ("x: 1", "y: 2")),
+            "b: hang; measured instead, until one works: 1. x: 1; 2. y: 2",
+        ),
+        (events.FallbacksPlanned("b", "hang", ()), "b: hang; no fallback"),
+        (events.FallbackSkipped("x: 1", "left unfinished: m"), "fallback x: 1: left unfinished: m"),
+        (events.BackendGivenUp("vllm", "vllm: 3 in a row"), "vllm: 3 in a row"),
+        (events.StudyLeftUnfinished(1), "not begun: 1 experiment; go on with --resume"),
     ],
 )
 def test_each_event_has_its_line_or_none(event: events.Event, line: str) -> None:

@@ -64,7 +64,7 @@ def test_words_that_tell_nothing_name_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "kills", "cause"),
+    ("log", "oom_kills", "cause"),
     [
         ("", 1, HOST_MEMORY),
         ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", 0, EXCHANGE),
@@ -72,9 +72,9 @@ def test_words_that_tell_nothing_name_nothing() -> None:
         ("all is well", 0, RUNNER),
     ],
 )
-def test_a_death_is_explained_by_the_log_or_by_the_kernel(log: str, kills: int, cause: str) -> None:
+def test_a_death_is_explained_by_the_log_or_by_the_kernel(log: str, oom_kills: int, cause: str) -> None:
     """The process itself said nothing."""
-    found = cause_of("the runner died during a pass: exited with code 1", log, oom_kills=kills)
+    found = cause_of("the runner died during a pass: exited with code 1", log, oom_kills=oom_kills)
     assert found is not None
     assert found.name == cause
 

@@ -11,13 +11,13 @@ import pytest
 from execution.virtual import VirtualClock
 from merge_samples import measured, request, stepped_power, timeline
 
-from wattdock.analysis.steadiness import AtRest, above_band, at_rest
+from wattdock.analysis.steadiness import AtRest, above_band
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
 from wattdock.execution.events import Event, IdleStarted
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.procedure import Procedure, Recording, new_record, rest
+from wattdock.execution.procedure import Procedure, Recording, new_record, wait_until_idle
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.meter import Meter
@@ -65,7 +65,7 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
     )
     config = ExperimentConfig.model_validate({"warmup": {"passes": 0}, "repeats": {"passes": 3}})
     with pytest.raises(RunnerError, match="the runner died"):
-        procedure.measure(Recording(config, new_record(0)))
+        procedure.measure(Recording(config, new_record(0, procedure.clock)))
     assert saved == [[True], [True, False]]
 
 
@@ -86,14 +86,19 @@ class Cooling(Meter):
 def test_a_later_runner_starts_when_gpus_have_cooled_down_to_what_they_were_at_first(band: float, watts: int) -> None:
     """A power that does not change is not enough: it may be that of a GPU that is still hot."""
     limits = IdleSpec(duration_s=0.5, band=band)
-    first = {GPU: AtRest(80.0, None)}
-    clock, told = VirtualClock(), list[Event]()
-    meter = Cooling(clock.now_ns() / NS_PER_S)
-    span = rest(
-        "idle-empty", limits, [GPU], meter=meter, clock=clock, emit=told.append, check=lambda: None, first=first
+    clock, events = VirtualClock(), list[Event]()
+    _, state = wait_until_idle(
+        "idle-empty",
+        limits,
+        [GPU],
+        meter=Cooling(clock.now_ns() / NS_PER_S),
+        clock=clock,
+        emit=events.append,
+        check=lambda: None,
+        initial={GPU: AtRest(80.0, None)},
     )
-    assert at_rest(meter.peek().gpus, span, [GPU])[GPU].power_w == pytest.approx(watts, rel=1e-3)
-    assert (first, told) == ({GPU: AtRest(80.0, None)}, [IdleStarted("idle-empty", 0.5)])
+    assert state[GPU].power_w == pytest.approx(watts, rel=1e-3)
+    assert events == [IdleStarted("idle-empty", 0.5)]
 
 
 def test_a_gpu_that_does_not_cool_down_is_told_at_the_cap() -> None:

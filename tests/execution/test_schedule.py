@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, Study
-from wattdock.execution.schedule import Breaker, Remaining, duration, load_groups, pass_seconds, schedule, words
+from wattdock.execution.schedule import CircuitBreaker, Remaining, duration, load_groups, pass_seconds, schedule, words
 from wattdock.metering.timeline import Span
 from wattdock.records.failure import Failure
 
@@ -49,9 +49,8 @@ def test_the_order_depends_on_seed_and_restart_and_not_on_how_the_file_is_writte
     ids = []
     for order in (TWELVE, written):
         study = Study("s", tuple(order), seed=seed)
-        groups = load_groups(study.experiments)
-        scheduled = schedule(study, groups, restart)
-        assert sorted(map(sorted, scheduled)) == sorted(map(sorted, groups))
+        scheduled = schedule(study, restart)
+        assert sorted(map(sorted, scheduled)) == sorted(map(sorted, load_groups(order)))
         ids.append([order[position].experiment_id for group in scheduled for position in group])
     assert ids[0] == ids[1]
 
@@ -59,15 +58,14 @@ def test_the_order_depends_on_seed_and_restart_and_not_on_how_the_file_is_writte
 def test_restarts_differ_in_their_order() -> None:
     """What drifts within a restart must not always fall on the same experiments."""
     study = Study("s", tuple(TWELVE))
-    orders = {schedule(study, load_groups(study.experiments), restart) for restart in range(5)}
+    orders = {schedule(study, restart) for restart in range(5)}
     assert len(orders) == 5
 
 
 def test_the_written_order_is_kept_where_that_was_asked_for() -> None:
     """Some series only make sense from small to large."""
     study = Study("s", tuple(TWELVE), order="written")
-    groups = load_groups(study.experiments)
-    assert schedule(study, groups, 3) == groups == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+    assert schedule(study, 3) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
 
 
 def failure(kind: str = "RunnerError", stage: str = "load") -> Failure:
@@ -94,7 +92,7 @@ def test_the_same_failure_so_many_times_in_a_row_gives_its_backend_up(
     failures: tuple[Failure | None, ...], limit: int | None, measured: bool, opens: bool
 ) -> None:
     """Kind and stage count; PyTorch runs where vLLM is broken."""
-    breaker = Breaker(limit)
+    breaker = CircuitBreaker(limit)
     for seen in failures:
         breaker.note("vllm", seen, measured=measured)
     assert (breaker.reason("vllm") is not None, breaker.reason("pytorch")) == (opens, None)

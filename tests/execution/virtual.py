@@ -1,4 +1,4 @@
-"""A whole study in virtual time: simulated GPUs, meter, launcher and engine behind the seams of `execution`.
+"""A whole study in virtual time: simulated GPUs, meter, launcher and engine as `RunDependencies`.
 
 The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `used_gpus`, and the faults.
 """
@@ -9,16 +9,17 @@ import shutil
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from merge_samples import PERIOD_S
 
 from wattdock.checks import ExecutionPlan
-from wattdock.clock import NS_PER_S, Clock, ClockCheck
+from wattdock.clock import NS_PER_S, Clock, ClockCheck, ClockIdentity
 from wattdock.config import ExperimentConfig, Study
 from wattdock.errors import RunnerError
-from wattdock.execution import Seams, StudyRun, events
+from wattdock.execution import RunDependencies, StudyRun, events
 from wattdock.host import Gpu, GpuInventory
 from wattdock.host.machine import Machine
 from wattdock.launch import LauncherChoice
@@ -60,6 +61,13 @@ class VirtualClock(Clock):
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         self._now_ns += round(timeout_s * NS_PER_S)
         return event.is_set()
+
+    def now_utc(self) -> str:
+        now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._now_ns // 1000)
+        return now.isoformat(timespec="milliseconds")
+
+    def identity(self) -> ClockIdentity:
+        return ClockIdentity("virtual", None)
 
 
 @dataclass
@@ -218,18 +226,20 @@ class VirtualMachine:
     Attributes:
         power: What each GPU draws; without any, studies run on the CPU.
         limit_w: The GPUs' power limit at an instant, in seconds.
+        vram_used_bytes: Memory of each GPU in use at an instant, in seconds, when no runner of ours runs.
         load_fault: Strikes whatever an experiment's settings say.
         launches: How many runners were started.
-        seen: The events of the last run.
+        emitted: The events of the last run.
     """
 
     folder: Path
     power: Mapping[str, Power] = field(default_factory=dict)
     limit_w: Power = lambda _: 700.0
     clock: VirtualClock = field(default_factory=VirtualClock)
+    vram_used_bytes: Callable[[float], int] = lambda _: 0
     load_fault: str = "none"
     launches: int = 0
-    seen: list[events.Event] = field(default_factory=list)
+    emitted: list[events.Event] = field(default_factory=list)
 
     @property
     def results(self) -> Path:
@@ -244,48 +254,59 @@ class VirtualMachine:
         **options: bool,
     ) -> StudyRun:
         """Run a study to its end; `on` is called with each event. The run is returned after errors as `last`, too."""
-        self.seen = []
+        self.emitted = []
 
         def emit(event: events.Event) -> None:
-            self.seen.append(event)
+            self.emitted.append(event)
             on(event)
 
         plans = [self._plan(config, tuple(self.power if gpus is None else gpus)) for config in study.experiments]
         home = self.folder / "home"
-        self.last = StudyRun(study, plans, output_dir=self.results, home=home, seams=self._seams(), **options)
+        self.last = StudyRun(
+            study, plans, output_dir=self.results, home=home, dependencies=self._dependencies(), **options
+        )
         self.last.run(emit)
         return self.last
 
     def notes(self) -> list[str]:
-        return [event.text for event in self.seen if isinstance(event, events.Note)]
+        return [event.text for event in self.emitted if isinstance(event, events.Note)]
 
     def inventory(self) -> GpuInventory:
-        limit_w = self.limit_w(self.clock.now_ns() / NS_PER_S)
-        gpus = [Gpu(index=i, uuid=uuid, name="NVIDIA H200", power_limit_w=limit_w) for i, uuid in enumerate(self.power)]
+        now_s = self.clock.now_ns() / NS_PER_S
+        gpus = [
+            Gpu(
+                index=index,
+                uuid=uuid,
+                name="NVIDIA H200",
+                power_limit_w=self.limit_w(now_s),
+                vram_used_bytes=self.vram_used_bytes(now_s),
+            )
+            for index, uuid in enumerate(self.power)
+        ]
         return GpuInventory(tuple(gpus), reason=None if gpus else "no GPU")
 
     def _plan(self, config: ExperimentConfig, uuids: Sequence[str]) -> ExecutionPlan:
-        found = self.inventory()
+        inventory = self.inventory()
         return ExecutionPlan(
             config=config,
             machine=Machine("CPU", 8, 1, "Linux"),
-            inventory=found,
-            gpus=tuple(gpu for gpu in found.gpus if gpu.uuid in uuids),
+            inventory=inventory,
+            gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid in uuids),
             launch=LauncherChoice("process", "virtual", "nothing"),
             meter=MeterChoice("nvml", "virtual", "" if self.power else "no GPU"),
         )
 
-    def _seams(self) -> Seams:
+    def _dependencies(self) -> RunDependencies:
         @contextmanager
         def launcher(*_: object) -> Iterator[Any]:
             yield self
 
         @contextmanager
-        def connect(runner: Any, check: Callable[[], None]) -> Iterator[Any]:
+        def connect(runner: Any, check: Callable[[], None], _: Clock) -> Iterator[Any]:
             runner.check = check
             yield runner
 
-        return Seams(
+        return RunDependencies(
             clock=self.clock,
             new_meter=lambda *_: cast("Any", VirtualMeter(self.clock, self.power)),
             launcher=cast("Any", launcher),

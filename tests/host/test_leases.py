@@ -18,7 +18,7 @@ from unprivileged import UID, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.host import leases
-from wattdock.host.leases import CPU, MACHINE, Wanted, held, holders
+from wattdock.host.leases import CPU, MACHINE, LeaseRequest, held, holders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +31,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from wattdock.errors import PreflightError
-from wattdock.host.leases import Wanted, held, holders, ready_folder
+from wattdock.host.leases import LeaseRequest, held, holders, ready_folder
 folder = Path(sys.argv[1])
 try:
-    with held(Wanted(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, ready_folder(folder)):
+    with held(LeaseRequest(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, ready_folder(folder)):
         print("held", flush=True)
         time.sleep(60)
 except PreflightError as error:
@@ -76,7 +76,7 @@ def another_user(folder: Path, exclusive: str, *names: str) -> Iterator[subproce
 def ours(
     folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0
 ) -> AbstractContextManager[tuple[int, ...]]:
-    return held(Wanted(names, exclusive, "ours", wait_s), lambda line: None, folder)  # type: ignore[arg-type]
+    return held(LeaseRequest(names, exclusive, "ours", wait_s), lambda line: None, folder)  # type: ignore[arg-type]
 
 
 def refused(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0) -> str:
@@ -151,7 +151,7 @@ def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(fol
     with another_user(folder, "machine", "GPU-a") as process:
         assert "waited 0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
         threading.Timer(0.7, process.kill).start()
-        with held(Wanted(("GPU-a",), "machine", "ours", 30), told.append, folder):
+        with held(LeaseRequest(("GPU-a",), "machine", "ours", 30), told.append, folder):
             assert holders(folder)[MACHINE].experiment == "ours"
     assert len(told) == 1
     assert "waiting up to 30 s: this machine is measured on by" in told[0]
@@ -304,5 +304,5 @@ def test_a_lease_file_that_was_replaced_before_it_was_locked_is_not_the_lease(
         return lock(descriptor, kind)
 
     monkeypatch.setattr(leases, "_lock", lock_what_was_replaced)
-    with held(Wanted((CPU,), "machine", "x"), print, folder):
+    with held(LeaseRequest((CPU,), "machine", "x"), print, folder):
         assert set(holders(folder)) == {CPU, MACHINE}

@@ -11,7 +11,7 @@ from wattdock.checks.audit import CPUS_ALONE, audit
 from wattdock.checks.audit_procedure import KEPT_UP
 from wattdock.checks.calibrate import calibrate_meters
 from wattdock.checks.doctor import examine
-from wattdock.checks.preflight import ExecutionPlan, preflight, require_still_free
+from wattdock.checks.preflight import ExecutionPlan, preflight
 
 __all__ = [
     "CPUS_ALONE",
@@ -21,5 +21,4 @@ __all__ = [
     "calibrate_meters",
     "examine",
     "preflight",
-    "require_still_free",
 ]

@@ -116,14 +116,14 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         WattdockError: The leases cannot be had, or the runner cannot be started or asked.
     """
     config = plan.config
-    wanted = leases.Wanted(plan.lease_names, config.exclusive, "doctor", config.wait_s)
+    wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, "doctor", config.wait_s)
     with ExitStack() as stack:
         lease_fds = stack.enter_context(leases.held(wanted, say))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         launcher = stack.enter_context(plan.launcher(say))
         spec = LaunchSpec(
             backend=config.backend,
-            runner_dir=plan.runner_dir,
+            runner_dir=plan.launch.runner_dir,
             log_path=folder / "runner.log",
             gpu_indices=tuple(gpu.index for gpu in plan.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from wattdock.errors import PreflightError, WattdockError
+from wattdock.errors import WattdockError
 from wattdock.host import Machine, choose_gpus, folders, inventory, leases
 from wattdock.inputs import check_model, check_prompts, memory_fit
 from wattdock.launch import choose_launcher, find_runner
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter, MeterChoice
-
-# A runner that has just ended may still be on its GPU for a moment.
-TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -95,11 +91,6 @@ class ExecutionPlan:
     def lease_names(self) -> tuple[str, ...]:
         """What it leases: its GPUs, or the CPU."""
         return tuple(gpu.uuid for gpu in self.gpus) or (leases.CPU,)
-
-    @property
-    def runner_dir(self) -> Path:
-        """The folder with the backend's code."""
-        return self.launch.runner_dir
 
     def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
         """Return a context that yields the launcher; an environment that it needs is made first."""
@@ -190,26 +181,3 @@ def _for_workload(
     except WattdockError as error:
         return error
     return replace(checked, config=config, memory=memory)
-
-
-def require_still_free(plans: Sequence[ExecutionPlan], *, patience_s: float = TEARDOWN_S) -> None:
-    """Check, once the leases are held, that nobody has taken a GPU since preflight.
-
-    Args:
-        patience_s: How long to wait for a GPU to become free again.
-
-    Raises:
-        PreflightError: A planned GPU is in use; names by whom.
-    """
-    chosen = {gpu.uuid for plan in plans for gpu in plan.gpus}
-    deadline_s = time.monotonic() + patience_s
-    while chosen:
-        found = inventory()
-        occupied = [
-            f"GPU {gpu.index}: {why}" for gpu in found.gpus if gpu.uuid in chosen and (why := found.why_occupied(gpu))
-        ]
-        if not occupied:
-            return
-        if time.monotonic() > deadline_s:
-            raise PreflightError(f"{'; '.join(occupied)}; choose others with gpus")
-        time.sleep(TEARDOWN_POLL_S)

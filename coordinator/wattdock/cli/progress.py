@@ -129,6 +129,18 @@ def describe(event: events.Event) -> str:
             return f"  warm-up: {event.passes} passes, {event.duration_s:.0f} s, {outcome}"
         case events.PassFinished():
             return f"  {event.stage}: {event.output_tokens:,} tokens in {event.duration_s:.2f} s"
+        case events.FallbacksPlanned():
+            changes = "; ".join(f"{number}. {change}" for number, change in enumerate(event.changes, 1))
+            fallbacks = f"measured instead, until one works: {changes}" if changes else "no fallback"
+            return f"{event.experiment}: {event.cause}; {fallbacks}"
+        case events.FallbackSkipped():
+            return f"fallback {event.change}: {event.reason}"
+        case events.BackendGivenUp():
+            return event.reason
+        case events.StudyLeftUnfinished():
+            return f"not begun: {pluralize(event.not_begun, 'experiment')}; go on with --resume"
+        case events.ExperimentFailed():
+            return f"{event.experiment}: failed in {event.stage}: {event.message}"
         case events.ResultStored():
             return f"{event.experiment}: {event.status}, stored in {event.folder}"
     return ""

@@ -1,18 +1,18 @@
 """Measure a whole study: plan, sessions (launch, load, idle, warm-up, passes), records, results.
 
 In: a `Study` and a folder for results. Out: stored results in `StudyRun.results`, and typed events while it runs; a
-journal and records that survive any end, from which a study is resumed. `loop` and `session` hold the flow.
+journal and records that survive any end, from which a study is resumed. Read `StudyRun.run` and `Session._serve` first.
 Must not know: terminals, reports, how energy is computed.
 """
 
 from wattdock.execution import events
-from wattdock.execution.loop import StudyRun, plan_study
 from wattdock.execution.schedule import Forecast, forecast
-from wattdock.execution.session import Seams
+from wattdock.execution.session import RunDependencies
+from wattdock.execution.study_run import StudyRun, plan_study
 
 __all__ = [
     "Forecast",
-    "Seams",
+    "RunDependencies",
     "StudyRun",
     "events",
     "forecast",

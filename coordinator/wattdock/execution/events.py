@@ -24,7 +24,7 @@ Emit = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Note(Event):
-    """Something to know that has no event of its own, such as a decision, a download or a warning."""
+    """A line for people that has no event of its own, such as a decision, a download or a warning."""
 
     text: str
 
@@ -34,9 +34,9 @@ class StudyStarted(Event):
     """The study has its folder.
 
     Attributes:
-        resumed: An earlier run began it; None where nothing was asked to be resumed.
-        done: Experiments that were finished before.
-        time_left: In words, without starting runners.
+        resumed: Whether an earlier run began the study; None without `--resume`.
+        done: Experiments that earlier runs have finished.
+        time_left: How long the passes left take, in words and without starting runners.
     """
 
     study_id: str
@@ -48,7 +48,7 @@ class StudyStarted(Event):
 
 @dataclass(frozen=True)
 class IdleStarted(Event):
-    """The GPUs are watched without work for `duration_s` seconds, or longer where they are not at rest."""
+    """The GPUs are metered without work for `duration_s` seconds, or longer until they are idle."""
 
     span: str
     duration_s: float
@@ -73,7 +73,7 @@ class Loading(Event):
 
 @dataclass(frozen=True)
 class RestartStarted(Event):
-    """The runner begins with one experiment; `restart` counts from 1."""
+    """The runner begins to serve an experiment; `restart` counts from 1."""
 
     experiment: str
     restart: int
@@ -90,7 +90,14 @@ class PassStarted(Event):
 
 @dataclass(frozen=True)
 class TokensSeen(Event):
-    """The pass goes on: output tokens so far, seconds since it began, and watts per GPU UUID where they are known."""
+    """The pass goes on.
+
+    Attributes:
+        output_tokens: Output tokens so far. An upper bound on PyTorch, which cannot tell padding from tokens before
+            its batch has ended.
+        elapsed_s: Seconds since the pass began.
+        watts: Latest power by GPU UUID; None where it is unknown.
+    """
 
     stage: str
     output_tokens: int
@@ -109,7 +116,7 @@ class PassFinished(Event):
 
 @dataclass(frozen=True)
 class WarmUpFinished(Event):
-    """A steady warm-up is over; `drifting` is what was not steady when its cap came."""
+    """A steady warm-up is over; `drifting` says what was not steady when it reached its cap."""
 
     passes: int
     duration_s: float
@@ -117,8 +124,56 @@ class WarmUpFinished(Event):
 
 
 @dataclass(frozen=True)
+class ExperimentFailed(Event):
+    """A restart of an experiment has failed; its result will say so.
+
+    Attributes:
+        kind: Class of the error, for instance "RunnerError".
+        cause: What went wrong, as `wattdock.execution.failures` names it; None where the message does not tell.
+    """
+
+    experiment: str
+    stage: str
+    kind: str
+    message: str
+    cause: str | None
+
+
+@dataclass(frozen=True)
+class FallbacksPlanned(Event):
+    """A failed experiment has `on_failure: fallback`; `changes` are its fallbacks, measured until one works."""
+
+    experiment: str
+    cause: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FallbackSkipped(Event):
+    """A fallback is not measured."""
+
+    change: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class BackendGivenUp(Event):
+    """A backend has failed so often in a row that the rest of its experiments is not tried."""
+
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StudyLeftUnfinished(Event):
+    """The run ends before all experiments were begun."""
+
+    not_begun: int
+
+
+@dataclass(frozen=True)
 class ResultStored(Event):
-    """An experiment has its result, finished or not."""
+    """The result of an experiment, complete or not, is on disk."""
 
     experiment: str
     experiment_id: str
@@ -127,5 +182,5 @@ class ResultStored(Event):
 
 
 def notes(emit: Emit) -> Callable[[str], None]:
-    """Return a callable that emits a text as a `Note`, for rooms below that tell what they do in words."""
+    """Return a callable that emits a line as a `Note`, for rooms that report in words."""
     return lambda text: emit(Note(text))

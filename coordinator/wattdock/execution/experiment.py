@@ -1,17 +1,17 @@
-"""One experiment of a study: what was measured of it so far, and what is missing.
+"""One experiment of a study: which passes are measured, and which are missing.
 
-The measurements themselves lie in the study's folder; here stands only where.
+The measurements themselves are in the study's folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
-from wattdock.execution.procedure import new_record
 from wattdock.execution.schedule import Remaining, pass_seconds
 from wattdock.execution.study_folder import PASS
 from wattdock.records import Failure, RestartRecord
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExperimentState:
-    """What is known of one experiment while its study is measured.
+    """The state of one experiment while its study is measured.
 
     Attributes:
-        earlier_results: Number of results of it that the study has stored before.
-        expected_pass_s: Seconds of a pass in earlier results; None where there are none.
-        model: As this run's last runner had it.
+        earlier_results: How many results of the experiment the study has stored before.
+        expected_pass_s: Seconds of a pass in earlier results; None without any.
+        model: The model as this run's latest runner got it.
         saved: Restarts on disk, by the record's name; an interrupted restart that was resumed has two records.
         interruption: Why the run ended in the middle of the experiment, if it did.
-        fallback: What the experiment is measured instead of; None where it was asked for itself.
+        fallback: Which failed experiment this one is measured instead of; None for an experiment of the study.
         unmeasured: A restart that was interrupted before its first pass ended.
     """
 
@@ -60,7 +60,7 @@ class ExperimentState:
 
     @property
     def log_path(self) -> Path:
-        """Where the logs of its runners are gathered."""
+        """Where the logs of the experiment's runners are gathered."""
         return self.folder.log_path(self.config.experiment_id)
 
     @property
@@ -71,7 +71,7 @@ class ExperimentState:
     @property
     def begun(self) -> bool:
         """Whether a runner has served the experiment."""
-        return bool(self.saved or self.unmeasured or self.interruption)
+        return bool(self.saved or self.unmeasured)
 
     @property
     def complete(self) -> bool:
@@ -88,23 +88,22 @@ class ExperimentState:
         return restart < repeats.restarts and not self.failure and len(self.measured(restart)) < repeats.passes
 
     def remaining(self) -> Remaining:
-        """Return what is left, and what a pass has taken so far."""
-        repeats, saved = self.config.repeats, [saved.record for saved in self.saved.values() if saved.record.passes]
-        left = sum(repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
-        last = saved[-1] if saved else None
-        seen_s = pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
-        return Remaining(self.config, 0 if self.failure else left, seen_s or self.expected_pass_s)
+        """Return how many passes are left, and how long a pass has taken so far."""
+        repeats, records = self.config.repeats, [saved.record for saved in self.saved.values() if saved.record.passes]
+        passes = sum(repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
+        last = records[-1] if records else None
+        measured_s = pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
+        return Remaining(self.config, 0 if self.failure else passes, measured_s or self.expected_pass_s)
 
-    def save(self, recording: Recording, timeline: Timeline | None) -> None:
-        """Make what a runner has measured so far durable."""
+    def save(self, recording: Recording, timeline: Timeline) -> None:
+        """Write to disk what a runner has measured so far."""
         failure = recording.record.failure
         if failure and failure.kind == Failure.INTERRUPTED:
-            # No fault of the experiment: whoever resumes goes on where it stopped.
+            # An interruption is no failure of the experiment: `--resume` goes on from here.
             self.interruption = failure
             recording.fail(None)
-        measured_spans = [measured.span for measured in recording.record.passes]
-        part = timeline and timeline.excerpt([*recording.record.spans, *measured_spans])
-        record = self._with_environment(recording.whole(part), recording.runner)
+        excerpt = timeline.excerpt([*recording.record.spans, *(measured.span for measured in recording.record.passes)])
+        record = self._with_environment(recording.with_timeline(excerpt), recording.runner)
         if not record.passes and not record.failure:
             self.unmeasured = record
             return
@@ -119,20 +118,20 @@ class ExperimentState:
         self.folder.note(PASS, **{"experiment": self.config.experiment_id, "restart": restart, "pass": index})
 
     def restarts(self, *, stopped: str) -> list[tuple[RestartRecord, Path | None]]:
-        """Return all records in the order measured, each with its folder; an unfinished experiment's last says why.
+        """Return all records in the order measured, each with its folder; an incomplete experiment's last says why.
 
-        The folder is None where it does not hold all of a record, or there is none.
+        The folder is None where the record is not, or not exactly so, on disk.
 
         Args:
-            stopped: Why the run ended, for an experiment that had not begun then.
+            stopped: Why the experiment is incomplete, where nothing interrupted it.
 
         Raises:
             StoreError: A record cannot be read back.
         """
-        found = [(saved.read(), saved.folder) for saved in self.saved.values()]
-        found.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
+        restarts = [(saved.read(), saved.folder) for saved in self.saved.values()]
+        restarts.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
         if self.complete:
-            return found
+            return restarts
         restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
         failure = self.interruption or Failure(
             kind=Failure.INTERRUPTED,
@@ -141,16 +140,22 @@ class ExperimentState:
             exit_code=int(ExitCode.INTERRUPTED),
         )
         if self.unmeasured:
-            found.append((self.unmeasured, None))
-        if not found:
-            found.append((self._with_environment(new_record(restart), None), None))
-        last, _ = found[-1]
-        return [*found[:-1], (dataclasses.replace(last, failure=failure), None)]
+            restarts.append((self.unmeasured, None))
+        last, _ = restarts[-1]
+        return [*restarts[:-1], (dataclasses.replace(last, failure=failure), None)]
 
     def _with_environment(self, record: RestartRecord, runner: RunnerEnvironment | None) -> RestartRecord:
-        """Return `record` with what it was measured on: whoever resumes may find another driver or package."""
+        """Return `record` with what it was measured on: a resumed run may meet another driver or package."""
         try:
-            seen = environment(self.plan, record, runner, self.model)
-        except Exception:  # noqa: BLE001  (a bug here must not cost the passes; the analysis meets it again, and tells)
-            return record
-        return dataclasses.replace(record, environment=seen, architecture=self.model.config if self.model else None)
+            snapshot = environment(self.plan, record, runner, self.model)
+        except Exception as error:  # noqa: BLE001  (a bug here must not cost the passes)
+            failure = Failure(
+                kind=type(error).__name__,
+                message=f"a bug in wattdock: {error}",
+                stage="environment",
+                exit_code=int(ExitCode.BUG),
+                log_tail=traceback.format_exc(),
+            )
+            return dataclasses.replace(record, failure=record.failure or failure)
+        architecture = self.model.config if self.model else None
+        return dataclasses.replace(record, environment=snapshot, architecture=architecture)

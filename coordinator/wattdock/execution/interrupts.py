@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGHUP reach the work only where it may be interrupted; everywhere else they wait.
+"""Ctrl-C, SIGTERM and SIGHUP interrupt the work only where it may be interrupted; elsewhere they are remembered.
 
-What was measured is merged and stored outside those places, so no signal can cost it. A first Ctrl-C lets a pass that
-is being measured end; a second one, like SIGTERM and SIGHUP, does not.
+Results are analysed and stored outside those places, so no signal can cost them. After a first Ctrl-C the pass that is
+being measured ends; after a second one, SIGTERM or SIGHUP it is cut off.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Handles the signals while it is entered; only the main thread can, elsewhere they stay as they were."""
+    """Handles the signals inside its context; does nothing outside the main thread, which alone can."""
 
     def __init__(self, emit: Emit = lambda _: None) -> None:
         self._emit = emit
-        self._seen = False
+        self._requested = False
         self._urgent = False
         self._allowed = False
         self._patient = False
         self._announced = False
-        self._before: dict[signal.Signals, Any] = {}
+        self._old_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._old_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
         """Let signals raise KeyboardInterrupt inside; one that came earlier raises it at once.
 
-        For work that cannot look for itself, such as a download, and that an exception anywhere inside cannot harm.
+        For work that cannot call `check`, such as a download, and that an exception at any point cannot harm.
 
         Raises:
             KeyboardInterrupt: A signal came.
@@ -59,22 +59,22 @@ class Interrupts:
             self._allowed = False
 
     def check(self) -> None:
-        """Raise for a signal that came; for loops that wait.
+        """Raise for a signal that came.
 
-        So gRPC's own code is never left half way by an exception from a signal handler.
+        Loops that wait call this, so that no signal handler raises in the middle of gRPC's code.
 
         Raises:
             KeyboardInterrupt: A signal came.
         """
-        if self._seen and (self._urgent or not self._patient):
+        if self._requested and (self._urgent or not self._patient):
             raise KeyboardInterrupt
-        if self._seen and not self._announced:
+        if self._requested and not self._announced:
             self._announced = True
             self._emit(Note("interrupted: stops after this pass; Ctrl-C again stops now"))
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Let a first Ctrl-C wait for the end of the block; a second one, SIGTERM and SIGHUP do not."""
+        """Let a first Ctrl-C wait for the end of the block; a second one, SIGTERM and SIGHUP do not wait."""
         try:
             self._patient = True
             yield
@@ -82,7 +82,7 @@ class Interrupts:
             self._patient = False
 
     def _handle(self, number: int, _: object) -> None:
-        self._urgent = self._seen or number != signal.SIGINT
-        self._seen = True
+        self._urgent = self._requested or number != signal.SIGINT
+        self._requested = True
         if self._allowed:
             raise KeyboardInterrupt

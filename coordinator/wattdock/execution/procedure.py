@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from wattdock.analysis import steadiness
-from wattdock.clock import NS_PER_S, host_clock
+from wattdock.clock import NS_PER_S
 from wattdock.errors import RunnerError
 from wattdock.execution.events import IdleStarted, Note, PassFinished, PassStarted, TokensSeen, WarmUpFinished
 from wattdock.host import processes
@@ -21,7 +20,7 @@ from wattdock.records import PassRecord, RestartRecord, WarmUpSample
 from wattdock.runner import PassRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wattdock.clock import Clock
     from wattdock.config import ExperimentConfig, IdleSpec
@@ -36,21 +35,21 @@ if TYPE_CHECKING:
 SETTLE_S = 1.0
 # Passes of a steady warm-up that make up its window: enough to see a slope, long enough to average steps.
 PASSES_PER_WINDOW = 4
-# How often an idle GPU is looked at for being at rest, and how often an interruption is noticed meanwhile.
-REST_CHECK_S, WAKE_S = 3.0, 0.5
+# How often it is checked whether GPUs are idle, and meanwhile whether a signal has come.
+IDLE_POLL_S, SIGNAL_POLL_S = 3.0, 0.5
 
 
 @dataclass
 class Recording:
-    """The record of one restart of one experiment while it grows; survives whatever ends the restart.
+    """The growing record of one restart of one experiment; survives whatever ends the restart.
 
     Attributes:
         record: What was measured so far, without the meter's timeline.
-        name: Of the record in the study's folder.
-        stage: What is being done now, for people and for the failure that may come.
+        name: The record's name in the study's folder.
+        stage: What is being done now, in words; a failure names it.
         runner: What the runner says of its own environment; None before it has loaded the model.
-        own_pids: Processes of the runner, shared by all experiments that it serves.
-        already: Passes of this restart that an earlier runner measured before its coordinator ended.
+        own_pids: Processes of the runner; one set for all experiments that the runner serves.
+        passes_before: Passes of this restart that an earlier, interrupted run measured.
     """
 
     config: ExperimentConfig
@@ -59,26 +58,25 @@ class Recording:
     stage: str = "launch"
     runner: RunnerEnvironment | None = None
     own_pids: set[int] = field(default_factory=set)
-    already: frozenset[int] = frozenset()
+    passes_before: frozenset[int] = frozenset()
 
-    def add(self, **seen: object) -> None:
+    def add(self, **values: object) -> None:
         """Append a value to each named sequence of the record."""
-        longer: dict[str, Any] = {name: (*getattr(self.record, name), value) for name, value in seen.items()}
+        longer: dict[str, Any] = {name: (*getattr(self.record, name), value) for name, value in values.items()}
         self.record = dataclasses.replace(self.record, **longer)
 
     def fail(self, failure: Failure | None) -> None:
         """Set why the restart ended early."""
         self.record = dataclasses.replace(self.record, failure=failure)
 
-    def whole(self, timeline: Timeline | None) -> RestartRecord:
+    def with_timeline(self, timeline: Timeline) -> RestartRecord:
         """Return the record with the timeline around it and the runner's processes."""
         return dataclasses.replace(self.record, timeline=timeline, own_pids=frozenset(self.own_pids))
 
 
-def new_record(restart: int) -> RestartRecord:
+def new_record(restart: int, clock: Clock) -> RestartRecord:
     """Return the record of a restart that begins now."""
-    began = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return RestartRecord(restart, started_utc=began, clock=str(host_clock()))
+    return RestartRecord(restart, started_utc=clock.now_utc(), clock=str(clock.identity()))
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,8 @@ class Procedure:
 
     Attributes:
         gpu_uuids: The runner's GPUs that the meter watches; empty where there is no energy to measure.
-        check: Raises where the run is to end; called while nothing else waits.
-        save: Makes what was recorded so far durable; called after each measured pass.
+        check: Raises where the run is to end; called at least twice a second while the procedure waits.
+        save: Writes a recording to disk; called after each measured pass.
         pids: Returns the runner's processes, as this host numbers them.
     """
 
@@ -111,9 +109,9 @@ class Procedure:
         """
         repeats = recording.config.repeats
         self._idle(recording, "idle-loaded-before")
-        reused = self._warm_up(recording)
-        for number in sorted(set(range(repeats.passes)) - recording.already):
-            self._measure_pass(recording, number, warm_up_reused=reused)
+        prompts_reused = self._warm_up(recording)
+        for number in sorted(set(range(repeats.passes)) - recording.passes_before):
+            self._measure_pass(recording, number, warm_up_reused=prompts_reused)
         self._idle(recording, "idle-loaded-after")
 
     @property
@@ -124,7 +122,7 @@ class Procedure:
         limits = recording.config.idle
         if limits.duration_s and self.gpu_uuids:
             recording.stage = name
-            span = rest(
+            span, _ = wait_until_idle(
                 name,
                 limits,
                 self.gpu_uuids,
@@ -152,12 +150,12 @@ class Procedure:
             raise death
 
     def _check_clock(self, recording: Recording) -> RunnerError | None:
-        """Check after a pass that the runner's clock is the host's; return why nobody was there to ask.
+        """Check after a pass that the runner reads the host's clock; return the error of a runner that has died.
 
-        That costs no pass: the pass is kept as unchecked, and the audit says so.
+        Its death does not cost the pass, which is recorded as unchecked; the audit says so.
 
         Raises:
-            ClockError: It is another clock: the pass does not count.
+            ClockError: The runner reads another clock: the pass does not count.
         """
         try:
             recording.add(clock_checks=self.client.check_clock())
@@ -168,7 +166,7 @@ class Procedure:
     def _warm_up(self, recording: Recording) -> bool:
         """Run the unmeasured passes; return whether one of them sent prompts of an earlier pass again.
 
-        Their prompts follow those of all other passes, however many these are.
+        Their prompts follow those of all measured passes.
         """
         repeats, workload, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
         if warmup.profile == "steady":
@@ -182,7 +180,7 @@ class Procedure:
         return reused
 
     def _warm_up_until_steady(self, recording: Recording, first: int) -> bool:
-        """Repeat passes of a quarter of the window, each with prompts of its own, until nothing drifts or the cap."""
+        """Repeat passes of a quarter of the window, each with its own prompts, until nothing drifts or the cap."""
         limits, reused = recording.config.warmup, False
         pass_s = limits.window_s / PASSES_PER_WINDOW
         while True:
@@ -193,9 +191,9 @@ class Procedure:
             span = dataclasses.replace(warm.span, name="warm-up")
             recording.add(spans=span)
             recording.add(warm_up=self._warm_up_sample(span, warm.output_tokens))
-            seen = steadiness.warm_up_steadiness(recording.record.warm_up, limits, self.gpu_uuids)
-            if not seen.drifting or seen.duration_s >= limits.cap_s:
-                self.emit(WarmUpFinished(number + 1, seen.duration_s, seen.drifting))
+            state = steadiness.warm_up_steadiness(recording.record.warm_up, limits, self.gpu_uuids)
+            if not state.drifting or state.duration_s >= limits.cap_s:
+                self.emit(WarmUpFinished(number + 1, state.duration_s, state.drifting))
                 return reused
 
     def _warm_up_sample(self, span: Span, output_tokens: int) -> WarmUpSample:
@@ -206,11 +204,11 @@ class Procedure:
             else None
             for uuid in self.gpu_uuids
         ]
-        known = [value for value in joules if value is not None]
+        known_j = [value for value in joules if value is not None]
         return WarmUpSample(
             span=span,
             output_tokens=output_tokens,
-            energy_j=sum(known) if known and len(known) == len(joules) else None,
+            energy_j=sum(known_j) if known_j and len(known_j) == len(joules) else None,
             temperature_c=steadiness.late_temperatures_c(timeline, span, self.gpu_uuids),
         )
 
@@ -225,7 +223,7 @@ class Procedure:
     ) -> PassRecord:
         """Run one pass on prompts that no other pass of this restart gets."""
         config = recording.config
-        request = pass_request(config, self.model, prompt_index)
+        request = _pass_request(config, self.model, prompt_index)
         request = dataclasses.replace(
             request,
             min_requests=min_requests,
@@ -234,7 +232,7 @@ class Procedure:
         )
         stage, began_ns = recording.stage, self.clock.now_ns()
 
-        def tell(beat: Heartbeat) -> None:
+        def show(beat: Heartbeat) -> None:
             elapsed_s = (self.clock.now_ns() - began_ns) / NS_PER_S
             self.emit(TokensSeen(stage, beat.output_tokens, elapsed_s, self.meter.watts()))
 
@@ -242,7 +240,7 @@ class Procedure:
         cpu_before, around_before = processes.cpu_times(), processes.times_around(self.pids())
         limits = {"silence_s": config.timeouts.heartbeat_s, "stall_s": config.timeouts.stall_s}
         with self.meter.window(stage):
-            generated = self.client.generate(request, **limits, heartbeat=tell)
+            generated = self.client.generate(request, **limits, heartbeat=show)
         cpu_after, around_after = processes.cpu_times(), processes.times_around(self.pids())
         busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
         others = around_after.others_share_since(around_before) if around_after and around_before else None
@@ -256,23 +254,23 @@ class Procedure:
         )
 
 
-def pass_request(config: ExperimentConfig, model: ModelFolder, prompt_index: int) -> PassRequest:
+def _pass_request(config: ExperimentConfig, model: ModelFolder, prompt_index: int) -> PassRequest:
     """Return a measured pass of an experiment, with its own prompts."""
     workload = config.total_workload
     prompts = load_prompts(config, pass_index=prompt_index, vocab_size=model.vocab_size)
-    # Requests run to their full length by default only where weights are random: an end means nothing there.
-    asked = config.workload.ignore_eos
+    # By default requests run to their full length only where weights are random: an end of sequence means nothing then.
+    ignore_eos = config.workload.ignore_eos
     return PassRequest(
         workload=workload,
         prompts=prompts,
         min_requests=workload.requests_per_pass,
         min_duration_s=workload.min_duration_s,
         seed=workload.seed + prompt_index,
-        ignore_eos=model.random_weights if asked is None else asked,
+        ignore_eos=model.random_weights if ignore_eos is None else ignore_eos,
     )
 
 
-def rest(
+def wait_until_idle(
     name: str,
     limits: IdleSpec,
     gpu_uuids: Sequence[str],
@@ -281,14 +279,17 @@ def rest(
     clock: Clock,
     emit: Emit,
     check: Callable[[], None],
-    first: dict[str, steadiness.AtRest] | None = None,
-) -> Span:
-    """Wait until the GPUs have been at rest for `limits.duration_s`, or the cap; return that span.
+    initial: Mapping[str, steadiness.AtRest] | None = None,
+) -> tuple[Span, dict[str, steadiness.AtRest]]:
+    """Wait until the GPUs have been idle for `limits.duration_s`, or for the cap.
 
     Args:
         check: Called at least twice a second; what it raises ends the wait.
-        first: State of the GPUs before the run's first runner, to which they are to cool down; GPUs that it lacks are
-            added. None where a loaded model stays on the GPUs.
+        initial: State of GPUs before the run's first runner, to which they must cool down. None while a model is
+            loaded.
+
+    Returns:
+        The last `limits.duration_s`, and the state of each GPU in it.
     """
     emit(IdleStarted(name, limits.duration_s))
     began_ns = clock.now_ns()
@@ -300,21 +301,18 @@ def rest(
         end_ns = clock.now_ns() - round(SETTLE_S * NS_PER_S)
         span = Span(name, end_ns - length_ns, end_ns, drained=True)
         gpus = meter.peek().gpus
+        current = steadiness.at_rest(gpus, span, gpu_uuids)
         unsettled = steadiness.idle_unsettled(gpus, span, gpu_uuids, limits)
-        now = steadiness.at_rest(gpus, span, gpu_uuids)
-        if first is not None:
-            unsettled += steadiness.above_band(now, first, limits)
+        unsettled += steadiness.above_band(current, initial or {}, limits)
         if not unsettled or clock.now_ns() - began_ns >= cap_ns:
             for finding in unsettled:
-                emit(Note(f"{name}: not at rest after {limits.cap_s:g} s: {finding}"))
-            if first is not None:
-                first.update(now | first)
-            return span
-        wait_s = REST_CHECK_S
+                emit(Note(f"{name}: not idle after {limits.cap_s:g} s: {finding}"))
+            return span, current
+        wait_s = IDLE_POLL_S
 
 
 def _sleep(duration_s: float, clock: Clock, check: Callable[[], None]) -> None:
     until_ns = clock.now_ns() + round(duration_s * NS_PER_S)
-    while (left_ns := until_ns - clock.now_ns()) > 0:
+    while (remaining_ns := until_ns - clock.now_ns()) > 0:
         check()
-        clock.sleep(min(WAKE_S, left_ns / NS_PER_S))
+        clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))

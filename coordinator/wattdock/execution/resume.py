@@ -1,12 +1,13 @@
-"""Find the study that `--resume` means and what was measured of it, and refuse what has changed, saying what.
+"""Find the study that `--resume` continues and what was measured of it; refuse to mix in what has changed since.
 
-Writes nothing but the journal's lines that a study was resumed, an experiment is tried again, or a pass was measured.
+Writes only journal lines: that a study was resumed, an experiment is tried again, or a pass was measured.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wattdock import __version__
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution.experiment import ExperimentState
@@ -25,7 +26,7 @@ from wattdock.store import RESULT, StoredResult, load_result
 from wattdock.text import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.checks import ExecutionPlan
@@ -33,19 +34,20 @@ if TYPE_CHECKING:
     from wattdock.execution.study_folder import History, Line
     from wattdock.records import RestartRecord
 
-SHOWN = 3
+# Changed experiments that a message names.
+MAX_NAMED = 3
 
 
 def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], resume: bool) -> StudyFolder:
-    """Return the folder of the latest equal study where it is to be resumed, else a new one.
+    """Return the folder of the latest equal study if it is to be resumed, else a new one.
 
     Args:
-        machine: Facts that must not change within a study.
+        machine: What `machine_identity` returned.
 
     Raises:
         ConfigError: The study has changed since it was begun.
-        PreflightError: The machine has.
-        StoreError: Its folder cannot be read or made, or another coordinator works in it.
+        PreflightError: The machine has changed.
+        StoreError: The study's folder cannot be read or made, or another coordinator works in it.
     """
     if not resume:
         return StudyFolder.create(study, output_dir, machine=machine)
@@ -69,14 +71,30 @@ def open_study(study: Study, output_dir: Path, *, machine: Mapping[str, Any], re
     return folder
 
 
+def machine_identity(plans: Sequence[ExecutionPlan]) -> dict[str, Any]:
+    """Return what must not change within a study, so that its figures are of one machine and version."""
+    gpus = plans[0].inventory.gpus
+    launches = [(plan.config.backend, plan.launch) for plan in plans]
+    # Equal images under another digest differ too: earlier passes would be attributed to a digest that was not checked.
+    return {
+        **{f"{backend}'s image": launch.image.id for backend, launch in launches if launch.image},
+        **{f"{backend}'s locked digest": launch.pin.repo_digest for backend, launch in launches if launch.pin},
+        "variables": {name: value for plan in plans for name, value in plan.variables.items()},
+        "wattdock_version": __version__,
+        "cpu_model": plans[0].machine.cpu_model,
+        "gpu_uuids": [gpu.uuid for gpu in gpus],
+        "driver_version": gpus[0].driver_version if gpus else None,
+    }
+
+
 def restore(
     plan: ExecutionPlan, folder: StudyFolder, history: History, *, expected_pass_s: float | None
 ) -> ExperimentState:
-    """Return the state of an experiment that is not done, with what was measured of it before.
+    """Return the state of an experiment that is not done, with what earlier runs measured of it.
 
     Raises:
-        ConfigError: Its prompts file has changed since.
-        PreflightError: Other GPUs were chosen for it than those it was measured on.
+        ConfigError: The experiment's prompts file has changed since.
+        PreflightError: Other GPUs were chosen now than those of the earlier passes.
     """
     experiment_id = plan.config.experiment_id
     state = ExperimentState(plan, folder, earlier_results=len(history.folders), expected_pass_s=expected_pass_s)
@@ -85,11 +103,11 @@ def restore(
         folder.note(RETRIED, experiment=experiment_id)
         return state
     state.saved = folder.saved(experiment_id)
-    before = [saved.record for saved in state.saved.values()]
-    _require_same_gpus(plan, before)
-    require_same_prompts(plan.config, [measured.prompts_sha256 for record in before for measured in record.passes])
+    records = [saved.record for saved in state.saved.values()]
+    _require_same_gpus(plan, records)
+    require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
     for restart in range(plan.config.repeats.restarts):
-        # Killed between the record and the journal's line.
+        # The coordinator was killed after it wrote the record and before the journal's line.
         for index in sorted(state.measured(restart)):
             if (restart, index) not in history.passes:
                 state.note_pass(restart, index)
@@ -97,31 +115,32 @@ def restore(
 
 
 def _require_same_gpus(plan: ExecutionPlan, records: Iterable[RestartRecord]) -> None:
-    """Refuse other GPUs than those of the passes before: an experiment's joules are those of one set of GPUs."""
-    planned = frozenset(gpu.uuid for gpu in plan.gpus)
-    measured_on = [
-        frozenset(record.environment.leased_gpus if record.environment else ()) for record in records if record.passes
-    ]
-    before = next((uuids for uuids in measured_on if uuids != planned), None)
-    if before is not None:
-        raise PreflightError(
-            f"{plan.config.label} was measured on {', '.join(sorted(before)) or 'the CPU'}, and this run would take "
-            f"{', '.join(sorted(planned)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
-            "or run it as a new study without --resume"
-        )
+    """Refuse other GPUs than those of the earlier passes: an experiment's joules are of one set of GPUs."""
+    planned = {gpu.uuid for gpu in plan.gpus}
+    for record in records:
+        # Without an environment nobody knows the GPUs; such a record has failed.
+        if not record.passes or not record.environment:
+            continue
+        earlier = set(record.environment.leased_gpus)
+        if earlier != planned:
+            raise PreflightError(
+                f"{plan.config.label} was measured on {', '.join(sorted(earlier)) or 'the CPU'}, and this run would "
+                f"take {', '.join(sorted(planned)) or 'the CPU'}; see that those are free and in CUDA_VISIBLE_DEVICES, "
+                "or run it as a new study without --resume"
+            )
 
 
 def require_same_prompts(config: ExperimentConfig, sent_sha256: Iterable[str | None]) -> None:
     """Refuse a prompts file that has changed since this study sent it: its content is not in the settings.
 
     Raises:
-        ConfigError: It has changed, or cannot be read.
+        ConfigError: The file has changed, or cannot be read.
     """
-    now = check_prompts(config)
-    if now and (others := {sent for sent in sent_sha256 if sent} - {now}):
+    current = check_prompts(config)
+    if current and (others := {sha256 for sha256 in sent_sha256 if sha256} - {current}):
         raise ConfigError(
             f"the study has changed since it was begun: {config.label} was measured with other prompts than "
-            f"{config.prompts.source} now holds ({min(others)[:8]} → {now[:8]}); put them back, "
+            f"{config.prompts.source} now holds ({min(others)[:8]} → {current[:8]}); put them back, "
             "or run it as a new study without --resume"
         )
 
@@ -139,33 +158,33 @@ def stored_result(name: str, output_dir: Path) -> StoredResult:
 
 
 def difference(head: Line, study: Study) -> str:
-    """Return, in words, how `study` differs from the one whose journal begins with `head`."""
+    """Return, in words, how `study` differs from the study whose journal begins with `head`."""
     settings = {"order": study.order, "seed": study.seed}
-    found = [f"{name} {head[name]} → {now}" for name, now in settings.items() if head[name] != now]
-    before: dict[str, Any] = head["experiments"]
-    now = {config.experiment_id: config.model_dump(mode="json") for config in study.experiments}
-    gone = {_label(config): config for id_, config in before.items() if id_ not in now}
-    new = {_label(config): config for id_, config in now.items() if id_ not in before}
-    changes = [f"{name}: {_settings(gone[name], new[name])}" for name in gone.keys() & new.keys()]
-    changes += [f"without {name}" for name in gone.keys() - new.keys()]
-    changes += [f"with {name}" for name in new.keys() - gone.keys()]
+    study_changes = [f"{name} {head[name]} → {value}" for name, value in settings.items() if head[name] != value]
+    old: dict[str, Any] = head["experiments"]
+    new = {config.experiment_id: config.model_dump(mode="json") for config in study.experiments}
+    removed = {_label(config): config for experiment_id, config in old.items() if experiment_id not in new}
+    added = {_label(config): config for experiment_id, config in new.items() if experiment_id not in old}
+    changes = [f"{name}: {_changed_settings(removed[name], added[name])}" for name in removed.keys() & added.keys()]
+    changes += [f"without {name}" for name in removed.keys() - added.keys()]
+    changes += [f"with {name}" for name in added.keys() - removed.keys()]
     changes.sort()
-    more = [f"and {len(changes) - SHOWN} more"] if len(changes) > SHOWN else []
-    return "; ".join([*found, *changes[:SHOWN], *more]) or "another order of experiments"
+    more = [f"and {len(changes) - MAX_NAMED} more"] if len(changes) > MAX_NAMED else []
+    return "; ".join([*study_changes, *changes[:MAX_NAMED], *more]) or "another order of experiments"
 
 
 def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
-    """Yield every study that was begun, with the first line of its journal.
+    """Yield the folder of every study that was begun, with the first line of its journal.
 
-    A journal that cannot be read is skipped where its folder has neither this study's name nor its digest: on a shared
-    server it is another person's.
+    A journal that cannot be read is skipped where the folder has neither this study's name nor its digest: on a shared
+    server it may be another person's.
     """
     for path in studies.glob("*"):
         try:
             lines = read_journal(path / JOURNAL)
         except StoreError as error:
-            begun = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
-            if begun and named_like(path.name, study):
+            has_journal = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+            if has_journal and named_like(path.name, study):
                 raise
             continue
         if lines and lines[0].get("event") == STUDY:
@@ -173,10 +192,10 @@ def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
-    before, now = _leaves(head["machine"]), _leaves(machine)
-    # What was there and is not any more, such as an image, has changed too.
-    names = dict.fromkeys([*now, *before])
-    changed = [f"{key} {before.get(key)} → {now.get(key)}" for key in names if before.get(key) != now.get(key)]
+    old, new = _leaves(head["machine"]), _leaves(machine)
+    # A key that is missing now, such as an image, has changed too.
+    keys = dict.fromkeys([*new, *old])
+    changed = [f"{key} {old.get(key)} → {new.get(key)}" for key in keys if old.get(key) != new.get(key)]
     if changed:
         raise PreflightError(
             f"{path.name} was begun on another machine or version: {'; '.join(changed)}; "
@@ -188,10 +207,10 @@ def _label(config: dict[str, Any]) -> str:
     return str(config["name"] or f"{config['backend']} batch {config['workload']['batch_size']}")
 
 
-def _settings(before: dict[str, Any], now: dict[str, Any]) -> str:
+def _changed_settings(old_config: dict[str, Any], new_config: dict[str, Any]) -> str:
     ignored = ExperimentConfig.NOT_IDENTITY
-    parts = ({key: value for key, value in config.items() if key not in ignored} for config in (before, now))
-    old, new = map(_leaves, parts)
+    configs = (old_config, new_config)
+    old, new = (_leaves({key: value for key, value in config.items() if key not in ignored}) for config in configs)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
 

@@ -1,7 +1,7 @@
-"""Which runner serves which experiments, in which order, how long it takes, and when a backend is given up.
+"""Which experiments share a runner, in which order they are served, how long they take, when a backend is given up.
 
-The time left is judged by durations that were measured, never guessed: work whose duration is unknown counts with its
-lower bound, and the sum is then called "at least".
+The time left is the sum of durations that were measured. An experiment of unknown duration counts with its lower bound,
+and the sum is then called "at least".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
-    """Group experiments that one runner with one loaded model can serve, wherever they stand.
+    """Group experiments that one runner with one loaded model can serve, adjacent in the study or not.
 
     An experiment with `isolation: experiment` shares its runner with no other.
 
@@ -41,11 +41,12 @@ def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
     return tuple(map(tuple, groups.values()))
 
 
-def schedule(study: Study, groups: Groups, restart: int) -> Groups:
+def schedule(study: Study, restart: int) -> Groups:
     """Return the load groups in the order in which restart number `restart` serves them.
 
-    Shuffled orders depend on the seed, the restart and what is measured, not on how the file is written.
+    A shuffled order depends on the seed, the restart and the experiments, not on their order in the file.
     """
+    groups = load_groups(study.experiments)
     if study.order == "written":
         return groups
     ids = [experiment.experiment_id for experiment in study.experiments]
@@ -59,8 +60,8 @@ def schedule(study: Study, groups: Groups, restart: int) -> Groups:
     return tuple(shuffled)
 
 
-class Breaker:
-    """Counts, per backend, attempts in a row that ended in the same kind of failure at the same stage.
+class CircuitBreaker:
+    """Counts, per backend, sessions in a row that ended in the same kind of failure at the same stage.
 
     Args:
         limit: Failures in a row after which a backend is given up; None for never.
@@ -71,7 +72,7 @@ class Breaker:
         self._failures: dict[str, tuple[tuple[str, str], int]] = {}
 
     def note(self, backend: str, failure: Failure | None, *, measured: bool) -> None:
-        """Note how an attempt ended; an attempt that measured a pass starts the count again."""
+        """Note how a session ended; a session that measured a pass starts the count again."""
         if failure is None:
             self._failures.pop(backend, None)
             return
@@ -91,16 +92,15 @@ class Breaker:
         )
 
 
-# Spans of a restart besides its runner's launch and load, which experiments of a load group share.
+# Spans of one experiment. Launch and load, which the experiments of a load group share, are not among them.
 MEASURING = ("pass", "idle-loaded-before", "warm-up", "idle-loaded-after")
 
 
 @dataclass(frozen=True)
 class Remaining:
-    """What is left of one experiment.
+    """The passes that an experiment has left.
 
     Attributes:
-        passes: Measured passes left.
         pass_s: Seconds of a pass in this study or in earlier results; None where the experiment never ran.
     """
 
@@ -111,13 +111,13 @@ class Remaining:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a study that has not begun would take, in words and without starting runners.
+    """How long a study would take, in words and without starting runners.
 
     Attributes:
         groups: Load groups, as positions of experiments.
-        experiments: How long each experiment takes.
+        experiments: Duration of each experiment.
         passes: Measured passes of all experiments.
-        total: How long the study takes.
+        total: Duration of the study.
     """
 
     groups: Groups
@@ -127,31 +127,31 @@ class Forecast:
 
 
 def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forecast:
-    """Return what experiments would take, judged by their earlier results under `output_dir`."""
-    seen_s = earlier_pass_s(experiments, output_dir)
+    """Return how long experiments would take, judged by their earlier results under `output_dir`."""
+    expected_s = earlier_pass_s(experiments, output_dir)
     work = [
-        Remaining(config, config.repeats.passes * config.repeats.restarts, seen_s.get(config.experiment_id))
+        Remaining(config, config.repeats.passes * config.repeats.restarts, expected_s.get(config.experiment_id))
         for config in experiments
     ]
-    alone = tuple(duration([experiment]) for experiment in work)
-    return Forecast(load_groups(experiments), alone, sum(experiment.passes for experiment in work), duration(work))
+    durations = tuple(duration([experiment]) for experiment in work)
+    return Forecast(load_groups(experiments), durations, sum(experiment.passes for experiment in work), duration(work))
 
 
 def pass_seconds(spans: Iterable[Span] | Iterable[StoredSpan]) -> float | None:
     """Return the mean seconds of a measured pass, with its share of warm-up and idle; None without a pass."""
-    own = [span for span in spans if span.name in MEASURING]
-    passes = sum(span.name == "pass" for span in own)
-    return sum(span.end_ns - span.start_ns for span in own) / NS_PER_S / passes if passes else None
+    measuring = [span for span in spans if span.name in MEASURING]
+    passes = sum(span.name == "pass" for span in measuring)
+    return sum(span.end_ns - span.start_ns for span in measuring) / NS_PER_S / passes if passes else None
 
 
 def earlier_pass_s(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, float]:
-    """Return the seconds of a pass in each experiment's latest good result under `output_dir`, by experiment id."""
+    """Return the seconds of a pass in each experiment's latest whole result under `output_dir`, by experiment id."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(output_dir.glob("2*-*-*")):
         folders.setdefault(path.name.split("-")[2], []).append(path)
     ids = [experiment.experiment_id for experiment in experiments]
-    found = {experiment_id: _earlier(folders.get(experiment_id[:8], ()), experiment_id) for experiment_id in ids}
-    return {experiment_id: pass_s for experiment_id, pass_s in found.items() if pass_s}
+    seconds = {experiment_id: _earlier(folders.get(experiment_id[:8], ()), experiment_id) for experiment_id in ids}
+    return {experiment_id: pass_s for experiment_id, pass_s in seconds.items() if pass_s}
 
 
 def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
@@ -159,7 +159,7 @@ def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
         try:
             result = load_result(folder)
         except StoreError:
-            # Another version's, or being written: it only would have told how long it took.
+            # Written by another version, or incomplete; only an estimate is lost.
             continue
         if result.status == "ok" and result.experiment_id == experiment_id:
             return pass_seconds(result.spans)
@@ -168,12 +168,12 @@ def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
 
 def duration(work: Iterable[Remaining]) -> str:
     """Return how long all of `work` takes without starting runners, in words."""
-    left = [experiment for experiment in work if experiment.passes]
+    unfinished = [experiment for experiment in work if experiment.passes]
     least_s = sum(
         experiment.passes * (experiment.pass_s or experiment.config.workload.min_duration_s or 0.0)
-        for experiment in left
+        for experiment in unfinished
     )
-    if all(experiment.pass_s is not None for experiment in left):
+    if all(experiment.pass_s is not None for experiment in unfinished):
         return words(least_s)
     return f"at least {words(least_s)}" if least_s >= 1 else "time unknown"
 

@@ -1,6 +1,6 @@
 """One session: a fresh runner that serves experiments of one load group until none is left or one fails.
 
-Launch, load, idle, warm-up and passes in the order of `Session._serve`. Whatever goes wrong becomes a failure of an
+`Session._serve` has the order: launch, load, idle, warm-up, passes. Whatever goes wrong becomes the failure of an
 experiment; what was measured before stays.
 """
 
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from wattdock.checks import ExecutionPlan
 from wattdock.clock import NS_PER_S, Clock, HostClock
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
-from wattdock.execution.events import Loading, Note, RestartStarted, RunnerReady, notes
+from wattdock.execution.events import ExperimentFailed, Loading, Note, RestartStarted, RunnerReady, notes
 from wattdock.execution.failures import cause_of, oom_kills
-from wattdock.execution.procedure import Procedure, Recording, new_record, rest
+from wattdock.execution.procedure import Procedure, Recording, new_record, wait_until_idle
 from wattdock.files import last_lines
 from wattdock.host import folders, inventory
 from wattdock.inputs import check_prompts, resolve_model
@@ -44,18 +44,25 @@ if TYPE_CHECKING:
     from wattdock.inputs import ModelFolder
     from wattdock.launch import LaunchedRunner, Launcher
     from wattdock.metering import Meter
+    from wattdock.records import RestartRecord
 
 # A span has energy only with a few counter changes before it; the launch comes first.
 METER_LEAD_S = 1.0
 
 
+def _connect(runner: LaunchedRunner, check: Callable[[], None], clock: Clock) -> RunnerClient:
+    return RunnerClient(runner, check=check, clock=clock)
+
+
 @dataclass(frozen=True)
-class Seams:
+class RunDependencies:
     """Where a study's run meets the machine; a test puts simulations here and runs in virtual time.
 
     Attributes:
-        connect: Takes a launched runner and a check that is called at least twice a second while the runner is waited
-            for, and returns the client.
+        new_meter: Takes a plan and WATTDOCK_HOME; returns a meter that has not been started.
+        launcher: Returns a context that yields the launcher; an environment that the runner needs is made first.
+        connect: Takes a launched runner, a check that is called at least twice a second while the runner is waited
+            for, and the clock; returns the client.
         inventory: Returns the GPUs in their present state.
     """
 
@@ -64,19 +71,20 @@ class Seams:
     launcher: Callable[[ExecutionPlan, Callable[[str], None]], AbstractContextManager[Launcher]] = (
         ExecutionPlan.launcher
     )
-    connect: Callable[[LaunchedRunner, Callable[[], None]], RunnerClient] = RunnerClient
+    connect: Callable[[LaunchedRunner, Callable[[], None], Clock], RunnerClient] = _connect
     inventory: Callable[[], GpuInventory] = inventory
 
 
 @dataclass(frozen=True)
-class Workplace:
+class SessionContext:
     """What all sessions of a run share.
 
     Attributes:
         home: WATTDOCK_HOME.
-        scratch: A folder that goes with the run.
+        scratch: A folder that is removed after the run.
         lease_fds: Leases that a runner's keeper holds too, until nothing of the runner is left.
-        first_rest: State of the GPUs at rest before the run's first runner, by UUID; filled by the first session.
+        remaining: Returns how many passes the study has left, and how long they take, in words.
+        initial_idle: State of each GPU, by UUID, when it was idle before the run's first runner.
     """
 
     folder: StudyFolder
@@ -85,57 +93,54 @@ class Workplace:
     lease_fds: tuple[int, ...]
     emit: Emit
     interrupts: Interrupts
-    seams: Seams
-    first_rest: dict[str, steadiness.AtRest] = field(default_factory=dict)
+    dependencies: RunDependencies
+    remaining: Callable[[], tuple[int, str]]
+    initial_idle: dict[str, steadiness.AtRest] = field(default_factory=dict)
 
 
 class Session:
-    """Takes experiments from `pending` and adds one restart to each that was served.
+    """Serves experiments with one fresh runner, a restart each.
 
     Args:
-        pending: Experiments of one load group; those left afterwards want a fresh runner.
-        number: Of this session in the run.
-        left: Returns how many passes the whole study has left, and how long they take.
+        pending: Experiments of one load group. The session takes from it those that it serves or that fail; the others
+            need a fresh runner.
+        restart: Number of the restart, from 0.
     """
 
-    def __init__(
-        self,
-        workplace: Workplace,
-        pending: deque[ExperimentState],
-        restart: int,
-        *,
-        number: int,
-        left: Callable[[], tuple[int, str]],
-    ) -> None:
-        self._at, self._pending, self._left = workplace, pending, left
-        self._emit, self._clock = workplace.emit, workplace.seams.clock
-        self._log = workplace.scratch / f"{number}.log"
+    def __init__(self, context: SessionContext, pending: deque[ExperimentState], restart: int) -> None:
+        self._context, self._pending, self._restart = context, pending, restart
+        self._emit, self._clock = context.emit, context.dependencies.clock
+        self._check_signals = context.interrupts.check
         self._plan = pending[0].plan
-        self._opening = Recording(pending[0].config, new_record(restart), stage="model")
-        self._served: list[tuple[ExperimentState, Recording]] = []
+        self._log = context.scratch / f"{self._plan.config.experiment_id[:16]}-{restart}.log"
+        # What all experiments of the session share: launch, load, the first idle.
+        self._startup = Recording(pending[0].config, new_record(restart, self._clock), stage="model")
+        self._recordings: list[tuple[ExperimentState, Recording]] = []
         self._current: Recording | None = None
         self._deadline_ns = math.inf
-        self._oom_kills = oom_kills()
+        self._oom_kills_before = oom_kills()
 
-    def run(self) -> None:
-        """Serve the experiments; every error ends on an experiment, none leaves here but an interruption.
+    def run(self) -> list[RestartRecord]:
+        """Serve the experiments and return a record of each that was begun or failed.
+
+        Every error becomes the failure of an experiment; only an interruption is raised.
 
         Raises:
-            KeyboardInterrupt: The run was interrupted; noted as the current experiment's failure.
+            KeyboardInterrupt: The run was interrupted; recorded as the current experiment's failure.
         """
-        meter = self._at.seams.new_meter(self._plan, self._at.home)
+        meter = self._context.dependencies.new_meter(self._plan, self._context.home)
         try:
             self._serve(meter)
-        except KeyboardInterrupt:
-            self._fail(Failure.INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED)
+        except KeyboardInterrupt as error:
+            self._fail(error)
             raise
-        except WattdockError as error:
-            self._fail(type(error).__name__, str(error), error.exit_code)
         except Exception as error:  # noqa: BLE001  (a bug in one experiment must not cost the others)
-            self._emit(Note(traceback.format_exc()))
-            self._fail(type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG)
+            if not isinstance(error, WattdockError):
+                self._emit(Note(traceback.format_exc()))
+            self._fail(error)
         finally:
-            self._hand_over(meter)
+            self._save_all(meter)
+        return [recording.record for _, recording in self._recordings]
 
     def _serve(self, meter: Meter) -> None:
         """Launch, load, and measure one experiment after another."""
@@ -144,228 +149,242 @@ class Session:
         model = self._resolve_model()
         if not self._pending:
             return
-        self._opening.stage = "environment"
+        self._startup.stage = "environment"
         with ExitStack() as stack:
-            with self._at.interrupts.allowed():
-                launcher = stack.enter_context(self._at.seams.launcher(self._plan, notes(self._emit)))
-            self._idle_empty(meter)
-            began_ns = self._clock.now_ns()
+            with self._context.interrupts.allowed():
+                launcher = stack.enter_context(self._context.dependencies.launcher(self._plan, notes(self._emit)))
+            self._idle_without_runner(meter)
+            launch_ns = self._clock.now_ns()
             runner = stack.enter_context(self._launched(launcher, model))
-            client = stack.enter_context(self._at.seams.connect(runner, self._check))
-            self._load(client, began_ns, model, runner)
+            client = stack.enter_context(self._context.dependencies.connect(runner, self._check, self._clock))
+            self._wait_ready(client, launch_ns)
+            self._load(client, model, runner)
             procedure = Procedure(
                 client=client,
                 model=model,
                 meter=meter,
-                gpu_uuids=self._watched,
+                gpu_uuids=self._metered_gpus,
                 clock=self._clock,
                 emit=self._emit,
-                interrupts=self._at.interrupts,
+                interrupts=self._context.interrupts,
                 check=self._check,
                 save=functools.partial(self._save, meter, runner),
                 pids=runner.pids,
             )
-            while self._pending and not self._at.folder.broken:
-                self._at.interrupts.check()
+            while self._pending and not self._context.folder.broken:
+                self._check_signals()
                 self._measure_next(procedure)
             client.unload()
 
     @property
-    def _watched(self) -> tuple[str, ...]:
+    def _metered_gpus(self) -> tuple[str, ...]:
         return () if self._plan.meter.no_gpu_reason else tuple(gpu.uuid for gpu in self._plan.gpus)
 
     def _refresh_plan(self) -> None:
         """Take the GPUs as this runner finds them: a limit may have changed since the run began."""
         if self._plan.inventory.gpus:
-            found = self._at.seams.inventory()
+            current = self._context.dependencies.inventory()
             for state in self._pending:
-                state.plan = state.plan.on(found)
+                state.plan = state.plan.on(current)
             self._plan = self._pending[0].plan
 
     def _resolve_model(self) -> ModelFolder:
-        with self._at.interrupts.allowed():
-            model = resolve_model(self._plan.config.model, home=self._at.home, progress=notes(self._emit))
+        with self._context.interrupts.allowed():
+            model = resolve_model(self._plan.config.model, home=self._context.home, progress=notes(self._emit))
         for state in self._pending:
             state.model = model
-        self._reject_each(
+        self._fail_refused(
             lambda config: check_prompts(config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
         )
         return model
 
-    def _idle_empty(self, meter: Meter) -> None:
-        """Let the GPUs come to rest after whatever ran before, and meter them without any context."""
-        if not self._watched:
+    def _idle_without_runner(self, meter: Meter) -> None:
+        """Wait until the GPUs are idle after whatever ran before, and meter them without any context."""
+        if not self._metered_gpus:
             return
         self._clock.sleep(METER_LEAD_S)
         limits = max((state.config.idle for state in self._pending), key=lambda idle: idle.duration_s)
         if limits.duration_s:
-            self._opening.stage = "idle-empty"
-            span = rest(
-                "idle-empty",
+            self._startup.stage = "idle-empty"
+            initial = self._context.initial_idle
+            span, current = wait_until_idle(
+                self._startup.stage,
                 limits,
-                self._watched,
+                self._metered_gpus,
                 meter=meter,
                 clock=self._clock,
                 emit=self._emit,
-                check=self._at.interrupts.check,
-                first=self._at.first_rest,
+                check=self._check_signals,
+                initial=initial,
             )
-            self._opening.add(spans=span)
+            initial.update(current | initial)
+            self._startup.add(spans=span)
 
     @contextmanager
     def _launched(self, launcher: Launcher, model: ModelFolder) -> Iterator[LaunchedRunner]:
-        self._opening.stage = "launch"
-        runner = launcher.launch(self._launch_spec(model))
+        self._startup.stage = "launch"
+        plan = self._plan
+        spec = LaunchSpec(
+            backend=plan.config.backend,
+            runner_dir=plan.launch.runner_dir,
+            log_path=self._log,
+            gpu_indices=tuple(gpu.index for gpu in plan.gpus),
+            gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
+            model_path=model.path,
+            labels={
+                "experiment": plan.config.experiment_id,
+                "run": self._context.scratch.name,
+                "protocol": str(PROTOCOL_VERSION),
+            },
+            alive_lock=self._context.scratch / folders.SCRATCH_LOCK,
+            lease_fds=self._context.lease_fds,
+        )
+        runner = launcher.launch(spec)
         try:
             yield runner
         finally:
-            runner.stop(self._plan.config.timeouts.stop_s)
+            runner.stop(plan.config.timeouts.stop_s)
             if not runner.stopped:
                 self._emit(Note(f"the runner {runner.exit_reason()}"))
 
-    def _launch_spec(self, model: ModelFolder) -> LaunchSpec:
-        gpus = self._plan.gpus
-        return LaunchSpec(
-            backend=self._plan.config.backend,
-            runner_dir=self._plan.runner_dir,
-            log_path=self._log,
-            gpu_indices=tuple(gpu.index for gpu in gpus),
-            gpu_uuids=tuple(gpu.uuid for gpu in gpus),
-            model_path=model.path,
-            labels={
-                "experiment": self._plan.config.experiment_id,
-                "run": self._log.parent.name,
-                "protocol": str(PROTOCOL_VERSION),
-            },
-            alive_lock=self._log.parent / folders.SCRATCH_LOCK,
-            lease_fds=self._at.lease_fds,
-        )
-
-    def _load(self, client: RunnerClient, began_ns: int, model: ModelFolder, runner: LaunchedRunner) -> None:
-        """Wait for the runner, hold its clock against ours, load the model, and compare the GPUs it sees."""
-        config, opening = self._plan.config, self._opening
-        described = client.wait_ready(config.timeouts.launch_s)
-        opening.add(spans=Span("launch", began_ns, self._clock.now_ns()))
+    def _wait_ready(self, client: RunnerClient, launch_ns: int) -> None:
+        """Wait for the runner, check its clock against the host's, and that it can serve what is asked of it."""
+        described = client.wait_ready(self._plan.config.timeouts.launch_s)
+        self._startup.add(spans=Span("launch", launch_ns, self._clock.now_ns()))
         self._emit(RunnerReady(described.framework, described.framework_version, described.python_version))
-        opening.add(clock_checks=client.check_clock())
-        self._reject_each(lambda config: described.require_arrival(config.workload.arrival))
-        opening.stage = "load"
+        self._startup.add(clock_checks=client.check_clock())
+        self._fail_refused(lambda config: described.require_arrival(config.workload.arrival))
+
+    def _load(self, client: RunnerClient, model: ModelFolder, runner: LaunchedRunner) -> None:
+        """Load the model, and compare the GPUs that the runner sees with those that it was given."""
+        config, startup = self._plan.config, self._startup
+        startup.stage = "load"
         self._emit(Loading(model.name))
-        asked = [gpu.uuid for gpu in self._plan.gpus]
+        planned_uuids = [gpu.uuid for gpu in self._plan.gpus]
         request = LoadRequest(
             model_path=runner.model_path(model.path),
             dtype=config.section.dtype,
             engine_args=config.section.engine_args(),
             weights_seed=config.model.weights_seed if model.random_weights else None,
             trust_remote_code=config.model.trust_remote_code,
-            gpu_uuids=asked,
+            gpu_uuids=planned_uuids,
         )
-        opening.runner, span = client.load(
+        startup.runner, span = client.load(
             request,
             timeout_s=config.timeouts.load_s,
             progress=lambda stage: self._emit(Loading(model.name, stage)),
         )
-        opening.add(spans=span)
-        opening.own_pids |= runner.pids()
-        seen = opening.runner.visible_gpu_uuids
-        if sorted(seen) != sorted(asked):
-            raise RunnerError(f"the runner was given the GPUs {asked or 'none'} and sees {seen or 'none'}; see its log")
+        startup.add(spans=span)
+        startup.own_pids |= runner.pids()
+        visible_uuids = startup.runner.visible_gpu_uuids
+        if sorted(visible_uuids) != sorted(planned_uuids):
+            raise RunnerError(
+                f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}; "
+                "see its log"
+            )
 
     def _measure_next(self, procedure: Procedure) -> None:
-        state, restart = self._pending[0], self._opening.record.restart
+        state = self._pending[0]
         self._current = self._begin(state)
-        self._pending.popleft()
-        self._emit(RestartStarted(state.config.label, restart + 1, *self._left()))
+        self._emit(RestartStarted(state.config.label, self._restart + 1, *self._context.remaining()))
         limit_s = state.config.timeouts.experiment_s or math.inf
         self._deadline_ns = self._clock.now_ns() + limit_s * NS_PER_S
         procedure.measure(self._current)
         self._current, self._deadline_ns = None, math.inf
 
     def _begin(self, state: ExperimentState) -> Recording:
-        """Return the recording of an experiment that this runner serves from now on."""
-        opening, restart = self._opening, self._opening.record.restart
+        """Take an experiment from `pending`; return its recording, which begins with what the session shares."""
         recording = dataclasses.replace(
-            opening,
+            self._startup,
             config=state.config,
-            record=dataclasses.replace(opening.record, started_utc=new_record(restart).started_utc),
-            name=self._at.folder.new_record_name(state.config.experiment_id, restart),
-            already=state.measured(restart),
+            record=dataclasses.replace(self._startup.record, started_utc=self._clock.now_utc()),
+            name=self._context.folder.new_record_name(state.config.experiment_id, self._restart),
+            passes_before=state.measured(self._restart),
         )
-        self._served.append((state, recording))
+        self._recordings.append((state, recording))
+        self._pending.remove(state)
         return recording
 
     def _check(self) -> None:
-        """Raise for a signal that came, or where the experiment being served has taken too long."""
-        self._at.interrupts.check()
+        """Raise for a signal that came, or where the current experiment has taken too long."""
+        self._check_signals()
         if self._current and self._clock.now_ns() > self._deadline_ns:
             limit_s = self._current.config.timeouts.experiment_s
             raise RunnerError(
                 f"the experiment took longer than {limit_s:g} s; it was stopped (see timeouts.experiment_s)"
             )
 
-    def _save(self, meter: Meter, runner: LaunchedRunner, recording: Recording) -> None:
-        """Make what was measured of the experiment being served durable."""
-        self._opening.own_pids |= runner.pids()
-        state, _ = self._served[-1]
-        state.save(recording, meter.peek())
-
-    def _reject_each(self, check: Callable[[ExperimentConfig], object]) -> None:
+    def _fail_refused(self, check: Callable[[ExperimentConfig], object]) -> None:
         """Fail the pending experiments that `check` refuses; the others go on."""
         for state in tuple(self._pending):
             try:
                 check(state.config)
             except ConfigError as error:
-                self._fail_pending(
-                    state, self._failure(type(error).__name__, str(error), error.exit_code, self._opening.stage)
-                )
+                self._set_failure(self._begin(state), error)
 
-    def _fail(self, kind: str, message: str, exit_code: ExitCode) -> None:
-        """Put a failure where it belongs: on the experiment being served, or on all that the runner was to serve."""
+    def _fail(self, error: BaseException) -> None:
+        """Put a failure where it belongs: on the current experiment, or on all that the runner was to serve."""
+        interrupted = isinstance(error, KeyboardInterrupt)
         if self._current:
-            self._current.fail(self._failure(kind, message, exit_code, self._current.stage))
-        elif kind == Failure.INTERRUPTED and self._served:
+            self._set_failure(self._current, error)
+        elif interrupted and self._recordings:
             # Between two experiments: neither is the interrupted one.
             return
         elif self._pending:
-            failure = self._failure(kind, message, exit_code, self._opening.stage)
-            for state in [self._pending[0]] if kind == Failure.INTERRUPTED else tuple(self._pending):
-                self._fail_pending(state, failure)
+            for state in [self._pending[0]] if interrupted else tuple(self._pending):
+                self._set_failure(self._begin(state), error)
         else:
             # All experiments are complete: an end that was not clean takes nothing from them.
-            self._emit(Note(f"after the last pass: {message}"))
+            self._emit(Note(f"after the last pass: {error}"))
 
-    def _fail_pending(self, state: ExperimentState, failure: Failure) -> None:
-        self._pending.remove(state)
-        self._begin(state).fail(failure)
-
-    def _failure(self, kind: str, message: str, exit_code: ExitCode, stage: str) -> Failure:
-        tail = last_lines(self._log)
+    def _set_failure(self, recording: Recording, error: BaseException, stage: str = "") -> None:
+        kind, message, exit_code = type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG
+        if isinstance(error, KeyboardInterrupt):
+            kind, message, exit_code = Failure.INTERRUPTED, "interrupted by the user", ExitCode.INTERRUPTED
+        elif isinstance(error, WattdockError):
+            message, exit_code = str(error), error.exit_code
+        log_tail = last_lines(self._log)
         cause = None
         if exit_code in (ExitCode.LAUNCH, ExitCode.RUNNER):
-            cause = cause_of(message, tail, oom_kills=oom_kills() - self._oom_kills)
-        known = {"cause": cause.name, "advice": cause.advice} if cause else {}
-        return Failure(kind=kind, message=message, stage=stage, exit_code=int(exit_code), log_tail=tail, **known)
+            cause = cause_of(message, log_tail, oom_kills=oom_kills() - self._oom_kills_before)
+        failure = Failure(
+            kind=kind,
+            message=message,
+            stage=stage or recording.stage,
+            exit_code=int(exit_code),
+            log_tail=log_tail,
+            cause=cause.name if cause else None,
+            advice=cause.advice if cause else None,
+        )
+        recording.fail(failure)
+        if kind != Failure.INTERRUPTED:
+            self._emit(ExperimentFailed(recording.config.label, failure.stage, kind, message, failure.cause))
 
-    def _hand_over(self, meter: Meter) -> None:
-        """Stop the meter and save every served experiment with the timeline around it.
+    def _save(self, meter: Meter, runner: LaunchedRunner, recording: Recording) -> None:
+        """Save the current experiment after a pass."""
+        self._startup.own_pids |= runner.pids()
+        state, _ = self._recordings[-1]
+        state.save(recording, meter.peek())
 
-        A failure that an experiment has already stays its failure; the meter's is added to its message.
+    def _save_all(self, meter: Meter) -> None:
+        """Stop the meter, and save every experiment of the session with the timeline around it.
+
+        Where an experiment has failed already, the meter's failure is added to the message.
         """
         timeline = self._stopped(meter)
-        for state, recording in self._served:
-            if broken := _broke_off(timeline, recording):
-                failure = recording.record.failure
-                recording.fail(
-                    failure.model_copy(update={"message": f"{failure.message}; then the meter: {broken}"})
-                    if failure
-                    else self._failure(MeterError.__name__, broken, ExitCode.METER, "meter")
-                )
+        for state, recording in self._recordings:
+            if meter_failure := _meter_failure(timeline, recording):
+                if failure := recording.record.failure:
+                    message = f"{failure.message}; then the meter: {meter_failure}"
+                    recording.fail(failure.model_copy(update={"message": message}))
+                else:
+                    self._set_failure(recording, MeterError(meter_failure), "meter")
             state.save(recording, timeline)
             if self._log.exists():
-                self._add_log(state.log_path)
+                self._append_log(state.log_path)
 
     def _stopped(self, meter: Meter) -> Timeline:
-        """Return what the meter saw; a timeline without anything but the reason where the meter broke off."""
+        """Stop the meter and return its timeline; an empty timeline with the reason where the meter broke off."""
         try:
             timeline = meter.stop()
             for gpu in timeline.gpus.values():
@@ -381,16 +400,16 @@ class Session:
         self._emit(Note(f"the meter: {reason}"))
         return Timeline(self._plan.meter.name, 0, 0, reason=reason, broke_off=True)
 
-    def _add_log(self, gathered: Path) -> None:
+    def _append_log(self, path: Path) -> None:
         try:
-            with gathered.open("ab") as file:
+            with path.open("ab") as file:
                 file.write(self._log.read_bytes())
         except OSError as error:
-            self._emit(Note(f"{gathered}: {error.strerror or error}; the runner's log is not kept"))
+            self._emit(Note(f"{path}: {error.strerror or error}; the runner's log is lost"))
 
 
-def _broke_off(timeline: Timeline, recording: Recording) -> str | None:
-    """Return why the meter cannot tell what this experiment's GPUs used; None where it did not break off."""
+def _meter_failure(timeline: Timeline, recording: Recording) -> str | None:
+    """Return why the meter cannot say what this experiment's GPUs used; None where it did not break off."""
     if timeline.broke_off:
         return timeline.reason
     used = recording.runner.used_gpu_uuids if recording.runner else []

@@ -68,7 +68,7 @@ NOBODY_KNOWN = Holder("a process that its file does not name", 0, "", "")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LeaseRequest:
     """The leases that a run needs.
 
     Attributes:
@@ -88,7 +88,7 @@ class _HeldByOthersError(Exception):
 
 
 @contextmanager
-def held(wanted: Wanted, say: Callable[[str], None], folder: Path | None = None) -> Iterator[tuple[int, ...]]:
+def held(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[tuple[int, ...]]:
     """Hold the leases inside the block; yield their descriptors, for a child process that is to hold them too.
 
     All or none are taken, so that two who each have what the other needs cannot wait for ever.
@@ -105,13 +105,13 @@ def held(wanted: Wanted, say: Callable[[str], None], folder: Path | None = None)
         waited_s = time.monotonic() - began_s
         with ExitStack() as stack:
             try:
-                descriptors = _take_all(stack, place, wanted)
+                descriptors = _take_all(stack, place, request)
             except _HeldByOthersError as refusal:
-                if waited_s > max(wanted.wait_s, GRACE_S):
-                    raise PreflightError(_advice(str(refusal), wanted)) from None
+                if waited_s > max(request.wait_s, GRACE_S):
+                    raise PreflightError(_advice(str(refusal), request)) from None
                 if waited_s > GRACE_S and str(refusal) != told:
                     told = str(refusal)
-                    say(f"waiting up to {wanted.wait_s:g} s: {told}")
+                    say(f"waiting up to {request.wait_s:g} s: {told}")
             else:
                 yield descriptors
                 return
@@ -136,20 +136,20 @@ def holders(folder: Path | None = None) -> dict[str, Holder]:
     return found
 
 
-def _take_all(stack: ExitStack, folder: Path, wanted: Wanted) -> tuple[int, ...]:
-    whole = wanted.exclusive == "machine"
+def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> tuple[int, ...]:
+    whole = request.exclusive == "machine"
     descriptors = [_open(stack, folder / f"{MACHINE}{SUFFIX}")]
     if not _lock(descriptors[0], fcntl.LOCK_EX if whole else fcntl.LOCK_SH):
         raise _HeldByOthersError(_machine_holders(descriptors[0], folder))
-    for name in sorted(wanted.names):
+    for name in sorted(request.names):
         descriptor = _open(stack, folder / f"{name}{SUFFIX}")
         if not _lock(descriptor, fcntl.LOCK_EX):
             raise _HeldByOthersError(f"{name} is leased by {_noted(descriptor)}")
         descriptors.append(descriptor)
-    for name, descriptor in zip((MACHINE, *sorted(wanted.names)), descriptors, strict=True):
+    for name, descriptor in zip((MACHINE, *sorted(request.names)), descriptors, strict=True):
         if not _is_still(folder / f"{name}{SUFFIX}", descriptor):
             raise _HeldByOthersError(f"the lease file of {name} was just replaced")
-    holder = _ourselves(wanted.experiment)
+    holder = _ourselves(request.experiment)
     for descriptor in descriptors if whole else descriptors[1:]:
         _note(descriptor, holder, folder)
     return tuple(descriptors)
@@ -172,10 +172,10 @@ def _machine_holders(machine: int, folder: Path) -> str:
     return f"this machine is shared by other measurements: {others or 'a measurement that has just ended'}"
 
 
-def _advice(reason: str, wanted: Wanted) -> str:
-    waited = f" (waited {wanted.wait_s:g} s)" if wanted.wait_s else ""
-    wait = "wait longer" if wanted.wait_s else "wait"
-    can_share = wanted.exclusive == "machine" and CPU not in wanted.names
+def _advice(reason: str, request: LeaseRequest) -> str:
+    waited = f" (waited {request.wait_s:g} s)" if request.wait_s else ""
+    wait = "wait longer" if request.wait_s else "wait"
+    can_share = request.exclusive == "machine" and CPU not in request.names
     share = ", or measure beside them, which is not publishable, with --set exclusive=gpus" if can_share else ""
     return f"{reason}{waited}; {wait} with --wait SECONDS{share}"
 

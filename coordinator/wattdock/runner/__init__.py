@@ -5,11 +5,11 @@ runner can do wrong. Only this room knows protobuf and gRPC.
 Must not know: how a runner was started, what a pass costs, what an experiment is.
 """
 
-from wattdock.runner.client import LACKS_MEMORY, PROTOCOL_VERSION, RunnerClient
+from wattdock.runner.client import OUT_OF_MEMORY, PROTOCOL_VERSION, RunnerClient
 from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
 __all__ = [
-    "LACKS_MEMORY",
+    "OUT_OF_MEMORY",
     "PROTOCOL_VERSION",
     "Heartbeat",
     "LoadRequest",

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from wattdock.clock import check_clock, host_clock, now_ns
+from wattdock.clock import NS_PER_S, HostClock, check_clock
 from wattdock.errors import ConfigError, LaunchError, RunnerError, WattdockError
 from wattdock.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
@@ -21,7 +20,7 @@ from wattdock_proto.v1 import runner_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from wattdock.clock import ClockCheck
+    from wattdock.clock import Clock, ClockCheck
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
@@ -45,7 +44,7 @@ DEATH_NOTICE_S = 3.0
 ERRORS: dict[grpc.StatusCode, type[WattdockError]] = {grpc.StatusCode.INVALID_ARGUMENT: ConfigError}
 GRPC_LIMIT = "larger than max"
 # What is added to a failure whose status says so, whatever the engine's words are.
-LACKS_MEMORY = "for lack of memory"
+OUT_OF_MEMORY = "for lack of memory"
 NOT_THERE_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -54,10 +53,13 @@ class RunnerClient:
 
     Args:
         check: Called at least twice a second while the runner is waited for; what it raises ends the wait.
+        clock: The host's unless given.
     """
 
-    def __init__(self, runner: LaunchedRunner, check: Callable[[], None] = lambda: None) -> None:
-        self._runner, self._check = runner, check
+    def __init__(
+        self, runner: LaunchedRunner, check: Callable[[], None] = lambda: None, clock: Clock | None = None
+    ) -> None:
+        self._runner, self._check, self._clock = runner, check, clock or HostClock()
         self._channel = grpc.insecure_channel(runner.address, options=CHANNEL_OPTIONS)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -77,7 +79,7 @@ class RunnerClient:
             LaunchError: It ended, did not answer in `timeout_s`, speaks another protocol version, or has an engine
                 that it was not made for.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline_ns = self._after_ns(timeout_s)
         while True:
             self._check()
             try:
@@ -88,11 +90,11 @@ class RunnerClient:
                     raise LaunchError(f"the runner cannot describe itself: {error.details()}; see its log") from error
                 if not self._runner.alive():
                     raise LaunchError(f"the runner ended before it answered: {self._runner.exit_reason()}") from error
-                if time.monotonic() > deadline:
+                if self._clock.now_ns() > deadline_ns:
                     raise LaunchError(
                         f"the runner did not answer within {timeout_s:g} s; raise timeouts.launch_s or see its log"
                     ) from error
-                time.sleep(READY_POLL_S)
+                self._clock.sleep(READY_POLL_S)
         if described.protocol_version != PROTOCOL_VERSION:
             raise LaunchError(
                 f"the runner speaks protocol {described.protocol_version}, this coordinator {PROTOCOL_VERSION}; "
@@ -107,14 +109,20 @@ class RunnerClient:
         Raises:
             ClockError: They are not, so that energy cannot be told for spans.
         """
-        host = host_clock()
+        host = self._clock.identity()
         checks = []
         for _ in range(CLOCK_READINGS):
-            sent_ns = now_ns()
+            sent_ns = self._clock.now_ns()
             reading = self._call(self._stub.Describe, pb.DescribeRequest()).clock
             runner = wire.clock_identity(reading)
             checks.append(
-                check_clock(host, runner, sent_ns=sent_ns, runner_ns=reading.monotonic_ns, received_ns=now_ns())
+                check_clock(
+                    host,
+                    runner,
+                    sent_ns=sent_ns,
+                    runner_ns=reading.monotonic_ns,
+                    received_ns=self._clock.now_ns(),
+                )
             )
         return min(checks, key=lambda check: check.round_trip_ns)
 
@@ -130,9 +138,9 @@ class RunnerClient:
             ConfigError: The engine does not know an argument or a value.
             RunnerError: It failed, died, or took longer than `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline_ns = self._after_ns(timeout_s)
         loaded: tuple[RunnerEnvironment, Span] | None = None
-        for event in self._events(self._stub.Load(wire.load_request(request)), "loading", deadline=deadline):
+        for event in self._events(self._stub.Load(wire.load_request(request)), "loading", deadline_ns=deadline_ns):
             if event.HasField("loaded"):
                 loaded = wire.loaded(event.loaded)
             else:
@@ -162,7 +170,7 @@ class RunnerClient:
         requests: list[RequestRecord] = []
         tokens: list[pb.TokenSeries] = []
         summary: pb.PassSummary | None = None
-        stall, over = _Stall(stall_s), threading.Event()
+        stall, over = _Stall(stall_s, self._clock), threading.Event()
         call = self._stub.Generate(wire.generate_requests(request))
 
         def check() -> None:
@@ -211,7 +219,7 @@ class RunnerClient:
         call: Any,
         what: str,
         *,
-        deadline: float | None = None,
+        deadline_ns: int | None = None,
         silence_s: float | None = None,
         check: Callable[[], None] | None = None,
     ) -> Iterator[Any]:
@@ -220,8 +228,8 @@ class RunnerClient:
         threading.Thread(target=_pump, args=(call, arrived), daemon=True).start()
         try:
             while True:
-                limit = time.monotonic() + silence_s if silence_s else deadline
-                event = self._next(arrived, limit, what, check or self._check)
+                limit_ns = self._after_ns(silence_s) if silence_s else deadline_ns
+                event = self._next(arrived, limit_ns, what, check or self._check)
                 if event is None:
                     return
                 if isinstance(event, grpc.RpcError):
@@ -230,7 +238,10 @@ class RunnerClient:
         finally:
             call.cancel()
 
-    def _next(self, arrived: queue.SimpleQueue[Any], limit: float | None, what: str, check: Callable[[], None]) -> Any:
+    def _after_ns(self, duration_s: float) -> int:
+        return self._clock.now_ns() + round(duration_s * NS_PER_S)
+
+    def _next(self, arrived: queue.SimpleQueue[Any], limit_ns: int | None, what: str, check: Callable[[], None]) -> Any:
         while True:
             check()
             try:
@@ -238,7 +249,7 @@ class RunnerClient:
             except queue.Empty:
                 if not self._runner.alive():
                     raise RunnerError(f"the runner died during {what}: {self._runner.exit_reason()}") from None
-                if limit is not None and time.monotonic() > limit:
+                if limit_ns is not None and self._clock.now_ns() > limit_ns:
                     raise RunnerError(
                         f"the runner was silent for too long during {what}; it was stopped (see `timeouts:`)"
                     ) from None
@@ -250,24 +261,24 @@ class RunnerClient:
         if code in ERRORS:
             return ERRORS[code](f"{what}: {detail}")
         # gRPC has this status for a message that is too large, too.
-        lacks = code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail
-        return RunnerError(f"{what} failed{f' {LACKS_MEMORY}' if lacks else ''}: {detail}")
+        out_of_memory = code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail
+        return RunnerError(f"{what} failed{f' {OUT_OF_MEMORY}' if out_of_memory else ''}: {detail}")
 
     def _death(self) -> str | None:
         """Return how the runner ended; its socket closes a moment before its end is known."""
-        deadline = time.monotonic() + DEATH_NOTICE_S
-        while self._runner.alive() and time.monotonic() < deadline:
-            time.sleep(READY_POLL_S)
+        deadline_ns = self._after_ns(DEATH_NOTICE_S)
+        while self._runner.alive() and self._clock.now_ns() < deadline_ns:
+            self._clock.sleep(READY_POLL_S)
         return None if self._runner.alive() else (self._runner.exit_reason() or "for an unknown reason")
 
 
 class _Stall:
     """Notices that heartbeats go on while nothing is produced."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, clock: Clock) -> None:
+        self._limit_s, self._clock = limit_s, clock
         self._produced: tuple[int, int] = (0, 0)
-        self._since_s = time.monotonic()
+        self._since_ns = clock.now_ns()
 
     def see(self, beat: Heartbeat) -> None:
         """Look at one heartbeat.
@@ -277,8 +288,8 @@ class _Stall:
         """
         produced = (beat.output_tokens, beat.requests_finished)
         if produced != self._produced:
-            self._produced, self._since_s = produced, time.monotonic()
-        elif time.monotonic() - self._since_s > self._limit_s:
+            self._produced, self._since_ns = produced, self._clock.now_ns()
+        elif self._clock.now_ns() - self._since_ns > self._limit_s * NS_PER_S:
             raise RunnerError(
                 f"the engine produced nothing for {self._limit_s:g} s though its runner lives; it was stopped "
                 "(see timeouts.stall_s)"

@@ -6,13 +6,25 @@ import json
 import os
 import signal
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from execution.virtual import Snapshot, VirtualMachine, experiment, study
 
 from wattdock.errors import ConfigError, ExitCode, PreflightError
-from wattdock.execution.events import PassFinished, PassStarted, RestartStarted, ResultStored, StudyStarted, TokensSeen
+from wattdock.execution.events import (
+    ExperimentFailed,
+    FallbackSkipped,
+    FallbacksPlanned,
+    PassFinished,
+    PassStarted,
+    RestartStarted,
+    ResultStored,
+    StudyLeftUnfinished,
+    StudyStarted,
+    TokensSeen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +93,7 @@ def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: 
     }
     assert passes(run.results) == dict.fromkeys(expected, 1)
     assert machine.launches == 6
-    services = [event for event in machine.seen if isinstance(event, RestartStarted)]
+    services = [event for event in machine.emitted if isinstance(event, RestartStarted)]
     assert len(services) == 12
     assert [event.experiment for event in services[:6]] != [event.experiment for event in services[6:]]
     assert (services[0].passes_left, services[0].time_left) == (24, "time unknown")
@@ -98,11 +110,11 @@ def test_events_tell_a_pass_from_its_start_to_its_end(machine: VirtualMachine) -
     machine.run(study(experiment("a", repeats={"passes": 1}, warmup={"passes": 0})))
     kinds = [
         type(event)
-        for event in machine.seen
+        for event in machine.emitted
         if isinstance(event, PassStarted | TokensSeen | PassFinished | ResultStored)
     ]
     assert kinds == [PassStarted, *[TokensSeen] * 20, PassFinished, ResultStored]
-    beat = next(event for event in machine.seen if isinstance(event, TokensSeen))
+    beat = next(event for event in machine.emitted if isinstance(event, TokensSeen))
     assert (beat.stage, beat.output_tokens) == ("pass 1/1", 2)
     assert beat.elapsed_s == pytest.approx(0.1)
     assert beat.watts == {GPU: 300.0}
@@ -118,6 +130,34 @@ def test_a_failure_is_a_result_and_the_others_go_on(machine: VirtualMachine) -> 
     assert error is not None
     assert (error.kind, error.exit_code, error.cause) == ("RunnerError", ExitCode.RUNNER, "runner died")
     assert error.stage == "warm-up 1/1"
+    assert ExperimentFailed("b", error.stage, error.kind, error.message, error.cause) in machine.emitted
+
+
+@pytest.mark.parametrize(("until_s", "launches"), [(103, 1), (200, 0)])
+def test_a_gpu_that_was_taken_since_preflight_must_become_free_soon(
+    machine: VirtualMachine, until_s: float, launches: int
+) -> None:
+    """A runner that has just ended holds memory for a moment; others' work is named before anything is started."""
+    machine.vram_used_bytes = lambda now_s: 10**10 if now_s < until_s else 0
+    with nullcontext() if launches else pytest.raises(PreflightError, match="GPU 0: 10,000,000,000 bytes of it"):
+        machine.run(study(experiment("a")))
+    assert machine.launches == launches
+
+
+def test_a_bug_in_the_snapshot_is_the_experiments_failure_and_costs_no_pass(
+    machine: VirtualMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know otherwise on what the passes were measured, nor that this is not known."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("driver")
+
+    monkeypatch.setattr("wattdock.execution.experiment.environment", broken)
+    [stored] = machine.run(study(experiment("a"))).results
+    assert stored.result.error is not None
+    assert (stored.result.error.stage, stored.result.error.exit_code) == ("environment", ExitCode.BUG)
+    assert stored.result.error.message == "a bug in wattdock: 'driver'"
+    assert [len(record.passes) for record in stored.restarts()] == [2]
 
 
 def test_on_failure_stop_leaves_the_rest_unmeasured(machine: VirtualMachine) -> None:
@@ -125,7 +165,7 @@ def test_on_failure_stop_leaves_the_rest_unmeasured(machine: VirtualMachine) -> 
     failing = experiment("a", fake={"load_fault": "die"}, on_failure="stop")
     run = machine.run(study(failing, experiment("b"), order="written"))
     assert statuses(run.results) == [("a", "failed")]
-    assert machine.notes()[-1] == "not begun: 1 experiment; go on with --resume"
+    assert machine.emitted[-1] == StudyLeftUnfinished(not_begun=1)
 
 
 def test_a_backend_that_fails_the_same_way_three_times_is_given_up(machine: VirtualMachine) -> None:
@@ -166,12 +206,12 @@ def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_mea
     machine: VirtualMachine, tmp_path: Path, number: int
 ) -> None:
     """What lies on disk at that moment is all that a kill leaves; the table is then that of a run left alone."""
-    killed = VirtualMachine(tmp_path / "killed", machine.power)
+    killed = VirtualMachine(tmp_path / "killed", machine.power, clock=machine.clock)
     machine.run(PAIR, on=Snapshot(machine, PassFinished, number, killed.folder))
     noted = [line["event"] for line in journal(killed)].count("pass")
     assert noted == number - 1
     resumed = killed.run(PAIR, resume=True)
-    started = next(event for event in killed.seen if isinstance(event, StudyStarted))
+    started = next(event for event in killed.emitted if isinstance(event, StudyStarted))
     assert (started.resumed, started.passes_left) == (True, 8 - noted)
     assert passes(resumed.results) == passes(machine.last.results)
     assert {status for _, status in statuses(resumed.results)} == {"ok"}
@@ -218,8 +258,8 @@ def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_aske
         (2, "workload.batch_size: 2"),
     ]
     assert {fallback.fallback_of for fallback in fallbacks if fallback} == {asked.experiment_id}
-    [ladder] = [note for note in machine.notes() if "measured instead, until one works" in note]
-    assert "1. workload.batch_size: 4; 2. workload.batch_size: 2" in ladder
+    changes = ("workload.batch_size: 4", "workload.batch_size: 2")
+    assert FallbacksPlanned("asked", "KV cache too small", changes) in machine.emitted
     assert journal(machine)[-1]["event"] == "ended"
     again = machine.run(study(asked), resume=True)
     assert statuses(again.results) == statuses(run.results)
@@ -238,13 +278,14 @@ def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itsel
 def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(tmp_path: Path) -> None:
     """One line instead of an end in the middle; on its own GPUs it is gone on with."""
     power = {GPU: lambda _: 300.0, OTHER: lambda _: 100.0}
-    machine, killed = VirtualMachine(tmp_path / "a", power), VirtualMachine(tmp_path / "b", power)
+    machine = VirtualMachine(tmp_path / "a", power)
+    killed = VirtualMachine(tmp_path / "b", power, clock=machine.clock)
     asked = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
     both = study(asked, experiment("after", workload={"batch_size": 1}), order="written")
     machine.run(both, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
     killed.run(both, gpus=[OTHER], resume=True)
-    [left] = [note for note in killed.notes() if "left unfinished" in note]
-    assert f" was measured on {GPU}, and this run would take {OTHER}; " in left
+    [skipped] = [event for event in killed.emitted if isinstance(event, FallbackSkipped)]
+    assert f" was measured on {GPU}, and this run would take {OTHER}; " in skipped.reason
     assert ("after", "ok") in statuses(killed.last.results)
     assert journal(killed)[-1]["event"] != "ended"
     killed.run(both, gpus=[GPU], resume=True)
@@ -255,7 +296,7 @@ def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(t
 def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: Path) -> None:
     """Its joules would be those of one GPU for all of its passes."""
     machine = VirtualMachine(tmp_path / "a", {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
-    killed = VirtualMachine(tmp_path / "b", machine.power)
+    killed = VirtualMachine(tmp_path / "b", machine.power, clock=machine.clock)
     asked = study(experiment("a"))
     machine.run(asked, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
     with pytest.raises(PreflightError, match=f"a was measured on {GPU}, and this run would take {OTHER}"):
