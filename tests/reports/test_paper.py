@@ -28,11 +28,11 @@ def test_the_csv_holds_the_figures_with_their_units(gpu_study: Command) -> None:
     assert len(rows) == 5
     for line in rows:
         assert (line["publishable"], bool(line["reason"])) == ("False", True)
-        if line["experiment"] in stored:
-            joules = float(line["energy_per_output_token_j"])
-            assert joules == pytest.approx(mean(stored[line["experiment"]]["per_restart"]))
+        if line["name"] in stored:
+            joules = float(line["energy_per_output_token_mean_j"])
+            assert joules == pytest.approx(mean(stored[line["name"]]["per_restart"]))
         else:
-            assert (line["experiment"], line["energy_per_output_token_j"]) == ("one that fails", "")
+            assert (line["name"], line["energy_per_output_token_mean_j"]) == ("one that fails", "")
 
 
 def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import conditions
 from wattdock.clock import NS_PER_S
 from wattdock.reports.terminal import Figure
+from wattdock.store import Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from numpy.typing import NDArray
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 NOT_SPLIT = "passes, not split"
 # The phases of a restart in their order.
 PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
+# Kinds of spans over time; all others are "other".
+KINDS = ("launch", "load", "idle", "warm-up", "pass")
 SUM = "sum over the GPUs used"
 # Where a GPU has no energy counter, or it was not read.
 POWER_READINGS = ("power_w", "power_average_w")
@@ -48,35 +51,43 @@ class Point:
     """One result in charts and tables.
 
     Attributes:
+        row: Its row in the table of results.
         label: A name that no other result of the same report has.
-        j_per_token: Joules per output token; None where energy was not measured, and `reason` says why.
-        tokens_per_s: Output tokens per second.
         phases: Joules of the GPUs used and seconds, by phase (`PHASES`).
-        publishable: None where there was nothing to judge.
     """
 
-    row: StoredResult
+    stored: StoredResult
+    row: Row
     label: str
-    backend: str
-    model: str
-    gpu_count: int
-    batch_size: int
-    output_tokens: int
-    j_per_token: Figure | None
-    tokens_per_s: Figure | None
     phases: dict[str, tuple[float, float]]
-    publishable: bool | None
-    reason: str | None
 
     @property
     def result(self) -> ExperimentResult:
         """The stored result."""
-        return self.row.result
+        return self.stored.result
+
+    @property
+    def j_per_token(self) -> Figure | None:
+        """Joules per output token; None where energy was not measured, and `row.reason` says why."""
+        row = self.row
+        if row.energy_per_output_token_mean_j is None:
+            return None
+        low, high = row.energy_per_output_token_low_j, row.energy_per_output_token_high_j
+        return Figure(row.energy_per_output_token_mean_j, low, high, row.interval_covers)
+
+    @property
+    def tokens_per_s(self) -> Figure | None:
+        """Output tokens per second; None where nothing was measured."""
+        row = self.row
+        if row.output_tokens_per_s_mean is None:
+            return None
+        low, high = row.output_tokens_per_s_low, row.output_tokens_per_s_high
+        return Figure(row.output_tokens_per_s_mean, low, high, None if low is None else "restarts")
 
     @property
     def gpus_text(self) -> str:
         """How many GPUs were used, in words."""
-        return pluralize(self.gpu_count, "GPU")
+        return pluralize(self.row.gpu_count or 0, "GPU")
 
     @property
     def gpu_names(self) -> dict[str, str]:
@@ -85,18 +96,25 @@ class Point:
         return {gpu.uuid: f"GPU {gpu.index}" for gpu in environment.host_gpus} if environment else {}
 
 
-def points(rows: Sequence[StoredResult]) -> list[Point]:
+def points(results: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
-    names = conditions.labels([row.result for row in rows])
-    made = [_point(row, label) for row, label in zip(rows, names, strict=True)]
-    return sorted(made, key=lambda p: (p.backend, p.model, p.gpu_count, p.batch_size, p.result.started_utc))
+    labels = conditions.labels([stored.result for stored in results])
+    made = [
+        Point(stored, Row.of(stored), label, _phases(stored.result))
+        for stored, label in zip(results, labels, strict=True)
+    ]
+    return sorted(made, key=lambda point: _order(point.row))
+
+
+def _order(row: Row) -> tuple[str, str, int, int, datetime]:
+    return row.backend, row.model, row.gpu_count or 0, row.batch_size, row.started_utc
 
 
 def pareto_front(measured: Sequence[Point]) -> list[Point]:
     """Return the points that no other point beats in both tokens/s and joules per token, the slowest first."""
-    known = [(p.tokens_per_s.value, p.j_per_token.value, p) for p in measured if p.tokens_per_s and p.j_per_token]
+    both = [(p.tokens_per_s.value, p.j_per_token.value, p) for p in measured if p.tokens_per_s and p.j_per_token]
     best: list[tuple[float, Point]] = []
-    for _, cost, point in sorted(known, key=lambda found: (-found[0], found[1])):
+    for _, cost, point in sorted(both, key=lambda entry: (-entry[0], entry[1])):
         if not best or cost < best[-1][0]:
             best.append((cost, point))
     return [point for _, point in best[::-1]]
@@ -104,56 +122,8 @@ def pareto_front(measured: Sequence[Point]) -> list[Point]:
 
 def why_no_joules(shown: Sequence[Point]) -> str:
     """Return the commonest reason why results have no joules."""
-    reasons = Counter(point.reason for point in shown if point.reason).most_common(1)
+    reasons = Counter(point.row.reason for point in shown if point.row.reason).most_common(1)
     return reasons[0][0] if reasons else "nothing was measured"
-
-
-def _point(row: StoredResult, label: str) -> Point:
-    result = row.result
-    environment, performance, energy = result.environment, result.performance, result.energy
-    model = result.config.get("model") or {}
-    asked_for = str(model.get("id") or model.get("shape") or model.get("path"))
-    return Point(
-        row=row,
-        label=label,
-        backend=str(result.config.get("backend")),
-        model=environment.model.name if environment else asked_for,
-        gpu_count=environment.gpu_count if environment else 0,
-        batch_size=int((result.config.get("workload") or {}).get("batch_size") or 0),
-        output_tokens=performance.output_tokens if performance else 0,
-        j_per_token=_joules(result),
-        tokens_per_s=_speed(result),
-        phases=_phases(result),
-        publishable=result.audit.publishable if result.audit else None,
-        reason=result.error.message if result.error else energy.reason if energy else None,
-    )
-
-
-def _joules(result: ExperimentResult) -> Figure | None:
-    energy = result.energy
-    if energy is None or energy.total_j is None or energy.energy_per_output_token_j is None:
-        return None
-    if over_restarts := _over_restarts(result, statistics.ENERGY):
-        return over_restarts
-    value = energy.energy_per_output_token_j
-    timing_j = energy.uncertainty.timing95_j
-    if timing_j is None or not energy.total_j:
-        return Figure(value)
-    half = timing_j / energy.total_j * value
-    return Figure(value, max(value - half, 0.0), value + half, "timing")
-
-
-def _speed(result: ExperimentResult) -> Figure | None:
-    if result.performance is None:
-        return None
-    return _over_restarts(result, statistics.SPEED) or Figure(result.performance.output_tokens_per_s)
-
-
-def _over_restarts(result: ExperimentResult, quantity: str) -> Figure | None:
-    """Return the mean over restarts with its interval; None for a single restart."""
-    values = statistics.restart_values(result).get(quantity, [])
-    interval = statistics.mean_interval(values)
-    return Figure(mean(values), *interval, "restarts") if interval else None
 
 
 def _phases(result: ExperimentResult) -> dict[str, tuple[float, float]]:
@@ -172,8 +142,8 @@ def _phases(result: ExperimentResult) -> dict[str, tuple[float, float]]:
         joules.update({"prefill": split.prefill_j, "decode": split.decode_j, "between rounds": between_j})
         between_s = seconds.pop(NOT_SPLIT) - prefill_s - decode_s
         seconds.update({"prefill": prefill_s, "decode": decode_s, "between rounds": between_s})
-    known = [*(name for name in PHASES if name in joules), *sorted(joules.keys() - set(PHASES))]
-    return {name: (joules[name], seconds[name]) for name in known if joules[name]}
+    names = [*(name for name in PHASES if name in joules), *sorted(joules.keys() - set(PHASES))]
+    return {name: (joules[name], seconds[name]) for name in names if joules[name]}
 
 
 @dataclass(frozen=True)
@@ -226,17 +196,17 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
     """
     if not stored.result.spans or not stored.has_records:
         return []
-    found: list[RestartTimeline] = []
+    parts: list[RestartTimeline] = []
     for record in stored.restarts():
         label = str(record.restart + 1)
-        label += ", resumed" if any(part.label == label for part in found) else ""
-        inside = {(span.start_ns, span.end_ns) for span in (*record.spans, *(part.span for part in record.passes))}
-        own = [span for span in stored.result.spans if (span.start_ns, span.end_ns) in inside]
-        if own:
-            found.append(_restart(label, record, sorted(own, key=lambda span: span.start_ns)))
-    lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in found)
+        label += ", resumed" if any(part.label == label for part in parts) else ""
+        recorded = {(span.start_ns, span.end_ns) for span in (*record.spans, *(part.span for part in record.passes))}
+        spans = [span for span in stored.result.spans if (span.start_ns, span.end_ns) in recorded]
+        if spans:
+            parts.append(_restart(label, record, sorted(spans, key=lambda span: span.start_ns)))
+    lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
-    return [_thinned(part, most) for part in found]
+    return [_thinned(part, most) for part in parts]
 
 
 def thin(trace: Trace, most: int) -> Trace:
@@ -256,9 +226,9 @@ def thin(trace: Trace, most: int) -> Trace:
         *(starts + lowest.argmin(axis=1), starts + highest.argmax(axis=1)),
         *((starts + gaps.argmax(axis=1))[gaps.any(axis=1)], [count - 1]),
     ]
-    kept = np.unique(np.concatenate(places))
-    kept = kept[kept < count]
-    return Trace(trace.name, trace.source, trace.at_s[kept], trace.value[kept])
+    drawn = np.unique(np.concatenate(places))
+    drawn = drawn[drawn < count]
+    return Trace(trace.name, trace.source, trace.at_s[drawn], trace.value[drawn])
 
 
 def to_its_end(trace: Trace) -> Trace:
@@ -313,14 +283,12 @@ def _counter(gpu: GpuTimeline, origin_ns: int) -> tuple[Array, Array]:
 
 def _span(span: StoredSpan, origin_ns: int) -> dict[str, Any]:
     lasts_s = (span.end_ns - span.start_ns) / NS_PER_S
-    name = "idle" if span.name.startswith("idle") else span.name
+    name = kind = "idle" if span.name.startswith("idle") else span.name
+    if span.pass_index is not None:
+        name, kind = f"pass {span.pass_index + 1}", "pass"
     return {
-        "span": name if span.pass_index is None else f"pass {span.pass_index + 1}",
-        "kind": "pass"
-        if span.pass_index is not None
-        else name
-        if name in ("launch", "load", "idle", "warm-up")
-        else "other",
+        "span": name,
+        "kind": kind if kind in KINDS else "other",
         "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
         "lasts, s": round(lasts_s, 3),
         "J (GPUs used)": span.energy_j,

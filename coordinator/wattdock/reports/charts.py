@@ -7,6 +7,7 @@ on the page; its description is the note above it. Sizes, fonts and colours of t
 from __future__ import annotations
 
 from math import isnan
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import altair as alt
@@ -50,7 +51,8 @@ SPAN_COLOURS = {
 MOST_ROWS = 120
 ROW_HEIGHT = 26
 # Names of results stand in lines of about so many characters.
-NAME = r"split(trim(replace(datum.label, /(.{1,30})(\s|$)/g, '$1\n')), '\n')"
+NAME_WIDTH, LINE_HEIGHT = 30, 14
+NAME = r"split(trim(replace(datum.label, /(.{1,30})(\s+|$)|(.{1,30})/g, '$1$3\n')), '\n')"
 DECADE = 10
 # Shown before the warm-up and after the last pass.
 LEAD_S = 2.0
@@ -67,7 +69,7 @@ def intervals(points: Sequence[Point]) -> Chart:
     base = _base(rows).encode(y=_names())
     marks = alt.layer(*_errors(base, "x", unit), _dots(base, shown).encode(x=x))
     return marks.properties(
-        height=alt.Step(ROW_HEIGHT),
+        height=_row_height(shown),
         description="Bars are 95 % intervals: over restarts, or of timing alone where there was one restart. "
         "Hollow: may not be published.",
     )
@@ -87,8 +89,8 @@ def pareto(points: Sequence[Point]) -> Chart:
     x, y = _quantity(alt.X, TOKENS_PER_S, log=log), _quantity(alt.Y, J_PER_TOKEN, log=log)
     base = _base(rows).encode(x=x, y=y)
     layers: list[Any] = []
-    for model in sorted({point.model for point in shown}):
-        front = pareto_front([point for point in shown if point.model == model])
+    for model in sorted({point.row.model for point in shown}):
+        front = pareto_front([point for point in shown if point.row.model == model])
         dash = DASHES[(2 + len(layers)) % len(DASHES)]
         line = _base([row(point) for point in front]).mark_line(color=NOT_USED, strokeDash=dash, strokeWidth=1.2)
         layers.append(line.encode(x=x, y=y))
@@ -120,7 +122,7 @@ def phases(points: Sequence[Point]) -> Chart:
         order=alt.Order("order", type="quantitative"),
         tooltip=_tooltip(rows),
     ).properties(
-        height=alt.Step(ROW_HEIGHT),
+        height=_row_height(shown),
         description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
         "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
         "measured on one loaded model each show its load whole.",
@@ -129,12 +131,14 @@ def phases(points: Sequence[Point]) -> Chart:
 
 def scaling(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of GPUs."""
-    return _over(points, "GPUs used", lambda point: point.gpu_count, lambda point: f"batch {point.batch_size}")
+    return _over(
+        points, "GPUs used", lambda point: point.row.gpu_count or 0, lambda point: f"batch {point.row.batch_size}"
+    )
 
 
 def batch(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of requests in flight."""
-    return _over(points, "requests in flight", lambda point: point.batch_size, lambda point: point.gpus_text)
+    return _over(points, "requests in flight", lambda point: point.row.batch_size, lambda point: point.gpus_text)
 
 
 def timeline(points: Sequence[Point]) -> Chart:
@@ -146,7 +150,7 @@ def timeline(points: Sequence[Point]) -> Chart:
     """
     if len(points) != 1:
         raise ConfigError(f"a timeline shows one result, these are {len(points)}; name one result folder")
-    found = timelines(points[0].row, points=20_000)
+    found = timelines(points[0].stored, points=20_000)
     if not found or not found[0].has_lines:
         raise ConfigError("nothing to draw: no timeline is stored with this result")
     return timeline_of(found[0], points[0])
@@ -201,15 +205,15 @@ def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared:
     shown = sorted((point for point in points if point.tokens_per_s), key=x)
     if len({x(point) for point in shown}) < 2:
         raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
-    models = len({point.model for point in shown}) > 1
-    rest = {id(p): ", ".join([*([p.model] if models else []), shared(p)]) for p in shown}
+    models = len({point.row.model for point in shown}) > 1
+    rest = {id(p): ", ".join([*([p.row.model] if models else []), shared(p)]) for p in shown}
     rows: Rows = [
-        {"experiment": p.label, "series": f"{p.backend}, {rest[id(p)]}", unit: x(p)}
+        {"experiment": p.label, "series": f"{p.row.backend}, {rest[id(p)]}", unit: x(p)}
         | with_ends(J_PER_TOKEN, p.j_per_token)
         | with_ends(TOKENS_PER_S, p.tokens_per_s)
         for p in shown
     ]
-    series = dict.fromkeys((p.backend, rest[id(p)]) for p in shown)
+    series = dict.fromkeys((p.row.backend, rest[id(p)]) for p in shown)
     look = _look(list(series), [", ".join(names) for names in series])
     units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in shown) else [TOKENS_PER_S]
     panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
@@ -325,11 +329,10 @@ def _base(rows: Rows) -> Chart:
 
 def _dots(base: Chart, shown: Sequence[Point]) -> Chart:
     """Return a marker per result: colour by backend, shape by GPUs and model; hollow may not be published."""
-    series = {_series(point): (point.backend, _rest(point)) for point in shown}
+    series = {_series(point): (point.row.backend, _rest(point)) for point in shown}
     look = _look(list(series.values()), list(series))
     fill = alt.condition("datum.publishable == 'yes'", look["fill"], alt.value("transparent"))
-    units = [name for name in base.data.values[0] if name in (J_PER_TOKEN, TOKENS_PER_S)]
-    tooltip = _tooltip([_identity(shown[0]) | dict.fromkeys(units, 0.0)])
+    tooltip = _tooltip(base.data.values)
     return base.mark_point().encode(color=look["color"], shape=look["shape"], fill=fill, tooltip=tooltip)
 
 
@@ -358,16 +361,16 @@ def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _identity(point: Point) -> dict[str, Any]:
-    verdict = "not judged" if point.publishable is None else "yes" if point.publishable else "no"
-    return {"experiment": point.label, "series": _series(point), "model": point.model, "publishable": verdict}
+    verdict = "not judged" if point.row.publishable is None else "yes" if point.row.publishable else "no"
+    return {"experiment": point.label, "series": _series(point), "model": point.row.model, "publishable": verdict}
 
 
 def _series(point: Point) -> str:
-    return f"{point.backend}, {_rest(point)}"
+    return f"{point.row.backend}, {_rest(point)}"
 
 
 def _rest(point: Point) -> str:
-    return f"{point.model}, {point.gpus_text}"
+    return f"{point.row.model}, {point.gpus_text}"
 
 
 def _errors(base: Chart, axis: Literal["x", "y"], unit: str) -> list[Chart]:
@@ -388,19 +391,24 @@ def _names() -> alt.Y:
     return alt.Y("experiment", type="nominal", sort=None, title=None, axis=alt.Axis(labelExpr=NAME, labelLimit=0))
 
 
+def _row_height(shown: Sequence[Point]) -> alt.Step:
+    """Return rows high enough for the longest name, which stands in several lines."""
+    lines = max(len(wrap(point.label, NAME_WIDTH)) for point in shown)
+    return alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
+
+
 def _quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:
     scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True)
     return channel(unit, type="quantitative", scale=scale)
 
 
 def _tooltip(rows: Rows) -> list[alt.Tooltip]:
-    hidden = ("series",)
+    """Return what a pointer shows of a row; intervals are drawn already."""
+    names = [name for name in rows[0] if name not in ("series", "order") and not name.endswith((" low", " high"))]
+    numbers = {name for name in names if any(isinstance(row[name], float) for row in rows)}
     return [
-        alt.Tooltip(name, type="quantitative", format=",.4g")
-        if isinstance(value, float)
-        else alt.Tooltip(name, type="nominal")
-        for name, value in rows[0].items()
-        if name not in hidden
+        alt.Tooltip(name, type="quantitative", format=",.4g") if name in numbers else alt.Tooltip(name, type="nominal")
+        for name in names
     ]
 
 

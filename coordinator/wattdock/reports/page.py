@@ -8,13 +8,15 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError
+from wattdock.files import write_output
 from wattdock.reports.chart_data import points, timelines
-from wattdock.reports.terminal import NOTHING, figure_text, number, seconds_text, where_apart
+from wattdock.reports.terminal import cell_text, figure_text, row_cells, where_apart
+from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 
 if TYPE_CHECKING:
@@ -35,44 +37,14 @@ TIMELINE_POINTS, MOST_POINTS_PER_RESULT = 150_000, 6_000
 MOST_TIMELINES = 100
 # The palette's colours on a dark ground, where some of them would be dim.
 ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
-COLUMNS = (
-    *("J per output token", "output tokens/s", "mean W", "TTFT p50", "TPOT p50", "output tokens", "batch", "GPUs"),
-    *("repeats", "backend", "model"),
+# Columns of the table of results in the summary.
+SUMMARY = (
+    *("energy_per_output_token_j", "output_tokens_per_s", "mean_power_w", "ttft_p50_s", "tpot_p50_s", "output_tokens"),
+    *("batch_size", "restarts", "gpus", "backend", "model"),
 )
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
 # A page of many results must stay small; what is left out is counted.
 MOST_FIGURES, MOST_NAMES, MOST_REASONS = 60, 12, 20
-
-
-class PageChart(NamedTuple):
-    """A chart of the page, and its data as a table."""
-
-    key: str
-    title: str
-    note: str
-    spec: dict[str, Any] | None
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-
-
-class Outcome(NamedTuple):
-    """One outcome of a check, and the results that share it."""
-
-    status: str
-    figure: str
-    limit: str
-    source: str
-    labels: str
-
-
-class CheckSummary(NamedTuple):
-    """A check over all results: how often each status, and its outcomes, the worst first."""
-
-    name: str
-    anchor: str
-    counts: Sequence[tuple[str, int]]
-    outcomes: Sequence[Outcome]
-    left_out: int
 
 
 def write_report(rows: Sequence[StoredResult], file: Path, *, title: str) -> None:
@@ -84,11 +56,7 @@ def write_report(rows: Sequence[StoredResult], file: Path, *, title: str) -> Non
     """
     if not rows:
         raise ConfigError("no results to report; name a result folder, a study or a bundle")
-    text = page(rows, title=title, written=datetime.now(UTC))
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file with -o") from error
+    write_output(file, page(rows, title=title, written=datetime.now(UTC)).encode(), "-o")
 
 
 def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
@@ -120,10 +88,10 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             most_timelines=MOST_TIMELINES,
             has_timelines=bool(drawn),
             verdict=_verdict(shown),
-            good=sum(point.publishable is True for point in shown),
+            good=sum(point.row.publishable is True for point in shown),
             count=len(shown),
             reasons=_commonest_reasons(shown),
-            columns=COLUMNS,
+            columns=[COLUMNS[name].heading for name in SUMMARY],
             points=shown,
             cells=_cells,
             reasons_of=_reasons,
@@ -149,26 +117,29 @@ def fallback_text(found: Fallback) -> str:
     return f"{found.change}; {found.fallback_of[:8]} was asked for and failed, this does not stand for it"
 
 
-def _charts(shown: Sequence[Point]) -> list[PageChart]:
-    """Return every chart that has something to draw, or is too large to be drawn, which is then said."""
+def _charts(shown: Sequence[Point]) -> list[dict[str, Any]]:
+    """Return every chart with its data as a table; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS, MOST_ROWS
 
-    found = []
+    charts: list[dict[str, Any]] = []
     for key, (title, chart_of) in CHARTS.items():
+        entry: dict[str, Any] = {"key": key, "title": title, "spec": None, "rows": []}
         if key == "timeline":
             continue
         try:
             chart = chart_of(shown)
         except ConfigError as error:
             if len(shown) > MOST_ROWS and str(MOST_ROWS) in str(error):
-                found.append(PageChart(key, title, f"{error}.", None))
+                charts.append(entry | {"note": f"{error}."})
             continue
         rows: list[dict[str, Any]] = chart.data.values
         columns = [name for name in rows[0] if name != "order"]
-        cells = [[_text(row[name]) for name in columns] for row in rows]
+        cells = [
+            [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
+        ]
         note = chart.description if isinstance(chart.description, str) else ""
-        found.append(PageChart(key, title, note, _spec(chart), columns, cells))
-    return found
+        charts.append(entry | {"note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
+    return charts
 
 
 def _spec(chart: Chart) -> dict[str, Any]:
@@ -178,24 +149,20 @@ def _spec(chart: Chart) -> dict[str, Any]:
     return spec
 
 
-def _text(value: Any) -> str:
-    return number(value, ",.4g") if value is None or isinstance(value, float) else str(value)
-
-
 def _timelines(shown: Sequence[Point]) -> list[tuple[Point, RestartTimeline]]:
     """Return the stored timelines, restart by restart, of as many results as a page holds."""
     part = shown[:MOST_TIMELINES]
     each = min(MOST_POINTS_PER_RESULT, TIMELINE_POINTS // len(part))
-    return [(point, found) for point in part for found in timelines(point.row, points=each) if found.has_lines]
+    return [(point, line) for point in part for line in timelines(point.stored, points=each) if line.has_lines]
 
 
-def _data(charts: Iterable[PageChart], drawn: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
+def _data(charts: Iterable[dict[str, Any]], drawn: Iterable[tuple[Point, RestartTimeline]]) -> dict[str, Any]:
     """Return what the page's script draws."""
     from wattdock.reports.charts import SPAN_COLUMNS, timeline_of
 
     return {
         "on_dark": ON_DARK,
-        "charts": {chart.key: chart.spec for chart in charts if chart.spec},
+        "charts": {chart["key"]: chart["spec"] for chart in charts if chart["spec"]},
         "timelines": [
             {
                 "label": f"{point.label}, restart {restart.label}",
@@ -229,7 +196,7 @@ def _asset(name: str) -> str:
 
 def _verdict(shown: Sequence[Point]) -> str:
     """Return in one line how many results may be published."""
-    good, count = sum(point.publishable is True for point in shown), len(shown)
+    good, count = sum(point.row.publishable is True for point in shown), len(shown)
     if count == 1:
         return f"This result may {'' if good else 'not '}be published"
     how_many = f"All {good}" if good == count else f"{good} of {count}" if good else f"None of the {count}"
@@ -239,8 +206,8 @@ def _verdict(shown: Sequence[Point]) -> str:
 def _commonest_reasons(shown: Sequence[Point]) -> list[tuple[str, int, str]]:
     """Return the checks that keep results from being published, how many each, and each one's place in the page."""
     audits = [point.result.audit for point in shown if point.result.audit]
-    found = Counter(check.name for audit in audits for check in audit.checks if check.status in ("fail", "unknown"))
-    return [(name, many, _anchor(name)) for name, many in found.most_common()]
+    names = Counter(check.name for audit in audits for check in audit.checks if check.status in ("fail", "unknown"))
+    return [(name, count, _anchor(name)) for name, count in names.most_common()]
 
 
 def _anchor(name: str) -> str:
@@ -248,12 +215,12 @@ def _anchor(name: str) -> str:
 
 
 def _missing(shown: Sequence[Point]) -> list[tuple[str, str]]:
-    """Return why results have no joules, each reason once, with the results that it holds for."""
-    found: dict[str, list[str]] = {}
+    """Return why results have no joules, each reason once, with the names of the results."""
+    reasons: dict[str, list[str]] = {}
     for point in shown:
         if point.j_per_token is None:
-            found.setdefault(point.reason or "no pass was measured", []).append(point.label)
-    return [(reason, _few(labels)) for reason, labels in found.items()]
+            reasons.setdefault(point.row.reason or "no pass was measured", []).append(point.label)
+    return [(reason, _few(labels)) for reason, labels in reasons.items()]
 
 
 def _reasons(point: Point) -> list[str]:
@@ -262,57 +229,48 @@ def _reasons(point: Point) -> list[str]:
     return [*reasons[:MOST_REASONS], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _cells(point: Point) -> tuple[str, ...]:
-    """Return a result's line of the summary, in the order of `COLUMNS`."""
-    result = point.result
-    performance, energy, environment = result.performance, result.energy, result.environment
-    passes = energy.passes if energy else []
-    repeats = f"{len({measured.restart for measured in passes})} × {len({measured.pass_index for measured in passes})}"
-    ran_on = f"{point.gpu_count} × {environment.gpu_names[0]}" if environment and point.gpu_count else "none (CPU)"
-    return (
-        figure_text(point.j_per_token) if point.j_per_token else "not measured",
-        figure_text(point.tokens_per_s, ",.1f"),
-        number(energy.mean_power_w if energy else None, ",.0f"),
-        seconds_text(performance.ttft.p50_s if performance and performance.ttft else None),
-        seconds_text(performance.tpot.p50_s if performance and performance.tpot else None),
-        f"{point.output_tokens:,}" if performance else NOTHING,
-        str(point.batch_size),
-        ran_on if environment else NOTHING,
-        repeats if passes else NOTHING,
-        point.backend,
-        point.model,
-    )
+def _cells(point: Point) -> list[str]:
+    """Return a result's line of the summary."""
+    cells = row_cells(point.row, SUMMARY) | {
+        "energy_per_output_token_j": figure_text(point.j_per_token) if point.j_per_token else "not measured",
+        "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f"),
+    }
+    return list(cells.values())
 
 
-def _checks(shown: Sequence[Point]) -> list[CheckSummary]:
-    """Return every check of every result, those that failed somewhere first."""
-    found: dict[str, dict[tuple[str, str, str, str], list[str]]] = {}
+def _checks(shown: Sequence[Point]) -> list[dict[str, Any]]:
+    """Return every check of every result: how often each status, and each outcome with its results, the worst first."""
+    outcomes: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for point in shown:
         for check in point.result.audit.checks if point.result.audit else ():
             outcome = (check.status, check.figure, check.threshold or "", check.source or "")
-            found.setdefault(check.name, {}).setdefault(outcome, []).append(point.label)
-    summaries = [_check_summary(name, outcomes) for name, outcomes in found.items()]
-    return sorted(summaries, key=lambda summary: STATUSES.index(summary.outcomes[0].status))
+            outcomes.setdefault(check.name, {}).setdefault(outcome, []).append(point.label)
+    summaries = [_check_summary(name, labels) for name, labels in outcomes.items()]
+    return sorted(summaries, key=lambda summary: STATUSES.index(summary["counts"][0][0]))
 
 
-def _check_summary(name: str, found: dict[tuple[str, str, str, str], list[str]]) -> CheckSummary:
-    ordered = sorted(found.items(), key=lambda entry: STATUSES.index(entry[0][0]))
+def _check_summary(name: str, outcomes: dict[tuple[str, ...], list[str]]) -> dict[str, Any]:
+    ordered = sorted(outcomes.items(), key=lambda entry: STATUSES.index(entry[0][0]))
     counts = {status: sum(len(labels) for outcome, labels in ordered if outcome[0] == status) for status in STATUSES}
-    outcomes = [Outcome(*outcome, _few(labels)) for outcome, labels in ordered[:MOST_FIGURES]]
-    seen = [(status, count) for status, count in counts.items() if count]
-    return CheckSummary(name, _anchor(name), seen, outcomes, max(len(ordered) - MOST_FIGURES, 0))
+    return {
+        "name": name,
+        "anchor": _anchor(name),
+        "counts": [(status, count) for status, count in counts.items() if count],
+        "outcomes": [(*outcome, _few(labels)) for outcome, labels in ordered[:MOST_FIGURES]],
+        "left_out": max(len(ordered) - MOST_FIGURES, 0),
+    }
 
 
 def _measured_with(shown: Sequence[Point]) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
-    known = {point.label: conditions.everything(point.result) for point in shown if point.result.environment}
+    texts = {point.label: conditions.everything(point.result) for point in shown if point.result.environment}
     differ = {}
-    for name in conditions.differing(list(known.values())):
-        holders: dict[str, list[str]] = {}
-        for label, held in known.items():
-            holders.setdefault(held.get(name, conditions.ABSENT), []).append(label)
-        differ[name] = list(zip(where_apart(list(holders)), map(_few, holders.values()), strict=True))
-    return conditions.shared(list(known.values())), differ
+    for name in conditions.differing(list(texts.values())):
+        labels: dict[str, list[str]] = {}
+        for label, by_name in texts.items():
+            labels.setdefault(by_name.get(name, conditions.ABSENT), []).append(label)
+        differ[name] = list(zip(where_apart(list(labels)), map(_few, labels.values()), strict=True))
+    return conditions.shared(list(texts.values())), differ
 
 
 def _few(labels: Sequence[str]) -> str:

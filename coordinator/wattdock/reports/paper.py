@@ -7,12 +7,14 @@ import io
 import re
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError
+from wattdock.files import write_output
 from wattdock.reports.chart_data import points
-from wattdock.reports.terminal import NOTHING, interval_text, number
+from wattdock.reports.terminal import interval_text, number, row_cells
+from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.reports.chart_data import Point
@@ -45,14 +47,12 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "concat": {"spacing": 8},
 }
-HEADINGS = ("experiment", "backend", "model", "GPUs", "batch", "J/output token", "output tokens/s", "publishable")
-NUMBERS = {"GPUs", "batch", "J/output token", "output tokens/s"}
-COLUMNS = (
-    *("experiment", "backend", "model", "gpu_count", "batch_size", "energy_per_output_token_j"),
-    *("energy_per_output_token_j_low", "energy_per_output_token_j_high", "interval_covers"),
-    *("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high", "publishable", "reason", "folder"),
-    "fallback",
+# Columns of the table of results that a printed table has; a CSV file has all of them.
+PRINTED = (
+    *("name", "backend", "model", "gpu_count", "batch_size", "energy_per_output_token_j", "output_tokens_per_s"),
+    "publishable",
 )
+HEADINGS = [COLUMNS[name].heading for name in PRINTED]
 NOTE = "± is half of the 95 % interval: over restarts, or (marked *) of timing alone. Energy of GPU boards."
 FALLBACK_NOTE = "A fallback was measured because what was asked for failed, and does not stand for it."
 # What LaTeX would take for a command of its own.
@@ -79,20 +79,20 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         StoreError: The file cannot be written.
     """
     if kind == "table":
-        _require_format(file, FORMS, "tables are written as")
-        _write(file, FORMS[file.suffix](points(rows)).encode())
+        _require_format(file, FORMS, "tables are written as", "-o")
+        write_output(file, FORMS[file.suffix](points(rows)).encode(), "-o")
         return
     from wattdock.reports.charts import CHARTS
 
-    _require_format(file, FORMATS, "figures are written as")
-    save_chart(CHARTS[kind][1](points(rows)), file, width=WIDTHS[width])
+    _require_format(file, FORMATS, "figures are written as", "-o")
+    save_chart(CHARTS[kind][1](points(rows)), file, width=WIDTHS[width], flag="-o")
 
 
-def save_chart(chart: Chart, file: Path, *, width: float, flag: str = "-o") -> None:
+def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
     """Write a chart so that it is exactly `width` points wide.
 
     Args:
-        flag: The one that the file was named with.
+        flag: The option that names the file.
 
     Raises:
         ConfigError: The format is unknown.
@@ -105,11 +105,12 @@ def save_chart(chart: Chart, file: Path, *, width: float, flag: str = "-o") -> N
     panels = max((len(part.get("hconcat", [part])) for part in spec.get("vconcat", [])), default=1)
     svg = _drawn(spec, width, panels)
     if file.suffix == ".pdf":
-        _write(file, vlc.svg_to_pdf(svg), flag)
+        content = vlc.svg_to_pdf(svg)
     elif file.suffix == ".png":
-        _write(file, vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72), flag)
+        content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     else:
-        _write(file, svg.encode(), flag)
+        content = svg.encode()
+    write_output(file, content, flag)
 
 
 def _version(schema: str) -> str:
@@ -138,70 +139,61 @@ def _drawn(spec: dict[str, Any], width: float, panels: int) -> str:
     return svg
 
 
-def _require_format(file: Path, known: Sequence[str] | Mapping[str, Any], said: str, flag: str = "-o") -> None:
-    if file.suffix not in known:
-        raise ConfigError(f"{file}: {said} {', '.join(known)}; name such a file with {flag}")
-
-
-def _write(file: Path, content: bytes, flag: str = "-o") -> None:
-    try:
-        file.write_bytes(content)
-    except OSError as error:
-        raise StoreError(f"cannot write {file}: {error.strerror or error}; choose another file with {flag}") from error
+def _require_format(file: Path, formats: Iterable[str], what: str, flag: str) -> None:
+    if file.suffix not in formats:
+        raise ConfigError(f"{file}: {what} {', '.join(formats)}; name such a file with {flag}")
 
 
 def markdown(shown: Sequence[Point]) -> str:
     """Return results as a pipe table."""
-    rule = ["---:" if name in NUMBERS else "---" for name in HEADINGS]
+    rule = ["---:" if _is_number(name) else "---" for name in PRINTED]
     rows = [HEADINGS, rule, *([_one_line(cell).replace("|", r"\|") for cell in _cells(point)] for point in shown)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{_note(shown)}\n"
 
 
 def latex(shown: Sequence[Point]) -> str:
     """Return results as a tabular with booktabs' rules."""
-    kinds = "".join("r" if name in NUMBERS else "l" for name in HEADINGS)
+    kinds = "".join("r" if _is_number(name) else "l" for name in PRINTED)
     head, *rows = (" & ".join(map(_tex, cells)) + r" \\" for cells in (HEADINGS, *map(_cells, shown)))
     begin = [f"% {_note(shown)}", rf"\begin{{tabular}}{{{kinds}}}"]
     return "\n".join([*begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def comma_separated(shown: Sequence[Point]) -> str:
-    """Return plain figures, with units in the columns' names; what was not measured is empty."""
+    """Return every column of the table of results, the names told apart; an unknown value is empty."""
     out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(COLUMNS)
-    for point in shown:
-        cost, speed = point.j_per_token, point.tokens_per_s
-        own = (point.label, point.backend, point.model, point.gpu_count, point.batch_size)
-        figures = (*_ends(cost), cost.covers if cost else None, *_ends(speed))
-        judged = point.result.audit.reasons if point.result.audit else []
-        about = (point.publishable, point.reason or "; ".join(judged), point.row.folder.name)
-        writer.writerow([*own, *figures, *about, point.result.fallback.change if point.result.fallback else None])
+    writer = csv.DictWriter(out, COLUMNS)
+    writer.writeheader()
+    writer.writerows(vars(point.row) | {"name": point.label} for point in shown)
     return out.getvalue()
 
 
 FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".csv": comma_separated, ".tex": latex}
 
 
+def _is_number(name: str) -> bool:
+    return name not in ("name", "backend", "model", "publishable")
+
+
 def _cells(point: Point) -> list[str]:
-    verdict = NOTHING if point.publishable is None else "yes" if point.publishable else "no"
-    verdict += f" (fallback: {point.result.fallback.change})" if point.result.fallback else ""
-    own = [point.label, point.backend, point.model, str(point.gpu_count), str(point.batch_size)]
-    return [*own, _plus_minus(point.j_per_token, ".4g"), _plus_minus(point.tokens_per_s, ",.1f"), verdict]
+    fallback = point.row.fallback
+    cells = row_cells(point.row, PRINTED) | {
+        "name": point.label,
+        "energy_per_output_token_j": _plus_minus(point.j_per_token, ".4g"),
+        "output_tokens_per_s": _plus_minus(point.tokens_per_s, ",.1f"),
+    }
+    cells["publishable"] += f" (fallback: {fallback})" if fallback else ""
+    return list(cells.values())
 
 
 def _note(shown: Sequence[Point]) -> str:
-    return f"{NOTE} {FALLBACK_NOTE}" if any(point.result.fallback for point in shown) else NOTE
+    return f"{NOTE} {FALLBACK_NOTE}" if any(point.row.fallback for point in shown) else NOTE
 
 
 def _plus_minus(figure: Figure | None, form: str) -> str:
     if figure is None or figure.low is None or figure.high is None:
         return number(figure.value if figure else None, form)
     return interval_text(figure.value, (figure.low, figure.high), form) + ("*" if figure.covers == "timing" else "")
-
-
-def _ends(figure: Figure | None) -> list[float | None]:
-    return [figure.value, figure.low, figure.high] if figure else [None, None, None]
 
 
 def _one_line(text: str) -> str:

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from wattdock.checks import CPUS_ALONE, KEPT_UP
 from wattdock.reports.page import fallback_text
-from wattdock.reports.terminal import NOTHING, Sheet, number, pairs, seconds_text
+from wattdock.reports.terminal import NOTHING, Sheet, pairs, row_cells, seconds_text
+from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ SAMPLE_CHARACTERS = 240
 VARIABLE_CHARACTERS = 60
 # More results than these are shown as a table only.
 SHOWN_WHOLE = 3
-SUMMARY = ("experiment", "status", "GPUs", "batch", "output tokens", "tokens/s", "J/token", "± timing", "mean W")
+# Columns of the table of results for several results.
+SUMMARY = (
+    *("name", "status", "gpu_count", "batch_size", "output_tokens", "output_tokens_per_s"),
+    *("energy_per_output_token_j", "mean_power_w"),
+)
 
 
 def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) -> View:
@@ -36,7 +41,8 @@ def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) 
     for found in stored if len(stored) <= SHOWN_WHOLE else ():
         yield from _result_view(found, every_reason=every_reason)
     if len(stored) > 1:
-        yield Sheet(SUMMARY, [_summary_row(found.result) for found in stored])
+        cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
+        yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
 
 
 def _result_view(stored: StoredResult, *, every_reason: bool) -> View:
@@ -225,22 +231,6 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 def _passes(result: ExperimentResult) -> str:
     count = len(result.energy.passes) if result.energy else 0
     return pluralize(count, "pass", "passes")
-
-
-def _summary_row(result: ExperimentResult) -> list[str]:
-    done, energy = result.performance, result.energy
-    half = energy.uncertainty.timing95_j or 0.0 if energy and energy.total_j else None
-    return [
-        str(result.config.get("name") or result.experiment_id[:8]),
-        result.status,
-        str(result.environment.gpu_count) if result.environment else NOTHING,
-        str(result.config["workload"]["batch_size"]),
-        f"{done.output_tokens:,}" if done else NOTHING,
-        f"{done.output_tokens_per_s:,.1f}" if done else NOTHING,
-        number(energy.energy_per_output_token_j if energy else None, ".4g"),
-        NOTHING if half is None or not energy or not energy.total_j else f"{half / energy.total_j:.2%}",
-        number(energy.mean_power_w if energy else None, ",.0f"),
-    ]
 
 
 def _sample_texts(stored: StoredResult) -> list[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from rich.console import ConsoleOptions, RenderableType
 
+    from wattdock.store import Row
+
 # What a view of an object is made of: tables, and lines of text that are never cut.
 View: TypeAlias = "Iterable[str | RenderableType]"
 # A pipe has no width: what is printed there is as wide as it has to be.
@@ -177,6 +179,13 @@ def cell_text(value: Any, form: str = "") -> str:
     if form == "seconds":
         return seconds_text(value)
     return Path(value).name if form == "file name" else format(value, form)
+
+
+def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
+    """Return some columns of a row of the table of results as people read them."""
+    from wattdock.store import COLUMNS
+
+    return {name: cell_text(getattr(row, name), COLUMNS[name].form) for name in names}
 
 
 def figure_text(figure: Figure | None, form: str = ".4g") -> str:

@@ -5,6 +5,7 @@ A new column is one more field of `Row`, with its place in an `ExperimentResult`
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import mean
@@ -41,8 +42,8 @@ class Row:
 
     Attributes:
         name: The experiment's name, or the beginning of its id.
+        gpus: How many GPUs of which name were used.
         model: The model's name as measured, else as configured.
-        gpus: Names of the GPUs used.
         energy_per_output_token_mean_j: Mean over restarts, with its 95 % interval; `energy_per_output_token_j` is a
             sum ÷ a sum.
         interval_covers: What the interval of joules covers: "restarts", or "timing" where there was one restart only.
@@ -118,7 +119,7 @@ class Row:
             "started_utc": utc(result.started_utc),
             "name": str(result.config.get("name") or result.experiment_id[:8]),
             "model": environment.model.name if environment else str(configured),
-            "gpus": ", ".join(environment.gpu_names) if environment else None,
+            "gpus": _gpus(environment.gpu_names) if environment else None,
             "reason": _reason(result),
             "superseded": False,
             **_energy_interval(result),
@@ -205,6 +206,10 @@ def _value(result: ExperimentResult, place: str) -> Any:
             return None
         value = value.get(name) if isinstance(value, dict) else getattr(value, name)
     return value
+
+
+def _gpus(names: Sequence[str]) -> str:
+    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items())
 
 
 def _reason(result: ExperimentResult) -> str | None:
