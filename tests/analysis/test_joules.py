@@ -14,7 +14,16 @@ from wattdock.analysis.energy import Gpus, measured_energy
 from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
-from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline, Window
+from wattdock.metering.timeline import (
+    GpuTimeline,
+    HostTimeline,
+    MeterEvent,
+    Series,
+    Span,
+    Ticks,
+    Timeline,
+    Window,
+)
 from wattdock.records.folder import TIMELINE
 from wattdock.records.restart import RestartRecord
 
@@ -113,6 +122,15 @@ def test_an_excerpt_keeps_the_windows_and_host_samples_inside_it() -> None:
     assert cut.host is not None
     at_ns = cut.host.energy_j["package-0"].at_ns
     assert (at_ns[0] / NS_PER_S, at_ns[-1] / NS_PER_S) == (pytest.approx(3.5), pytest.approx(26.5))
+
+
+def test_an_excerpt_keeps_its_own_gaps_and_what_holds_for_the_whole_timeline() -> None:
+    """Another experiment's gap is no fault of this one."""
+    gaps = (MeterEvent(12 * NS_PER_S, "gap", ""), MeterEvent(38 * NS_PER_S, "gap", ""))
+    events = (MeterEvent(0, "not_supported", "no temperature"), *gaps)
+    gpu = GpuTimeline("GPU-a", "counter", Ticks.from_rows(), events=events)
+    cut = Timeline("nvml", 0, 40 * NS_PER_S, {gpu.uuid: gpu}).excerpt([PASS.span])
+    assert cut.gpus[gpu.uuid].events == events[:2]
 
 
 def test_host_samples_are_stored_under_a_name_with_their_unit(tmp_path: Path) -> None:

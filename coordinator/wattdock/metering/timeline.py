@@ -149,6 +149,10 @@ class ProcessSample:
     processes: tuple[GpuProcess, ...]
 
 
+# Events of one counter change, which concern nothing before or after it.
+MOMENTARY = ("gap", "counter_reset")
+
+
 @dataclass(frozen=True)
 class MeterEvent:
     """Something that limits what this GPU's timeline can say."""
@@ -187,16 +191,17 @@ class GpuTimeline:
     card: str | None = None
 
     def inside(self, spans: Sequence[Span]) -> GpuTimeline:
-        """Return what lies inside any span, with neighbouring counter changes and every event."""
+        """Return what lies inside any span, with neighbouring counter changes and events that concern every span."""
+
+        def is_inside(at_ns: int) -> bool:
+            return any(span.start_ns <= at_ns <= span.end_ns for span in spans)
+
         return replace(
             self,
             ticks=self.ticks.inside(spans),
             series={name: series.inside(spans) for name, series in self.series.items()},
-            processes=tuple(
-                sample
-                for sample in self.processes
-                if any(span.start_ns <= sample.at_ns <= span.end_ns for span in spans)
-            ),
+            processes=tuple(sample for sample in self.processes if is_inside(sample.at_ns)),
+            events=tuple(event for event in self.events if event.kind not in MOMENTARY or is_inside(event.at_ns)),
         )
 
 
@@ -290,7 +295,7 @@ class Timeline:
     def excerpt(self, spans: Sequence[Span]) -> Timeline:
         """Return the part around `spans`, enough to compute their energy.
 
-        It has the windows in which one of them lies, the counter changes next to them, and every event.
+        It has the windows in which one of them lies, the counter changes next to them, and the events that concern it.
         """
         windows = tuple(window for window in self.windows if any(window.span.contains(span) for span in spans))
         parts = [
