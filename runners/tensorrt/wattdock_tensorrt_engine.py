@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from wattdock_runner.backend import Gpu, LoadOrder, Report, Workload
+    from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
@@ -104,12 +104,16 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     text, tokenizer = config.get_text_config(), checkpoint.read_tokenizer(AutoTokenizer, order)
     engine = TensorrtEngine(llm, tokenizer, checkpoint.eos_token_ids(generation.eos_token_id), text)
     warnings = checkpoint.ignored_settings_warnings(generation.to_diff_dict())
+    tensor, pipeline = llm.args.tensor_parallel_size, llm.args.pipeline_parallel_size
+    used_gpu_uuids = tuple(gpu.uuid for gpu in gpus[: tensor * pipeline])
+    # Workers do not say which layers they have where stages share them out.
+    layers_by_gpu = dict.fromkeys(used_gpu_uuids, text.num_hidden_layers) if pipeline == 1 else {}
     return engine, LoadedModel(
         visible_gpus=gpus,
-        used_gpu_uuids=tuple(gpu.uuid for gpu in _used(llm.args, gpus)),
+        used_gpu_uuids=used_gpu_uuids,
         effective_engine_args=effective_engine_args(llm.args)
         | {"dtype": settings["dtype"], "eos_token_ids": list(engine.eos_ids)},
-        parallelism=_parallelism(llm.args, gpus, text.num_hidden_layers),
+        parallelism=parallelism(tensor, pipeline, layers_by_gpu),
         parameter_count=parameters,
         weight_bytes=weight_bytes,
         versions=cuda_versions(torch, gpus),
@@ -194,17 +198,6 @@ def effective_engine_args(args: Any) -> dict[str, Any]:
     """
     names = sorted(engine_arguments() or ())
     return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
-
-
-def _used(args: Any, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    return gpus[: args.tensor_parallel_size * args.pipeline_parallel_size]
-
-
-def _parallelism(args: Any, gpus: tuple[Gpu, ...], layers: int) -> dict[str, Any]:
-    """Return how the model is split; workers do not say which layers they have where stages share them out."""
-    is_whole = args.pipeline_parallel_size == 1
-    devices = {gpu.uuid: layers for gpu in _used(args, gpus) if is_whole}
-    return parallelism(args.tensor_parallel_size, args.pipeline_parallel_size, devices)
 
 
 class TensorrtEngine(Engine):

@@ -28,6 +28,14 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return chosen
 
 
+@pytest.fixture
+def engine(subject: Subject) -> Subject:
+    """Return a backend that has an engine, or skip."""
+    if subject.name == "fake":
+        pytest.skip("the fake backend has no model")
+    return subject
+
+
 @pytest.fixture(scope="module")
 def stand_in(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     """Return the folder with what stands in for an engine, or None."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from wattdock.launch.keeper import end_group
+from wattdock.launch.keeper import descendants, end_group
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -63,9 +63,36 @@ class Runner:
         assert events[-1].WhichOneof("event") == "loaded"
         return events[-1].loaded, [event.progress for event in events[:-1]]
 
+    def start(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Any:
+        """Start a pass and return its call."""
+        return self.stub.Generate(iter(generate_requests(workload, prompts)))
+
+    def start_long(self) -> Any:
+        """Start a pass of ten minutes and return its call once there are tokens."""
+        endless = workload(min_duration_s=600.0, max_output_tokens=40)
+        call = self.start(endless, [ids_prompt(9)] * 2)
+        next(event for event in call if event.heartbeat.output_tokens)
+        return call
+
     def generate(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> Pass:
-        """Run one pass and return all of it."""
-        return collect(self.stub.Generate(iter(generate_requests(workload, prompts))))
+        """Run a pass and return all of it."""
+        return collect(self.start(workload, prompts))
+
+    def unload(self) -> None:
+        """Unload the model."""
+        self.stub.Unload(pb.UnloadRequest(), timeout=PATIENCE_S)
+
+    def refused_load(self, model_path: Path, **fields: Any) -> tuple[str, str]:
+        """Return status and detail of a load that must fail."""
+        return refusal(self.stub.Load(load_request(model_path, **fields)))
+
+    def refused_pass(self, workload: pb.Workload, prompts: Sequence[pb.Prompt]) -> tuple[str, str]:
+        """Return status and detail of a pass that must fail."""
+        return refusal(self.start(workload, prompts))
+
+    def children(self, words: str) -> list[int]:
+        """Return the pids of all processes below the runner whose command holds `words`."""
+        return sorted(pid for pid in descendants(self.process.pid) if words in command_of(pid))
 
 
 def collect(events: Iterable[pb.GenerateEvent]) -> Pass:
@@ -196,8 +223,15 @@ def output_ids(result: Pass) -> list[list[int]]:
     return [list(record.output_ids.ids) for record in result.requests]
 
 
-def refusal(call: object) -> tuple[grpc.StatusCode, str]:
-    """Return status code and detail of a call that must fail."""
+def refusal(call: Any) -> tuple[str, str]:
+    """Return the name of the status and the detail of a call that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
-        list(call)  # type: ignore[call-overload]
-    return caught.value.code(), caught.value.details() or ""
+        list(call)
+    return caught.value.code().name, caught.value.details() or ""
+
+
+def command_of(pid: int) -> str:
+    """Return the command of a process; empty for one that has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""

@@ -11,11 +11,10 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
-from contract.runner_process import collect, generate_requests, ids_prompt, load_request, refusal, workload
+from contract.runner_process import collect, ids_prompt, refusal, workload
 from contract.subjects import TINY_LLAMA
 
 from wattdock.config.sections import section_class
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from contract.subjects import Subject
 
 TEN_AND_FIFTY = (ids_prompt(10), ids_prompt(50))
-LONG_PASS = {"min_duration_s": 600.0, "max_output_tokens": 40}
 
 
 def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Runner, subject: Subject) -> None:
@@ -41,6 +39,8 @@ def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Run
     declared = section_class(subject.name).arrivals
     assert declared is None or set(declared) == offered
     assert described.engine_arguments == sorted(described.engine_arguments) != []
+    # The engine is not imported until a model is loaded.
+    assert "libtorch" not in Path(f"/proc/{idle_runner.process.pid}/maps").read_text()
 
 
 def test_clock_reading_lies_between_send_and_receive_and_names_this_boot(idle_runner: Runner) -> None:
@@ -54,42 +54,38 @@ def test_clock_reading_lies_between_send_and_receive_and_names_this_boot(idle_ru
 
 def test_generate_before_load_is_a_failed_precondition(idle_runner: Runner) -> None:
     """There is nothing to generate with."""
-    code, detail = refusal(idle_runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    code, detail = idle_runner.refused_pass(workload(), TEN_AND_FIFTY)
+    assert code == "FAILED_PRECONDITION"
     assert "no model is loaded" in detail
 
 
-def test_load_of_a_folder_without_config_names_the_folder(idle_runner: Runner, tmp_path: Path) -> None:
-    """The path that was tried stands in the message."""
-    code, detail = refusal(idle_runner.stub.Load(load_request(tmp_path)))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert str(tmp_path) in detail
-
-
-def test_load_with_a_misspelt_argument_names_the_nearest(idle_runner: Runner, model_path: Path) -> None:
-    """Unknown engine arguments are refused, not dropped."""
+def test_load_that_makes_no_sense_is_an_invalid_argument(idle_runner: Runner, model_path: Path, tmp_path: Path) -> None:
+    """No model in the folder, a misspelt argument, a value of the wrong type, an unknown dtype: each is named."""
     valid = idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments[0]
-    code, detail = refusal(idle_runner.stub.Load(load_request(model_path, engine_args={f"{valid}x": 1})))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert f"{valid}x" in detail
-    assert f"did you mean {valid!r}" in detail
+    loads: tuple[tuple[Path, dict[str, Any], str], ...] = (
+        (tmp_path, {}, str(tmp_path)),
+        (model_path, {"engine_args": {f"{valid}x": 1}}, f"unknown engine argument '{valid}x'; did you mean {valid!r}"),
+        (model_path, {"engine_args": {valid: [1]}}, "([1])"),
+        (model_path, {"dtype": "float31"}, "unknown dtype 'float31'; valid: auto, float32, bfloat16, float16"),
+    )
+    for path, fields, named in loads:
+        code, detail = idle_runner.refused_load(path, **fields)
+        assert (code, named in detail) == ("INVALID_ARGUMENT", True), detail
 
 
-def test_load_with_a_value_of_the_wrong_type_names_both(idle_runner: Runner, model_path: Path) -> None:
-    """A list is no engine argument of any backend here."""
-    valid = idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments[0]
-    code, detail = refusal(idle_runner.stub.Load(load_request(model_path, engine_args={valid: [1]})))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert valid in detail
-    assert "[1]" in detail
-
-
-def test_load_with_unknown_dtype_lists_the_valid_ones(idle_runner: Runner, model_path: Path) -> None:
-    """The dtype is checked before any engine sees it."""
-    code, detail = refusal(idle_runner.stub.Load(load_request(model_path, dtype="float31")))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "float31" in detail
-    assert "bfloat16" in detail
+@pytest.mark.parametrize(
+    ("fields", "code", "named"),
+    [
+        ({"random_weights": None}, "INVALID_ARGUMENT", "cannot load"),
+        ({"gpu_uuids": ["GPU-1234"]}, "FAILED_PRECONDITION", "asked for GPUs [GPU-1234], but "),
+    ],
+)
+def test_load_without_weights_or_on_other_gpus_is_refused(
+    idle_runner: Runner, engine: Subject, model_path: Path, fields: dict[str, Any], code: str, named: str
+) -> None:
+    """Neither is replaced by something that could be had."""
+    status, detail = idle_runner.refused_load(model_path, **{**engine.load_fields, **fields})
+    assert (status, named in detail) == (code, True), detail
 
 
 def test_load_reports_progress_and_what_is_in_effect(idle_runner: Runner, subject: Subject, model_path: Path) -> None:
@@ -111,13 +107,13 @@ def test_load_reports_progress_and_what_is_in_effect(idle_runner: Runner, subjec
     bytes_each = {"float32": 4, "bfloat16": 2}[subject.dtype]
     assert loaded.environment.weight_bytes == bytes_each * loaded.environment.parameter_count
     assert tuple(gpu.uuid for gpu in loaded.environment.visible_gpus) == subject.gpus
-    idle_runner.stub.Unload(pb.UnloadRequest())
+    idle_runner.unload()
 
 
 def test_second_load_is_refused_until_unload(runner: Runner, model_path: Path) -> None:
     """A model is never swapped silently."""
-    code, detail = refusal(runner.stub.Load(load_request(model_path)))
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    code, detail = runner.refused_load(model_path)
+    assert code == "FAILED_PRECONDITION"
     assert "Unload" in detail
 
 
@@ -166,10 +162,54 @@ def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
     assert short.finished_ns < long.finished_ns
 
 
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        (ids_prompt(500), "500 + 40 positions, and the model has 512"),
+        (pb.Prompt(token_ids=pb.TokenIds(ids=[1, 512])), "holds id 512, and the model has 512"),
+        (pb.Prompt(token_ids=pb.TokenIds(ids=[])), "prompt 1 has no tokens"),
+        (pb.Prompt(text="hello"), "this model folder has no tokenizer; send prompts as token ids"),
+    ],
+)
+def test_prompt_that_the_model_cannot_run_is_refused(
+    runner: Runner, engine: Subject, prompt: pb.Prompt, named: str
+) -> None:
+    """An engine would cut the prompt, or end."""
+    code, detail = runner.refused_pass(workload(max_output_tokens=40), [ids_prompt(3), prompt])
+    assert (code, named in detail) == ("INVALID_ARGUMENT", True), detail
+
+
 def test_single_arrival_runs_one_request_at_a_time(runner: Runner) -> None:
     """The next request is submitted after the last token of the one before."""
     result = runner.generate(workload(arrival=pb.ARRIVAL_SINGLE, in_flight=4), [ids_prompt(4)] * 3)
     assert all(a.finished_ns <= b.submitted_ns for a, b in itertools.pairwise(result.requests))
+
+
+def test_closed_arrival_replaces_a_finished_request_at_once(runner: Runner) -> None:
+    """The number in flight never leaves `in_flight` until prompts run out; a backend without it refuses it by name."""
+    prompts = [ids_prompt(3, max_output_tokens=limit) for limit in (2, 90, 4, 6, 3)]
+    asked = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2)
+    if pb.ARRIVAL_CLOSED not in runner.stub.Describe(pb.DescribeRequest()).arrivals:
+        code, detail = runner.refused_pass(asked, prompts)
+        assert (code, "cannot serve arrival 'closed'; valid: batch" in detail) == ("INVALID_ARGUMENT", True), detail
+        return
+    result = runner.generate(asked, prompts)
+    third = result.requests[2]
+    assert result.requests[0].finished_ns <= third.submitted_ns < result.requests[1].finished_ns
+    assert result.summary.output_tokens == 105
+
+
+def test_poisson_arrivals_follow_the_seed_and_never_come_early(runner: Runner) -> None:
+    """Two passes with one seed intend the same gaps; a request is submitted at or after its intended instant."""
+    if pb.ARRIVAL_POISSON not in runner.stub.Describe(pb.DescribeRequest()).arrivals:
+        return
+    open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=50, rate_per_s=100.0, seed=7)
+    passes = [runner.generate(open_loop, [ids_prompt(3)] * 30) for _ in range(2)]
+    for result in passes:
+        assert all(record.submitted_ns >= record.intended_ns for record in result.requests)
+    gaps = [[b.intended_ns - a.intended_ns for a, b in itertools.pairwise(p.requests)] for p in passes]
+    # The instants are rounded to whole nanoseconds from different starts.
+    assert all(abs(a - b) <= 1 for a, b in zip(*gaps, strict=True))
 
 
 def test_batches_follow_one_another_each_submitted_at_one_instant_and_the_last_may_be_partial(runner: Runner) -> None:
@@ -194,7 +234,7 @@ def test_min_duration_is_reached_and_heartbeats_come_every_second(runner: Runner
     started_s = time.monotonic()
     arrivals: list[float] = []
     events = []
-    for event in runner.stub.Generate(iter(generate_requests(workload(min_duration_s=3.2), TEN_AND_FIFTY))):
+    for event in runner.start(workload(min_duration_s=3.2), TEN_AND_FIFTY):
         events.append(event)
         if event.WhichOneof("event") == "heartbeat":
             arrivals.append(time.monotonic() - started_s)
@@ -218,10 +258,7 @@ def test_settling_keeps_quiet_after_the_span_with_heartbeats(runner: Runner) -> 
 
 def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None:
     """Ten minutes of work stop at once when the client goes away."""
-    call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
-    while not next(call).heartbeat.output_tokens:
-        pass
-    call.cancel()
+    runner.start_long().cancel()
     cancelled_s = time.monotonic()
     result = runner.generate(workload(), TEN_AND_FIFTY)
     assert time.monotonic() - cancelled_s < 30
@@ -230,10 +267,9 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
 
 def test_second_pass_while_one_runs_is_refused_and_describe_is_not(runner: Runner) -> None:
     """One engine does one thing at a time, and still says what it is."""
-    call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
-    next(call)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    call = runner.start_long()
+    code, detail = runner.refused_pass(workload(), TEN_AND_FIFTY)
+    assert code == "FAILED_PRECONDITION"
     assert "Generate is still running" in detail
     assert runner.stub.Describe(pb.DescribeRequest(), timeout=60).protocol_version == 1
     call.cancel()
@@ -251,17 +287,17 @@ def test_second_pass_while_one_runs_is_refused_and_describe_is_not(runner: Runne
 )
 def test_impossible_workload_is_an_invalid_argument(runner: Runner, fields: dict[str, object], named: str) -> None:
     """The field stands in the message."""
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(**fields), TEN_AND_FIFTY))))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    code, detail = runner.refused_pass(workload(**fields), TEN_AND_FIFTY)
+    assert code == "INVALID_ARGUMENT"
     assert named in detail
 
 
 def test_pass_without_prompts_or_workload_is_an_invalid_argument(runner: Runner) -> None:
     """Both parts of a pass are needed."""
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(workload(), []))))
-    assert (code, detail) == (grpc.StatusCode.INVALID_ARGUMENT, "a pass needs at least one prompt")
+    code, detail = runner.refused_pass(workload(), [])
+    assert (code, detail) == ("INVALID_ARGUMENT", "a pass needs at least one prompt")
     prompts_only = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY))
-    assert refusal(runner.stub.Generate(iter([prompts_only])))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert refusal(runner.stub.Generate(iter([prompts_only])))[0] == "INVALID_ARGUMENT"
 
 
 def test_diagnose_finds_the_backends_packages(runner: Runner, subject: Subject) -> None:
@@ -273,10 +309,10 @@ def test_diagnose_finds_the_backends_packages(runner: Runner, subject: Subject) 
 
 def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_path: Path) -> None:
     """Unload frees the engine for another model, and is harmless twice."""
-    runner.stub.Unload(pb.UnloadRequest())
-    runner.stub.Unload(pb.UnloadRequest())
-    code, _ = refusal(runner.stub.Generate(iter(generate_requests(workload(), TEN_AND_FIFTY))))
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    runner.unload()
+    runner.unload()
+    code, _ = runner.refused_pass(workload(), TEN_AND_FIFTY)
+    assert code == "FAILED_PRECONDITION"
     runner.load(model_path, **subject.load_fields)
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
@@ -284,9 +320,8 @@ def test_unload_then_load_again_works(runner: Runner, subject: Subject, model_pa
 def test_sigterm_ends_a_running_pass_and_the_process(runner: Runner) -> None:
     """A stopped runner leaves with status 0, and its client reads CANCELLED."""
     before = len(runner.log.read_text())
-    call = runner.stub.Generate(iter(generate_requests(workload(**LONG_PASS), TEN_AND_FIFTY)))
-    next(call)
+    call = runner.start_long()
     threading.Timer(0.2, runner.process.send_signal, [signal.SIGTERM]).start()
-    assert refusal(call)[0] is grpc.StatusCode.CANCELLED
+    assert refusal(call)[0] == "CANCELLED"
     assert runner.process.wait(timeout=60) == 0
     assert "Traceback" not in runner.log.read_text()[before:]

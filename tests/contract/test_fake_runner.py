@@ -1,33 +1,31 @@
-"""What the shared part of a runner promises, shown with the fake backend: faults, sizes, arrivals, its own end."""
+"""What the shared part of a runner promises, shown with the fake backend: faults, sizes, its own end."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 from contract.runner_process import (
     FAKE_FOLDER,
-    PATIENCE_S,
     generate_requests,
     ids_prompt,
     load_request,
+    refusal,
     runner_environment,
     running,
     workload,
 )
+from launch.standins import exists, state_of, wait_until
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from contract.runner_process import Runner
 
@@ -39,13 +37,6 @@ def fake() -> Iterator[Runner]:
     """Return a fresh fake runner that has loaded nothing."""
     with running("fake", FAKE_FOLDER) as runner:
         yield runner
-
-
-def status_of(call: object) -> tuple[grpc.StatusCode, str]:
-    """Return status code and detail of a call that must fail."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call)  # type: ignore[call-overload]
-    return caught.value.code(), caught.value.details() or ""
 
 
 def test_twenty_megabytes_go_each_way_in_chunks(fake: Runner, model_path: Path) -> None:
@@ -65,16 +56,16 @@ def test_twenty_megabytes_go_each_way_in_chunks(fake: Runner, model_path: Path) 
 def test_running_out_of_memory_in_a_pass_is_resource_exhausted_and_survivable(fake: Runner, model_path: Path) -> None:
     """The pass fails by name, and the next one runs."""
     fake.load(model_path)
-    code, detail = status_of(fake.stub.Generate(iter(generate_requests(workload(), [pb.Prompt(text="fault:oom")]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    code, detail = fake.refused_pass(workload(), [pb.Prompt(text="fault:oom")])
+    assert code == "RESOURCE_EXHAUSTED"
     assert "the fake engine has no room" in detail
     assert fake.generate(workload(), [ids_prompt(3)]).summary.output_tokens == 5
 
 
 def test_unexpected_error_is_one_line_for_the_client_and_a_traceback_in_the_log(fake: Runner, model_path: Path) -> None:
     """The client reads what happened; whoever repairs the runner reads where."""
-    code, detail = status_of(fake.stub.Load(load_request(model_path, engine_args={"load_fault": "raise"})))
-    assert code is grpc.StatusCode.INTERNAL
+    code, detail = fake.refused_load(model_path, engine_args={"load_fault": "raise"})
+    assert code == "INTERNAL"
     assert "RuntimeError: the fake engine was told to fail" in detail
     assert "\n" not in detail
     log = fake.log.read_text()
@@ -84,7 +75,7 @@ def test_unexpected_error_is_one_line_for_the_client_and_a_traceback_in_the_log(
 
 def test_failed_load_leaves_nothing_loaded(fake: Runner, model_path: Path) -> None:
     """After a load that failed another one may follow at once."""
-    status_of(fake.stub.Load(load_request(model_path, engine_args={"load_fault": "oom"})))
+    fake.refused_load(model_path, engine_args={"load_fault": "oom"})
     fake.load(model_path)
     assert fake.generate(workload(), [ids_prompt(3)]).summary.requests == 1
 
@@ -101,42 +92,16 @@ def test_stopped_process_sends_no_heartbeat(fake: Runner, model_path: Path) -> N
     """A hang shows as silence, so a client can bound its wait."""
     fake.load(model_path, engine_args={"pass_fault": "hang"})
     call = fake.stub.Generate(iter(generate_requests(workload(), [ids_prompt(3)])), timeout=3)
-    code, _ = status_of(call)
-    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert _state(fake.process.pid) == "T"
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    code, _ = refusal(call)
+    assert code == "DEADLINE_EXCEEDED"
+    assert state_of(fake.process.pid)[0] == "T"
 
 
 def test_death_in_a_load_is_unavailable(fake: Runner, model_path: Path) -> None:
     """The client reads that nobody answers any more, not that all is well."""
-    code, _ = status_of(fake.stub.Load(load_request(model_path, engine_args={"load_fault": "die"})))
-    assert code is grpc.StatusCode.UNAVAILABLE
+    code, _ = fake.refused_load(model_path, engine_args={"load_fault": "die"})
+    assert code == "UNAVAILABLE"
     assert fake.process.wait(timeout=60) == 70
-
-
-def test_closed_arrival_replaces_a_finished_request_at_once(fake: Runner, model_path: Path) -> None:
-    """The number in flight never leaves `in_flight` until prompts run out."""
-    fake.load(model_path, engine_args={"step_s": 0.002})
-    prompts = [ids_prompt(3, max_output_tokens=limit) for limit in (2, 9, 4, 6, 3)]
-    result = fake.generate(workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2), prompts)
-    third = result.requests[2]
-    assert result.requests[0].finished_ns <= third.submitted_ns < result.requests[1].finished_ns
-    assert result.summary.output_tokens == 24
-
-
-def test_poisson_arrivals_follow_the_seed_and_never_come_early(fake: Runner, model_path: Path) -> None:
-    """Two passes with one seed intend the same gaps; a request is submitted at or after its intended instant."""
-    fake.load(model_path)
-    open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=50, rate_per_s=100.0, seed=7)
-    passes = [fake.generate(open_loop, [ids_prompt(3)] * 30) for _ in range(2)]
-    for result in passes:
-        assert all(record.submitted_ns >= record.intended_ns for record in result.requests)
-    gaps = [[b.intended_ns - a.intended_ns for a, b in itertools.pairwise(p.requests)] for p in passes]
-    # The instants are rounded to whole nanoseconds from different starts.
-    assert all(abs(a - b) <= 1 for a, b in zip(*gaps, strict=True))
 
 
 def test_end_of_sequence_counts_and_stops_unless_ignored(fake: Runner, model_path: Path) -> None:
@@ -163,21 +128,10 @@ def test_runner_dies_with_the_process_that_started_it(tmp_path: Path, model_path
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        while not socket.exists():
-            time.sleep(0.05)
+        wait_until(socket.exists)
         os.kill(pid, signal.SIGSTOP)
         parent.kill()
-    deadline = time.monotonic() + PATIENCE_S
-    while _is_alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return _state(pid) not in "ZX"
-    except FileNotFoundError:
-        return False
+    wait_until(lambda: not exists("pid", str(pid)))
 
 
 def test_unknown_backend_is_one_line_and_status_two(tmp_path: Path) -> None:

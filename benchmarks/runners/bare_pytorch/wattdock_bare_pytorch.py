@@ -94,8 +94,8 @@ def run_bare(engine: PyTorchEngine, workload: Workload, prompts: Sequence[Prompt
             mask = torch.ones_like(ids)
             outputs.append(engine.model.generate(input_ids=ids, attention_mask=mask, generation_config=settings))
     engine.drain()
-    end_ns = recorder.close(drained=True)
+    recorder.close()
     del clock
     answers = [ids[everything.shape[1] :] for output in outputs for ids in output.tolist()]
-    report_bare(recorder, prompts, [len(ids) for ids in answers], (start_ns, end_ns), answers)
-    return (end_ns - start_ns) / (len(batches) * workload.max_output_tokens)
+    report_bare(recorder, prompts, [len(ids) for ids in answers], (start_ns, recorder.span.end_ns), answers)
+    return (recorder.span.end_ns - start_ns) / (len(batches) * workload.max_output_tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ class LoadedModel:
     visible_gpus: tuple[Gpu, ...]
     used_gpu_uuids: tuple[str, ...]
     effective_engine_args: Mapping[str, object]
-    parallelism: Mapping[str, object]
+    parallelism: Mapping[str, Any]
     parameter_count: int | None = None
     weight_bytes: int | None = None
     versions: CudaVersions = CudaVersions()

@@ -1,4 +1,4 @@
-"""Read the clock that runner and coordinator share, and what proves that they share it."""
+"""Read the clock that runner and coordinator share, and the evidence that they share it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ TIME_NAMESPACE = Path("/proc/self/ns/time")
 
 @dataclass(frozen=True)
 class Span:
-    """A named interval, CLOCK_MONOTONIC nanoseconds; `drained` when no accelerator had work at either end."""
+    """A named interval in nanoseconds of CLOCK_MONOTONIC; no accelerator had work at either end."""
 
     name: str
     start_ns: int
     end_ns: int
-    drained: bool = False
 
 
 def now_ns() -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
+from wattdock_runner import PROTOCOL_VERSION
 from wattdock_runner.arguments import parse_engine_args, takeable
 from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Sampling, Workload
 from wattdock_runner.errors import InvalidRequest
@@ -144,10 +145,10 @@ def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     return Prompt(message.text if kind == "text" else tuple(message.token_ids.ids), limit)
 
 
-def describe_message(backend: Backend, protocol_version: int, clock: pb.ClockReading) -> pb.DescribeResponse:
+def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeResponse:
     """Return what the runner is, from package metadata alone."""
     return pb.DescribeResponse(
-        protocol_version=protocol_version,
+        protocol_version=PROTOCOL_VERSION,
         backend=backend.name,
         framework=backend.framework,
         framework_version=package_version(backend.framework_package),
@@ -186,7 +187,7 @@ def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Load
 
 def span_message(span: Span) -> pb.Span:
     """Return a span as it goes over the wire."""
-    return pb.Span(**vars(span))
+    return pb.Span(**vars(span), drained=True)
 
 
 def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:

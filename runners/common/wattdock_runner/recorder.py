@@ -105,13 +105,11 @@ class PassRecorder:
         self._start_ns = now_ns()
         return self._start_ns
 
-    def close(self, *, drained: bool) -> int:
-        """Close the span now; `drained` when the engine had finished all work here and when it was opened."""
+    def close(self) -> None:
+        """Close the pass's span now, on a drained engine."""
         if self._start_ns is None:
             raise RuntimeError("the backend closed a pass that it never opened")
-        end_ns = now_ns()
-        self._span = Span("pass", self._start_ns, end_ns, drained)
-        return end_ns
+        self._span = Span("pass", self._start_ns, now_ns())
 
     @property
     def span(self) -> Span:
@@ -143,8 +141,7 @@ class PassRecorder:
                 request.replica = number
         everything = [request for _, _, requests in parts for request in requests]
         spans = [span for _, span, _ in parts]
-        start_ns, end_ns = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
-        whole = Span("pass", start_ns, end_ns, all(span.drained for span in spans))
+        whole = Span("pass", min(span.start_ns for span in spans), max(span.end_ns for span in spans))
         self.adopt(whole, sorted(everything, key=lambda request: request.index))
         self.replicas = tuple(
             ReplicaPass(

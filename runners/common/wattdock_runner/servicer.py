@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
-from wattdock_runner import PROTOCOL_VERSION, clock, messages
+from wattdock_runner import clock, messages
 from wattdock_runner.arguments import check_engine_args
 from wattdock_runner.backend import Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
@@ -55,7 +55,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         reading = pb.ClockReading(
             boot_id=clock.boot_id(), time_namespace=clock.time_namespace(), monotonic_ns=clock.now_ns()
         )
-        return messages.describe_message(self._backend, PROTOCOL_VERSION, reading)
+        return messages.describe_message(self._backend, reading)
 
     def Load(self, request: pb.LoadRequest, context: Any) -> Iterator[pb.LoadEvent]:  # noqa: N802
         """Load one model and say what the engine made of it.
@@ -89,7 +89,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         start_ns = clock.now_ns()
         try:
             loaded = self._backend.load(order, report)
-            span = clock.Span("load", start_ns, clock.now_ns(), drained=True)
+            span = clock.Span("load", start_ns, clock.now_ns())
             if cancelled.is_set():
                 raise PassCancelled("the client cancelled the load")
             self._is_loaded = True

@@ -126,7 +126,7 @@ def _run(
         else:
             recorder.cancelled.wait(max(0, (wake_ns or 0) - now_ns()) / NS_PER_S)
     engine.drain()
-    recorder.close(drained=True)
+    recorder.close()
     return requests
 
 

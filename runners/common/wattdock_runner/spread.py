@@ -16,11 +16,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner import errors
 from wattdock_runner.arguments import Argument
 from wattdock_runner.arrivals import SharedTickets, open_counter
 from wattdock_runner.backend import Arrival, Backend, Rank
-from wattdock_runner.errors import InvalidRequest, PassCancelled, WorkerDied, WrongState
+from wattdock_runner.errors import ExchangeFailed, InvalidRequest, OutOfMemory, PassCancelled, WorkerDied, WrongState
 from wattdock_runner.worker import CANCEL, DONE, FAILED, GENERATE, GO, LOAD, PROGRESS, READY, STAGE, STOP
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class Workers:
                 if word == DONE:
                     answers[number] = rest[0]
                 else:
-                    failures.append(self._failure(number, *rest))
+                    failures.append(self._named(number, rest[0]))
             if deadline_s is None and (failures or (cancelled and cancelled.is_set())):
                 deadline_s = time.monotonic() + self._grace_s
                 self.send_all(CANCEL)
@@ -135,8 +134,8 @@ class Workers:
         return [answers[number] for number in range(len(orders))]
 
     def _ready(self, numbers: set[int]) -> list[int]:
-        found = wait([self._connections[number] for number in numbers], timeout=POLL_S)
-        return [number for number in sorted(numbers) if self._connections[number] in found]
+        readable = wait([self._connections[number] for number in numbers], timeout=POLL_S)
+        return [number for number in sorted(numbers) if self._connections[number] in readable]
 
     def _receive(self, number: int) -> Sequence[Any]:
         """Return what a worker says; its death is a failure."""
@@ -145,16 +144,14 @@ class Workers:
         except (EOFError, OSError):
             process = self._processes[number]
             name = f"{self._called} {number} of {len(self._processes)} (pid {process.pid})"
-            return FAILED, WorkerDied.__name__, f"{name} {_ending(process)}"
+            return FAILED, WorkerDied(f"{name} {_ending(process)}")
         return words
 
-    def _failure(self, number: int, kind: str, message: str) -> Exception:
-        # A cancelled worker says so in its own words, and a dead one is named already.
-        is_named = kind in (PassCancelled.__name__, WorkerDied.__name__)
-        failure: Exception = getattr(errors, kind, RuntimeError)(
-            message if is_named else f"{self._called} {number}: {message}"
-        )
-        return failure
+    def _named(self, number: int, failure: Exception) -> Exception:
+        """Return a worker's failure with the worker's name."""
+        if isinstance(failure, (PassCancelled, WorkerDied)):
+            return failure
+        return type(failure)(f"{self._called} {number}: {failure}")
 
     def stop(self) -> None:
         """Have them free what they hold and end; whoever takes too long is killed."""
@@ -189,12 +186,9 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 
 def _cause(failures: Sequence[Exception]) -> Exception:
-    """Return the failure that the others follow from: memory, then a death, then the first that has a name."""
-    order = (errors.OutOfMemory, WorkerDied, errors.InvalidRequest, errors.WrongState, errors.ExchangeFailed)
-    for kind in order:
-        if found := [failure for failure in failures if isinstance(failure, kind)]:
-            return found[0]
-    return next((failure for failure in failures if not isinstance(failure, PassCancelled)), failures[0])
+    """Return the failure that the others follow from; the first of its kind."""
+    kinds = (OutOfMemory, WorkerDied, InvalidRequest, WrongState, ExchangeFailed, RuntimeError, PassCancelled)
+    return min(failures, key=lambda failure: kinds.index(type(failure)))
 
 
 class SpreadBackend(Backend):
@@ -207,21 +201,21 @@ class SpreadBackend(Backend):
         self.framework_package, self.packages = backend.framework_package, backend.packages
         self.supported_versions, self.arrivals = backend.supported_versions, backend.arrivals
         self.can_replicate, self.caveats = backend.can_replicate, backend.caveats
-        own = backend.engine_arguments
-        replicable = {REPLICAS: Argument((int,))} if self.can_replicate else {}
-        self.engine_arguments = None if own is None else {**own, **replicable}
+        self.engine_arguments = backend.engine_arguments
+        if backend.engine_arguments is not None and backend.can_replicate:
+            self.engine_arguments = {**backend.engine_arguments, REPLICAS: Argument((int,))}
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Load here, or start as many processes as the order asks for and load in all of them at once."""
-        own, count = _without_replicas(order) if self.can_replicate else (order, 1)
-        ranks = self._backend.ranks(own)
+        order, count = _without_replicas(order)
+        ranks = self._backend.ranks(order)
         if count > 1 and ranks > 1:
             raise InvalidRequest(f"{REPLICAS} is {count}, and each would be split over {ranks}; choose one of the two")
         if count > 1:
-            self._group = _Replicas(self.name, own, count)
+            self._group = _Replicas(self.name, order, count)
         elif ranks > 1:
-            self._group = _Ranks(self.name, own, ranks)
-        loaded = self._group.load(report) if self._group else self._backend.load(own, report)
+            self._group = _Ranks(self.name, order, ranks)
+        loaded = self._group.load(report) if self._group else self._backend.load(order, report)
         if not self.can_replicate:
             return loaded
         return replace(loaded, effective_engine_args={**loaded.effective_engine_args, REPLICAS: count})
@@ -269,9 +263,9 @@ class _Group:
         models: list[LoadedModel] = self._workers.call([(LOAD, order) for order in self._orders], heard)
         visible = dict.fromkeys(gpu for model in models for gpu in model.visible_gpus)
         used = {uuid for model in models for uuid in model.used_gpu_uuids}
-        devices: dict[str, Any] = {}
+        devices: dict[str, int] = {}
         for model in models:
-            devices |= dict(model.parallelism.get("devices") or {})  # type: ignore[call-overload]
+            devices |= model.parallelism.get("devices", {})
         return replace(
             models[0],
             visible_gpus=tuple(visible),
@@ -280,7 +274,7 @@ class _Group:
             warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
         )
 
-    def parallelism(self, model: LoadedModel) -> Mapping[str, object]:
+    def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:
         """Return how the model is split, from what one process says."""
         raise NotImplementedError
 
@@ -332,7 +326,7 @@ class _Replicas(_Group):
         ]
         super().__init__(backend, [replace(order, gpu_uuids=uuids) for uuids in self._uuids], places, counter, counter)
 
-    def parallelism(self, model: LoadedModel) -> Mapping[str, object]:  # noqa: ARG002
+    def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:  # noqa: ARG002
         """Return the number of copies."""
         return {"kind": "data", REPLICAS: self.reporting}
 
@@ -363,7 +357,7 @@ class _Ranks(_Group):
         variables = {name: value for name, value in ON_THIS_HOST.items() if name not in os.environ}
         super().__init__(backend, orders, [Place(variables, cores) for cores in _cores(order, count)], descriptor, None)
 
-    def parallelism(self, model: LoadedModel) -> Mapping[str, object]:
+    def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:
         """Return what the first rank says."""
         return model.parallelism
 
@@ -373,11 +367,12 @@ class _Ranks(_Group):
 
 
 def _without_replicas(order: LoadOrder) -> tuple[LoadOrder, int]:
-    given = dict(order.engine_args)
-    count = given.pop(REPLICAS, 1)
+    """Return what each replica loads, and the number of replicas."""
+    engine_args = dict(order.engine_args)
+    count = engine_args.pop(REPLICAS, 1)
     if not isinstance(count, int) or count < 1:
         raise InvalidRequest(f"{REPLICAS} must be at least 1, not {count}")
-    return replace(order, engine_args=given), count
+    return replace(order, engine_args=engine_args), count
 
 
 def _devices(order: LoadOrder, count: int) -> list[str]:

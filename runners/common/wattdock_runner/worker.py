@@ -106,12 +106,13 @@ class Worker:
         try:
             return DONE, work(*arguments)
         except RunnerFault as fault:
-            return FAILED, type(fault).__name__, str(fault)
+            return FAILED, fault
         except MemoryError as error:
-            return FAILED, OutOfMemory.__name__, str(error) or "host memory is used up"
+            return FAILED, OutOfMemory(str(error) or "host memory is used up")
         except Exception as error:
             log.error("unexpected error", exc_info=error)
-            return FAILED, RuntimeError.__name__, f"{type(error).__name__}: {error}"
+            # The runner's process may lack the class of an engine's error.
+            return FAILED, RuntimeError(f"{type(error).__name__}: {error}")
 
     def _load(self, order: LoadOrder) -> Any:
         return self._backend.load(order, lambda stage: self._say(STAGE, stage))

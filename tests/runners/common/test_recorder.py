@@ -16,7 +16,7 @@ def two_requests() -> PassRecorder:
     recorder.open()
     first = RequestRecord(0, 10, 4, cached_prompt_tokens=1, steps=[(20, 1), (30, 1)], finish_reason="stop")
     recorder.requests = [first, RequestRecord(1, 11, 5, steps=[(30, 2)], finish_reason="length", text="x")]
-    recorder.close(drained=True)
+    recorder.close()
     return recorder
 
 
@@ -48,7 +48,7 @@ def test_pass_that_was_never_closed_has_no_span() -> None:
     with pytest.raises(RuntimeError, match="without closing"):
         _ = recorder.span
     with pytest.raises(RuntimeError, match="never opened"):
-        recorder.close(drained=True)
+        recorder.close()
 
 
 def test_cancellation_is_seen_by_the_engine() -> None:

@@ -5,34 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
-from contract.runner_process import (
-    PYTORCH_FOLDER,
-    PYTORCH_PYTHON,
-    generate_requests,
-    ids_prompt,
-    load_request,
-    output_ids,
-    pytorch_reference,
-    refusal,
-    running,
-    workload,
-)
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, output_ids, pytorch_reference, refusal, running
 from contract.subjects import SMALL_UNIFORM, write_config
-from runners.pytorch.test_pytorch_runner import PROMPTS, run, token_prompts
-
-from wattdock.launch.keeper import descendants
-from wattdock_proto.v1 import runner_pb2 as pb
+from runners.checkpoints import Checkpoint, make_checkpoint, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from contract.runner_process import Runner
+
+    from wattdock_proto.v1 import runner_pb2 as pb
 
 pytestmark = [
     pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}"),
@@ -47,11 +33,8 @@ GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", **EX
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a small float32 Llama with real weights."""
-    folder = write_config(tmp_path_factory.mktemp("checkpoint"), dtype="float32")
-    pytorch_reference("make", str(folder))
-    return folder
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture(scope="module")
@@ -64,31 +47,29 @@ def process() -> Iterator[Runner]:
 def runner(process: Runner) -> Iterator[Runner]:
     """Return a runner that has loaded nothing."""
     yield process
-    process.stub.Unload(pb.UnloadRequest())
+    process.unload()
 
 
 def workers(runner: Runner) -> list[int]:
-    found = [pid for pid in descendants(runner.process.pid) if b".worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return sorted(found)
+    return runner.children("wattdock_runner.worker")
 
 
-def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Runner, checkpoint: Path) -> None:
+def test_two_ranks_over_gloo_give_the_single_process_es_greedy_tokens(runner: Runner, checkpoint: Checkpoint) -> None:
     """Each rank holds half of every layer, and the tokens are those of plain transformers."""
-    loaded, _ = runner.load(checkpoint, engine_args=TENSOR)
+    loaded, _ = runner.load(checkpoint.folder, engine_args=TENSOR)
     split = json.loads(loaded.environment.parallelism_json)
     assert split == {"kind": "tensor", "tensor_parallel_size": 2, "devices": {}}
     effective = json.loads(loaded.effective_engine_args_json)
     assert (effective["tp_plan"], effective["tp_size"], effective["data_parallel_size"]) == ("auto", 2, 1)
     assert loaded.environment.weight_bytes == 4 * loaded.environment.parameter_count
     assert len(workers(runner)) == 2
-    expected = json.loads(pytorch_reference("greedy", str(checkpoint), json.dumps(PROMPTS)))
     done = run(runner)
-    assert output_ids(done) == expected
+    assert output_ids(done) == checkpoint.continuations
     assert done.summary.span.drained
     assert not done.summary.replicas
     # One after the other, and for a time that one clock only can tell.
     repeated = run(runner, in_flight=1, min_duration_s=1.0)
-    assert output_ids(repeated)[:4] == expected
+    assert output_ids(repeated)[:4] == checkpoint.continuations
     assert repeated.summary.span.end_ns - repeated.summary.span.start_ns > 1e9
 
 
@@ -100,39 +81,33 @@ def test_ranks_draw_the_weights_that_one_process_draws(runner: Runner, tmp_path:
     for arguments in ({}, TENSOR):
         loaded, _ = runner.load(shape, engine_args=arguments, random_weights=SMALL_UNIFORM)
         answers.append((loaded.environment.parameter_count, output_ids(run(runner))))
-        runner.stub.Unload(pb.UnloadRequest())
+        runner.unload()
     assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(("arguments", "called"), [(TENSOR, "rank"), (DATA, "replica")], ids=["tensor", "data"])
 def test_a_process_killed_mid_pass_is_named_and_none_is_left(
-    runner: Runner, checkpoint: Path, arguments: dict[str, Any], called: str
+    runner: Runner, checkpoint: Checkpoint, arguments: dict[str, Any], called: str
 ) -> None:
     """The others wait for it in vain and are ended; the runner lives and loads again."""
-    runner.load(checkpoint, engine_args=arguments)
-    call = runner.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), [ids_prompt(9)])))
-    next(call)
-    time.sleep(1)
+    runner.load(checkpoint.folder, engine_args=arguments)
+    call = runner.start_long()
     victim = workers(runner)[1]
     os.kill(victim, signal.SIGKILL)
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call)
-    assert caught.value.code() is grpc.StatusCode.ABORTED
-    assert f"{called} 1 of 2 (pid {victim}) died: it was killed by SIGKILL" in (caught.value.details() or "")
+    code, detail = refusal(call)
+    assert code == "ABORTED"
+    assert f"{called} 1 of 2 (pid {victim}) died: it was killed by SIGKILL" in detail
     assert workers(runner) == []
 
 
-def test_a_model_split_over_ranks_loads_again_after_a_pass_that_was_cancelled(runner: Runner, checkpoint: Path) -> None:
+def test_a_split_model_loads_again_after_a_pass_that_was_cancelled(runner: Runner, checkpoint: Checkpoint) -> None:
     """Ranks that stopped at different steps wait for each other for ever, and are ended instead."""
-    runner.load(checkpoint, engine_args=TENSOR)
-    call = runner.stub.Generate(iter(generate_requests(workload(min_duration_s=600.0), [ids_prompt(9)])))
-    next(call)
-    time.sleep(1)
-    call.cancel()
-    runner.stub.Unload(pb.UnloadRequest())
+    runner.load(checkpoint.folder, engine_args=TENSOR)
+    runner.start_long().cancel()
+    runner.unload()
     assert workers(runner) == []
-    runner.load(checkpoint, engine_args=TENSOR)
-    assert len(run(runner, token_prompts()).requests) == 4
+    runner.load(checkpoint.folder, engine_args=TENSOR)
+    assert len(run(runner).requests) == 4
 
 
 @pytest.mark.parametrize(
@@ -146,13 +121,11 @@ def test_a_model_split_over_ranks_loads_again_after_a_pass_that_was_cancelled(ru
     ],
 )
 def test_splits_that_cannot_be_are_refused(
-    runner: Runner, checkpoint: Path, arguments: dict[str, Any], words: str
+    runner: Runner, checkpoint: Checkpoint, arguments: dict[str, Any], words: str
 ) -> None:
     """With the value seen and what is possible."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(runner.stub.Load(load_request(checkpoint, engine_args=arguments)))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert words in (caught.value.details() or "")
+    code, detail = runner.refused_load(checkpoint.folder, engine_args=arguments)
+    assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
     assert workers(runner) == []
 
 
@@ -164,19 +137,18 @@ def test_a_model_of_which_transformers_splits_the_output_head_alone_is_refused(
     folder = write_config(tmp_path / "gpt-oss", dtype="float32", tie_word_embeddings=False, **GPT_OSS)
     if weights is None:
         pytorch_reference("make", str(folder))
-    code, detail = refusal(runner.stub.Load(load_request(folder, engine_args=TENSOR, random_weights=weights)))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    code, detail = runner.refused_load(folder, engine_args=TENSOR, random_weights=weights)
+    assert code == "INVALID_ARGUMENT"
     assert "tp_plan: auto cannot split gpt_oss" in detail
     assert "each of 2 ranks holds 100% of the decoder's matrices whole" in detail
     assert "use device_map: auto or backend: vllm" in detail
     assert workers(runner) == []
 
 
-def test_ranks_that_cannot_exchange_data_say_so(checkpoint: Path) -> None:
+def test_ranks_that_cannot_exchange_data_say_so(checkpoint: Checkpoint) -> None:
     """Gloo on an interface that is not there fails as NCCL does on a broken link: by name, and with no rank left."""
     with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON, GLOO_SOCKET_IFNAME="nosuch0") as runner:
-        with pytest.raises(grpc.RpcError) as caught:
-            list(runner.stub.Load(load_request(checkpoint, engine_args=TENSOR)))
-        assert caught.value.code() is grpc.StatusCode.ABORTED
-        assert "the ranks could not exchange data while meeting the other ranks" in (caught.value.details() or "")
+        code, detail = runner.refused_load(checkpoint.folder, engine_args=TENSOR)
+        assert code == "ABORTED"
+        assert "the ranks could not exchange data while meeting the other ranks" in detail
         assert workers(runner) == []

@@ -8,8 +8,6 @@ import pytest
 from contract.runner_process import VLLM_FOLDER, VLLM_PYTHON, running
 from contract.subjects import write_config
 
-from wattdock_proto.v1 import runner_pb2 as pb
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -30,4 +28,4 @@ def second_runner() -> Iterator[Runner]:
 def bare(second_runner: Runner, tmp_path: Path) -> Iterator[tuple[Runner, Path]]:
     """Return a runner with nothing loaded, and a folder with config.json only."""
     yield second_runner, write_config(tmp_path / "bare")
-    second_runner.stub.Unload(pb.UnloadRequest())
+    second_runner.unload()

@@ -5,30 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
-from contract.runner_process import VLLM_PYTHON, generate_requests, ids_prompt, output_ids, refusal, workload
+from contract.runner_process import VLLM_PYTHON, ids_prompt, output_ids, workload
 from contract.subjects import SMALL_UNIFORM
+from runners.checkpoints import NEW_TOKENS, run
 
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from contract.runner_process import Pass, Runner
+    from contract.runner_process import Runner
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
 
-NEW_TOKENS = 40
 # vLLM's smallest on a CPU; a prompt must fill a block before the block can be cached.
 BLOCK_TOKENS = 32
 AT_ONCE: dict[str, Any] = {"arrival": pb.ARRIVAL_POISSON, "rate_per_s": 1e5}
-
-
-def served(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
-    """Run prompts in one batch and return ids with the record."""
-    asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
-    return runner.generate(workload(**asked), prompts)
 
 
 def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner, Path]) -> None:
@@ -37,7 +30,7 @@ def test_cached_prompt_tokens_are_counted_where_caching_is_on(bare: tuple[Runner
     engine_args: dict[str, object] = {"enable_prefix_caching": True, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     prompts = [ids_prompt(4 * BLOCK_TOKENS + 5)]
-    first, second = served(runner, prompts), served(runner, prompts)
+    first, second = run(runner, prompts), run(runner, prompts)
     assert [record.summary.cached_prompt_tokens for record in (first, second)] == [0, 4 * BLOCK_TOKENS]
     assert second.requests[0].cached_prompt_tokens == 4 * BLOCK_TOKENS
     assert second.summary.prompt_tokens == 4 * BLOCK_TOKENS + 5
@@ -51,11 +44,11 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     asked = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(asked, [ids_prompt(150), ids_prompt(20)]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    code, detail = runner.refused_pass(asked, [ids_prompt(150), ids_prompt(20)])
+    assert code == "RESOURCE_EXHAUSTED"
     # 190 tokens take 6 blocks and 60 take 2.
     assert "5 requests in flight need 22 blocks of KV cache" in detail
-    assert served(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
+    assert run(runner, [ids_prompt(150)], in_flight=3).summary.output_tokens == NEW_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -77,10 +70,10 @@ def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
     engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **asked)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(prompt_tokens)]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    code, detail = runner.refused_pass(crowded, [ids_prompt(prompt_tokens)])
+    assert code == "RESOURCE_EXHAUSTED"
     assert re.search(named, detail), detail
-    assert served(runner, [ids_prompt(prompt_tokens)], in_flight=3, **asked).summary.requests == 1
+    assert run(runner, [ids_prompt(prompt_tokens)], in_flight=3, **asked).summary.requests == 1
 
 
 @pytest.mark.parametrize("asked", [{"ignore_eos": False}, AT_ONCE], ids=["to the end", "poisson"])
@@ -90,7 +83,7 @@ def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, P
     engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
     crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **asked)
-    code, detail = refusal(runner.stub.Generate(iter(generate_requests(crowded, [ids_prompt(60)]))))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    code, detail = runner.refused_pass(crowded, [ids_prompt(60)])
+    assert code == "RESOURCE_EXHAUSTED"
     assert "time(s) and computed it again; lower batch_size" in detail
-    assert served(runner, [ids_prompt(150)], in_flight=3, **asked).summary.requests == 1
+    assert run(runner, [ids_prompt(150)], in_flight=3, **asked).summary.requests == 1

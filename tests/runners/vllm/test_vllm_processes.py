@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 from contract.runner_process import (
     VLLM_FOLDER,
     VLLM_PYTHON,
-    generate_requests,
     ids_prompt,
-    load_request,
     refusal,
     running,
     workload,
@@ -23,11 +19,11 @@ from contract.runner_process import (
 from contract.subjects import SMALL_UNIFORM, write_config
 
 from wattdock.execution.failures import HANG, cause_of
-from wattdock.launch.keeper import descendants
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from contract.runner_process import Runner
 
@@ -57,7 +53,7 @@ def answers(runner: Runner, folder: Path, split: dict[str, object]) -> list[list
     assert (effective["random_weights_drawn"], effective["attention_backend"]) == ("whole", "CPU_ATTN")
     asked = workload(in_flight=3, max_output_tokens=24, return_token_ids=True)
     done = runner.generate(asked, [ids_prompt(length) for length in (5, 9, 14)])
-    runner.stub.Unload(pb.UnloadRequest(), timeout=60)
+    runner.unload()
     return [list(request.output_ids.ids) for request in done.requests]
 
 
@@ -75,13 +71,10 @@ def test_memory_that_a_worker_lacks_is_named_though_vllm_keeps_it_in_the_workers
 ) -> None:
     """vLLM's own exception in the runner says only that some worker did not start; no worker is left."""
     folder = write_config(tmp_path, vocab_size=1_000_000_000)
-    order = load_request(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
-    with pytest.raises(grpc.RpcError) as caught:
-        list(runner.stub.Load(order))
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "can't allocate memory: you tried to allocate 256000000000 bytes" in (caught.value.details() or "")
-    left = [_command(pid) for pid in descendants(runner.process.pid)]
-    assert [line for line in left if b"resource_tracker" not in line] == []
+    code, detail = runner.refused_load(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "can't allocate memory: you tried to allocate 256000000000 bytes" in detail
+    assert set(runner.children("")) == set(runner.children("resource_tracker"))
 
 
 def test_a_worker_that_hangs_is_a_hang_when_vllm_gives_up(tmp_path: Path) -> None:
@@ -90,19 +83,13 @@ def test_a_worker_that_hangs_is_a_hang_when_vllm_gives_up(tmp_path: Path) -> Non
     folder = write_config(tmp_path, dtype="float32")
     with running("vllm", VLLM_FOLDER, VLLM_PYTHON, **limited) as runner:
         runner.load(folder, engine_args={"tensor_parallel_size": 2}, random_weights=SMALL_UNIFORM)
-        asked = workload(min_duration_s=600.0)
-        call = runner.stub.Generate(iter(generate_requests(asked, [ids_prompt(9)] * 2)))
-        next(event for event in call if event.heartbeat.output_tokens)
-        workers = [pid for pid in descendants(runner.process.pid) if b"Worker" in _command(pid)]
+        call = runner.start_long()
+        workers = runner.children("Worker")
         assert len(workers) == 2
         os.kill(max(workers), signal.SIGSTOP)
         code, detail = refusal(call)
-    assert code is grpc.StatusCode.INTERNAL
+    assert code == "INTERNAL"
     assert "vLLM's workers did not answer within 8 s (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)" in detail
     cause = cause_of(f"a pass failed: {detail}")
     assert cause is not None
     assert cause.name == HANG
-
-
-def _command(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()

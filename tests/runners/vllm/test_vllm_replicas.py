@@ -50,10 +50,10 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     with running("vllm", VLLM_FOLDER, VLLM_PYTHON) as runner:
         runner.load(shape, engine_args=SMALL, random_weights=SMALL_UNIFORM)
         alone = output_ids(runner.generate(ASKED, PROMPTS))
-        runner.stub.Unload(pb.UnloadRequest())
+        runner.unload()
         two = {**SMALL, "data_parallel_size": 2}
         yield Engines(runner, runner.load(shape, engine_args=two, random_weights=SMALL_UNIFORM)[0], alone)
-        runner.stub.Unload(pb.UnloadRequest())
+        runner.unload()
 
 
 def test_two_engines_that_take_from_one_queue_give_one_engine_s_greedy_tokens(engines: Engines) -> None:

@@ -1,0 +1,57 @@
+"""A small checkpoint for real engines, and what plain transformers says that it generates."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from contract.runner_process import pytorch_reference, workload
+from contract.subjects import write_config, write_tokenizer
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from contract.runner_process import Pass, Runner
+
+NEW_TOKENS = 40
+PROMPTS = [[7, 8, 9], [3 + i % 90 for i in range(17)], [200 - i for i in range(60)], [5, 4, 3, 6, 7, 8, 9, 10, 11, 12]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder with weights, a tokenizer, and generation settings that no pass may follow.
+
+    Attributes:
+        continuations: Greedy ids for PROMPTS, by plain transformers, without an end of sequence.
+        eos_ids: Two ids that the checkpoint ends sequences with; some continuations hold one.
+    """
+
+    folder: Path
+    continuations: list[list[int]]
+    eos_ids: list[int]
+
+
+def make_checkpoint(folder: Path) -> Checkpoint:
+    """Write a small float32 Llama."""
+    write_config(folder, dtype="float32")
+    pytorch_reference("make", str(folder))
+    continuations = json.loads(pytorch_reference("greedy", str(folder), json.dumps(PROMPTS)))
+    write_tokenizer(folder)
+    eos_ids = [continuations[0][11], continuations[2][4]]
+    preferences = {"eos_token_id": eos_ids, "do_sample": True, "repetition_penalty": 1.9, "top_k": 1}
+    (folder / "generation_config.json").write_text(json.dumps(preferences), encoding="utf-8")
+    return Checkpoint(folder, continuations, eos_ids)
+
+
+def token_prompts() -> list[pb.Prompt]:
+    """Return PROMPTS for the wire."""
+    return [pb.Prompt(token_ids=pb.TokenIds(ids=ids)) for ids in PROMPTS]
+
+
+def run(runner: Runner, prompts: list[pb.Prompt] | None = None, **fields: Any) -> Pass:
+    """Run PROMPTS, or other prompts, in one batch, and return ids with the record."""
+    asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
+    return runner.generate(workload(**asked), token_prompts() if prompts is None else prompts)

@@ -1,0 +1,108 @@
+"""What real engines generate from one checkpoint on a CPU: the ids of plain transformers, whichever the engine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from contract.runner_process import (
+    PYTORCH_FOLDER,
+    PYTORCH_PYTHON,
+    VLLM_FOLDER,
+    VLLM_PYTHON,
+    output_ids,
+    running,
+)
+from runners.checkpoints import NEW_TOKENS, Checkpoint, make_checkpoint, run
+from tokenizers import Tokenizer
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Runner
+
+ENGINES = {
+    "pytorch": (PYTORCH_FOLDER, PYTORCH_PYTHON, {"cpu_threads": 1}),
+    "vllm": (VLLM_FOLDER, VLLM_PYTHON, {"max_num_seqs": 4}),
+}
+pytestmark = pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def loaded(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Iterator[tuple[Runner, pb.Loaded]]:
+    """Return a runner with the checkpoint loaded, and what it says of it."""
+    folder, python, engine_args = ENGINES[request.param]
+    if not python.exists():
+        pytest.skip(f"no {request.param} environment at {python}")
+    with running(request.param, folder, python) as runner:
+        yield runner, runner.load(checkpoint.folder, engine_args=engine_args)[0]
+
+
+@pytest.fixture
+def runner(loaded: tuple[Runner, pb.Loaded]) -> Runner:
+    return loaded[0]
+
+
+@pytest.mark.parametrize("in_flight", [1, 3, 4])
+def test_a_batch_generates_what_each_prompt_does_alone(runner: Runner, checkpoint: Checkpoint, in_flight: int) -> None:
+    """Padding and neighbours are hidden completely; the checkpoint's preferences have no effect."""
+    assert output_ids(run(runner, in_flight=in_flight)) == checkpoint.continuations
+
+
+def test_end_of_sequence_is_counted_and_nothing_after_it(runner: Runner, checkpoint: Checkpoint) -> None:
+    """Each sequence ends with its first end-of-sequence id, whatever its neighbours do."""
+    expected = [cut_after_first(ids, checkpoint.eos_ids) for ids in checkpoint.continuations]
+    result = run(runner, ignore_eos=False)
+    assert output_ids(result) == expected
+    assert [record.output_tokens for record in result.requests] == [len(ids) for ids in expected]
+    reasons = ["stop" if ids[-1] in checkpoint.eos_ids else "length" for ids in expected]
+    assert [record.finish_reason for record in result.requests] == reasons
+    assert result.summary.output_tokens == sum(map(len, expected)) < 4 * NEW_TOKENS
+    assert result.output_tokens[-1] == result.summary.output_tokens
+
+
+def cut_after_first(ids: list[int], ends: list[int]) -> list[int]:
+    """Return `ids` up to and with the first of `ends`."""
+    return next((ids[: i + 1] for i, token in enumerate(ids) if token in ends), ids)
+
+
+def test_the_checkpoints_preferences_are_a_warning(loaded: tuple[Runner, pb.Loaded], checkpoint: Checkpoint) -> None:
+    """What could have changed the output stands in the warnings; what ends a sequence is in effect."""
+    assert "'repetition_penalty': 1.9" in " ".join(loaded[1].environment.warnings)
+    assert json.loads(loaded[1].effective_engine_args_json)["eos_token_ids"] == checkpoint.eos_ids
+
+
+def test_sampling_repeats_with_its_seed_and_differs_from_greedy(runner: Runner, checkpoint: Checkpoint) -> None:
+    """The seed is the pass's, not the process's."""
+    sampling = pb.Sampling(temperature=1.5, top_p=0.95, top_k=50)
+    first, again, other = (output_ids(run(runner, sampling=sampling, seed=seed)) for seed in (1, 1, 200))
+    assert first == again
+    assert first != other
+    assert first != checkpoint.continuations
+
+
+def test_top_k_of_one_is_greedy_and_no_top_k_is_not(runner: Runner, checkpoint: Checkpoint) -> None:
+    """top_k reaches the sampler, and leaving it out switches it off."""
+    assert output_ids(run(runner, sampling=pb.Sampling(temperature=1.5, top_k=1))) == checkpoint.continuations
+    assert output_ids(run(runner, sampling=pb.Sampling(temperature=1.5))) != checkpoint.continuations
+
+
+def test_text_is_encoded_with_one_bos_and_decoded(runner: Runner, checkpoint: Checkpoint) -> None:
+    """Plain text gets the tokenizer's special tokens, a chat template writes its own; text that returns is the ids'."""
+    tokenizer = Tokenizer.from_file(str(checkpoint.folder / "tokenizer.json"))
+    text = "a watt is a joule per second"
+    (plain,) = run(runner, [pb.Prompt(text=text)], return_text=True).requests
+    assert plain.prompt_tokens == len(tokenizer.encode(text).ids)
+    assert plain.text == tokenizer.decode(list(plain.output_ids.ids), skip_special_tokens=True)
+    (chat,) = run(runner, [pb.Prompt(text="hello")], chat_template=True).requests
+    templated = tokenizer.encode("<s>[user] hello[assistant]", add_special_tokens=False).ids
+    assert templated[0] == 1
+    assert chat.prompt_tokens == len(templated)
