@@ -35,26 +35,23 @@ def report_bare(
     recorder: PassRecorder,
     prompts: Sequence[Prompt],
     counts: Sequence[int],
-    span_ns: tuple[int, int],
     ids: Sequence[Sequence[int]] | None = None,
 ) -> None:
     """Tell what a bare pass computed, once its span is closed; no instant but the span's ends is known.
 
     Args:
         counts: New tokens of each prompt, in the prompts' order.
-        span_ns: Start and end of the pass.
         ids: The new token ids of each prompt, where they were kept.
     """
     from wattdock_runner.recorder import RequestRecord
 
-    start_ns, end_ns = span_ns
     recorder.requests = [
         RequestRecord(
             index,
-            start_ns,
+            recorder.span.start_ns,
             len(prompt.content),
             cached_prompt_tokens=0,
-            steps=[(end_ns, tokens)],
+            steps=[(recorder.span.end_ns, tokens)],
             output_ids=list(ids[index]) if ids else [],
             finish_reason="length",
         )

@@ -87,7 +87,7 @@ def run_bare(engine: PyTorchEngine, workload: Workload, prompts: Sequence[Prompt
     engine.drain()
     clock = StepClock(recorder, engine.devices[0])
     clock.open()
-    start_ns = recorder.open()
+    recorder.open()
     with torch.inference_mode():
         for batch in batches:
             ids = batch.to(engine.devices[0])
@@ -97,5 +97,5 @@ def run_bare(engine: PyTorchEngine, workload: Workload, prompts: Sequence[Prompt
     recorder.close()
     del clock
     answers = [ids[everything.shape[1] :] for output in outputs for ids in output.tolist()]
-    report_bare(recorder, prompts, [len(ids) for ids in answers], (start_ns, recorder.span.end_ns), answers)
-    return (recorder.span.end_ns - start_ns) / (len(batches) * workload.max_output_tokens)
+    report_bare(recorder, prompts, [len(ids) for ids in answers], answers)
+    return (recorder.span.end_ns - recorder.span.start_ns) / (len(batches) * workload.max_output_tokens)

@@ -49,14 +49,14 @@ def run_bare(engine: VllmEngine, workload: Workload, prompts: Sequence[Prompt], 
     given = [{"type": "token", "prompt_token_ids": list(prompt.content)} for prompt in prompts]
     every: list[Any] | None = [] if workload.return_token_ids else None
     engine.drain()
-    start_ns = recorder.open()
+    recorder.open()
     ends = loop(engine.llm, given, sampling, workload.in_flight, every)
     engine.drain()
     recorder.close()
     if others := {end.outputs[0].finish_reason for end in ends} - {"length"}:
         raise RuntimeError(f"a bare pass counts on answers of full length, and some ended by {others}")
     counts = [workload.max_output_tokens] * len(ends)
-    report_bare(recorder, prompts, counts, (start_ns, recorder.span.end_ns), None if every is None else ids_of(every, len(prompts)))
+    report_bare(recorder, prompts, counts, None if every is None else ids_of(every, len(prompts)))
 
 
 def loop(engine: Any, prompts: Sequence[Any], sampling: Any, in_flight: int, every: list[Any] | None) -> list[Any]:
