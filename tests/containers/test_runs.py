@@ -47,31 +47,23 @@ def in_no_registry(in_containers: InContainers) -> Iterator[InContainers]:
 
 def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: InContainers) -> None:
     """As a user who is not root; the container is gone afterwards, and its log is kept."""
-    done = in_no_registry("run", *SMALL, "--max-output-tokens", "7")
+    image = in_no_registry.image
+    done = in_no_registry("run", *SMALL, "--max-output-tokens", "7", "--set", "launcher=auto")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("launcher: docker (asked for; change with --launcher process)")
+    reason = f"docker {image.engine.version} has image {image.name}"
+    assert done.stderr.startswith(f"launcher: docker ({reason}; change with --launcher process)")
     [row] = in_no_registry.results()
     assert row["status"] == "ok"
     assert row["performance"]["output_tokens"] == 4 * 7
-    seen = row["environment"]
-    image = in_no_registry.image
-    assert (seen["launcher"], seen["container"]["image"]) == ("docker", image.name)
-    assert seen["container"]["image_id"] == image.id
+    environment = row["environment"]
+    assert (environment["launcher"], environment["container"]["image"]) == ("docker", image.name)
+    assert environment["container"]["image_id"] == image.id
     assert f"{image.name} ({image.id[:19]}, not in a registry)" in done.stdout
     # Built here and in no registry, so nobody else could get it by a digest.
-    assert seen["image_digest"] is None
+    assert environment["image_digest"] is None
     [folder] = (in_no_registry.folder / "results").glob("2*")
     assert "serving fake on /run/wattdock/r.sock (pid 1)" in (folder / "runner.log").read_text()
     assert in_no_registry.containers() == []
-
-
-def test_without_being_asked_a_container_serves_where_there_is_an_image(in_containers: InContainers) -> None:
-    """The first line says so, and why."""
-    done = in_containers("run", *SMALL, "--set", "launcher=auto")
-    assert done.returncode == 0, done.stderr
-    image = in_containers.image.name
-    assert done.stderr.startswith(f"launcher: docker (docker {in_containers.image.engine.version} has image")
-    assert f"has image {image}; change with --launcher process)" in done.stderr
 
 
 def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InContainers) -> None:
@@ -107,35 +99,15 @@ def test_a_runner_that_is_killed_or_stopped_fails_its_row_and_the_next_runs(
     assert in_containers.containers() == []
 
 
-def test_ctrl_c_stores_what_was_measured_and_leaves_no_container(in_containers: InContainers) -> None:
-    """The coordinator stops its container in order."""
-    running = in_containers.start("run", *SMALL, *SLOW, "--quiet", stderr=subprocess.PIPE)
-    in_containers.wait_for_container()
-    in_containers.interrupt()
-    _, errors = running.communicate(timeout=240)
-    assert running.returncode == 130, errors
-    assert [row["status"] for row in in_containers.results()] == ["interrupted"]
-    assert in_containers.containers() == []
-
-
-def test_a_coordinator_killed_by_force_takes_its_container_along(in_containers: InContainers) -> None:
-    """The process beside it sees its end and removes what it could not."""
-    running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
-    in_containers.wait_for_container()
-    in_containers.interrupt(signal.SIGKILL)
-    running.wait(30)
-    assert in_containers.none_within(10)
-
-
 def keepers_of(container: Container) -> list[int]:
     """Return the processes that wait to remove a container."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             words = (process / "cmdline").read_bytes()
             if b"keeper.py" in words and str(container.id).encode() in words:
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
@@ -151,18 +123,10 @@ def leave_orphan(in_containers: InContainers, *besides: Container) -> str:
     return str(container.name)
 
 
-def test_an_orphan_is_removed_at_the_next_start(in_containers: InContainers) -> None:
-    """It would keep its GPUs' memory and their power up."""
-    orphan = leave_orphan(in_containers)
-    assert [container.name for container in in_containers.containers()] == [orphan]
-    done = in_containers("run", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert f"removed container {orphan} (" in done.stderr
-    assert in_containers.containers() == []
-
-
-def test_reap_removes_orphans_and_leaves_what_a_living_coordinator_uses(in_containers: InContainers) -> None:
-    """Told apart by a lock that dies with its holder, not by a pid."""
+def test_orphans_are_removed_by_reap_and_at_the_next_start_and_living_containers_stay(
+    in_containers: InContainers,
+) -> None:
+    """An orphan is recognised by a lock that dies with its coordinator; Ctrl-C leaves none."""
     running = in_containers.start("run", *SMALL, *SLOW, "--quiet")
     living = in_containers.wait_for_container()
     orphan = leave_orphan(in_containers, living)
@@ -173,6 +137,12 @@ def test_reap_removes_orphans_and_leaves_what_a_living_coordinator_uses(in_conta
     assert in_containers.containers() == [living]
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
+    assert in_containers.containers() == []
+    orphan = leave_orphan(in_containers)
+    done = in_containers("run", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert f"removed container {orphan} (" in done.stderr
+    assert in_containers.containers() == []
 
 
 def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_is_gone(
@@ -189,6 +159,7 @@ def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_i
     assert refused.returncode == 3, refused.stderr
     assert "this machine is measured on by" in refused.stderr
     os.kill(keeper, signal.SIGCONT)
+    assert in_containers.none_within(10)
     done = in_containers("run", *SMALL, "--wait", "20")
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""Virtual environments of runners: made once, whole or not at all, by a real uv."""
+"""Virtual environments of runners: a real uv makes them once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,7 @@ from launch.standins import wait_until
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch import environment
-from wattdock.launch.environment import (
-    check_python,
-    ensure_environment,
-    environment_in_use,
-    fitting_stamps,
-    is_whole,
-    stamp_file,
-)
+from wattdock.launch.environment import Environment, check_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,15 +30,15 @@ if TYPE_CHECKING:
 MAKE = """
 import sys
 from pathlib import Path
-from wattdock.launch.environment import ensure_environment
-print("python", ensure_environment(Path(sys.argv[1]), variant="cpu", progress=lambda line: print(line, flush=True)))
+from wattdock.launch.environment import Environment
+print("python", Environment(Path(sys.argv[1]), "cpu", lambda line: print(line, flush=True)).ensure())
 """
 
 USE = """
 import sys
 from pathlib import Path
-from wattdock.launch.environment import environment_in_use
-with environment_in_use(Path(sys.argv[1]), variant="cpu", progress=print) as python:
+from wattdock.launch.environment import Environment
+with Environment(Path(sys.argv[1]), "cpu", print).in_use() as python:
     print("python", python)
 """
 
@@ -74,15 +67,13 @@ def runner_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def pretend_whole(runner_dir: Path, variant: Variant = "cpu") -> Path:
-    """Let a folder look as if its environment had been made, without the seconds that takes; return its Python."""
-    python = runner_dir / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True, exist_ok=True)
-    python.unlink(missing_ok=True)
-    python.symlink_to(sys.executable)
-    stamp_file(runner_dir / ".venv").parent.mkdir(exist_ok=True)
-    stamp_file(runner_dir / ".venv").write_text(fitting_stamps(runner_dir, variant)[0])
-    return python
+def pretend_complete(runner_dir: Path, variant: Variant = "cpu") -> None:
+    """Make a folder look as if its environment had been made, without the seconds that takes."""
+    made = Environment(runner_dir, variant, pytest.fail)
+    for folder in (made.python.parent, made.stamp_file.parent):
+        folder.mkdir(parents=True)
+    made.python.symlink_to(sys.executable)
+    made.stamp_file.write_text(made.stamps()[0])
 
 
 def version_in(python: Path, module: str) -> str:
@@ -103,7 +94,7 @@ def test_first_use_makes_it_and_every_later_use_finds_it(
     lines: list[str] = []
     with LocalIndex(make_wheel("torch", "7.0+cpu")) as pytorch:
         monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", pytorch.url)
-        python = ensure_environment(runner_dir, variant="cpu", progress=lines.append)
+        python = Environment(runner_dir, "cpu", lines.append).ensure()
     assert python == venv / "bin" / "python"
     assert not (venv / "left-over").exists()
     assert any(line.startswith("Installed 3 packages in ") for line in lines)
@@ -111,7 +102,7 @@ def test_first_use_makes_it_and_every_later_use_finds_it(
     assert [version_in(python, module) for module in ("branch", "leaf", "torch")] == ["3.0", "2.0", "7.0+cpu"]
     assert not [*venv.rglob("nvidia_kernels*"), *venv.rglob("thorn*")]
     asked = len(index.asked)
-    assert ensure_environment(runner_dir, variant="cpu", progress=pytest.fail) == python
+    assert Environment(runner_dir, "cpu", pytest.fail).ensure() == python
     assert len(index.asked) == asked
 
 
@@ -151,7 +142,7 @@ def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(index
     assert not (runner_dir / ".venv" / "wattdock" / "tmp").exists()
     index.gate.set()
     lines: list[str] = []
-    python = ensure_environment(runner_dir, variant="cpu", progress=lines.append)
+    python = Environment(runner_dir, "cpu", lines.append).ensure()
     assert any("is ready after" in line for line in lines)
     assert version_in(python, "stem") == "1.5"
 
@@ -159,13 +150,11 @@ def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(index
 def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(index: LocalIndex, runner_dir: Path) -> None:
     """A runner must not lose its packages to another command that wants others; those then begin from nothing."""
     lines: list[str] = []
-    pretend_whole(runner_dir)
+    pretend_complete(runner_dir)
     (runner_dir / ".venv" / "left-over").touch()
-    with environment_in_use(runner_dir, variant="cpu", progress=lambda _: None) as python:
+    with Environment(runner_dir, "cpu", lambda _: None).in_use() as python:
         (runner_dir / "requirements-cpu.txt").write_text("leaf==1.0\n")
-        other = threading.Thread(
-            target=ensure_environment, args=(runner_dir,), kwargs={"variant": "cpu", "progress": lines.append}
-        )
+        other = threading.Thread(target=Environment(runner_dir, "cpu", lines.append).ensure)
         other.start()
         wait_until(lambda: lines)
         other.join(0.5)
@@ -182,13 +171,11 @@ def test_an_environment_in_use_is_not_made_anew_before_its_use_ends(index: Local
 
 
 def test_two_runners_use_one_environment_at_the_same_time(runner_dir: Path) -> None:
-    """Only who makes it must be alone, and a use that ends leaves the other's."""
-    pretend_whole(runner_dir)
-    lines: list[str] = []
-    with environment_in_use(runner_dir, variant="cpu", progress=lambda _: None) as first:
-        with environment_in_use(runner_dir, variant="cpu", progress=lines.append) as second:
-            assert first == second
-        assert lines == []
+    """Only a process that makes it must be alone, and a use that ends leaves the other."""
+    pretend_complete(runner_dir)
+    with Environment(runner_dir, "cpu", pytest.fail).in_use():
+        with Environment(runner_dir, "cpu", pytest.fail).in_use():
+            pass
         with (runner_dir / ".venv.lock").open() as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with (runner_dir / ".venv.lock").open() as lock:
@@ -199,13 +186,13 @@ def test_an_environment_that_was_taken_apart_before_its_use_began_is_made_again(
     index: LocalIndex, runner_dir: Path
 ) -> None:
     """Found whole and locked are two instants; another command may come between them."""
-    pretend_whole(runner_dir)
+    pretend_complete(runner_dir)
     (runner_dir / ".venv.lock").touch()
     lines: list[str] = []
     versions: list[str] = []
 
     def use() -> None:
-        with environment_in_use(runner_dir, variant="cpu", progress=lines.append) as python:
+        with Environment(runner_dir, "cpu", lines.append).in_use() as python:
             versions.append(version_in(python, "stem"))
 
     with (runner_dir / ".venv.lock").open() as lock:
@@ -226,32 +213,31 @@ def test_another_users_environment_can_be_used(tmp_path: Path) -> None:
     shared = home / "shared"
     shared.mkdir()
     (shared / "requirements-cpu.txt").write_text("stem\n")
-    pretend_whole(shared)
+    pretend_complete(shared)
     (shared / ".venv.lock").touch()
     run = unprivileged.run_as_user([sys.executable, "-c", USE, shared], env={"HOME": str(home)}, cwd=home)
     assert (run.stdout, run.stderr) == (f"python {shared}/.venv/bin/python\n", "")
 
 
-def test_a_removal_that_was_interrupted_leaves_no_whole_environment(
+def test_a_removal_that_was_interrupted_leaves_no_complete_environment(
     runner_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of its packages may be gone already, while its Python still stands."""
-    pretend_whole(runner_dir)
-    before = fitting_stamps(runner_dir, "cpu")
+    """Some of its packages may be gone already, while its Python is still there."""
+    pretend_complete(runner_dir)
     (runner_dir / "requirements-cpu.txt").write_text("leaf\n")
 
     def interrupted(_: Path) -> None:
         raise OSError("interrupted")
 
     monkeypatch.setattr(shutil, "rmtree", interrupted)
-    assert is_whole(runner_dir / ".venv", before)
     with pytest.raises(PreflightError, match="interrupted"):
-        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
-    assert not is_whole(runner_dir / ".venv", before)
+        Environment(runner_dir, "cpu", lambda _: None).ensure()
+    (runner_dir / "requirements-cpu.txt").write_text("stem\n")
+    assert not Environment(runner_dir, "cpu", pytest.fail).is_complete()
 
 
 @pytest.mark.parametrize(
-    ("made_for", "wanted_for", "requirements", "fits"),
+    ("made_for", "used_for", "requirements", "fits"),
     [
         ("cuda", "cpu", "stem\n", True),
         ("cpu", "cuda", "stem\n", False),
@@ -261,13 +247,13 @@ def test_a_removal_that_was_interrupted_leaves_no_whole_environment(
     ],
 )
 def test_a_cuda_environment_serves_a_cpu_too_if_made_from_the_same_requirements(
-    runner_dir: Path, made_for: Variant, wanted_for: Variant, requirements: str, fits: bool
+    runner_dir: Path, made_for: Variant, used_for: Variant, requirements: str, fits: bool
 ) -> None:
     """Changing between CPU and GPU must not build a gigabyte each time; a CPU build cannot use a GPU."""
     (runner_dir / f"requirements-{made_for}.txt").write_text("stem\n")
-    pretend_whole(runner_dir, made_for)
-    (runner_dir / f"requirements-{wanted_for}.txt").write_text(requirements)
-    assert is_whole(runner_dir / ".venv", fitting_stamps(runner_dir, wanted_for)) is fits
+    pretend_complete(runner_dir, made_for)
+    (runner_dir / f"requirements-{used_for}.txt").write_text(requirements)
+    assert Environment(runner_dir, used_for, pytest.fail).is_complete() is fits
 
 
 def test_cuda_torch_is_never_installed_for_a_cpu(
@@ -277,8 +263,8 @@ def test_cuda_torch_is_never_installed_for_a_cpu(
     index.wheels |= dict([make_wheel("torch", "7.0", ("nvidia_kernels",)), make_wheel("nvidia_kernels", "1.0")])
     (runner_dir / "requirements-cpu.txt").write_text("torch==7.0\n")
     monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", index.url)
-    with pytest.raises(LaunchError, match="no CPU build of torch"):
-        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+    with pytest.raises(LaunchError, match="there is no CPU build of torch"):
+        Environment(runner_dir, "cpu", lambda _: None).ensure()
 
 
 @pytest.mark.parametrize(
@@ -309,7 +295,7 @@ def test_what_uv_cannot_get_is_one_line_with_the_cause(
         monkeypatch.setenv("PIP_INDEX_URL", index_url)
     (runner_dir / "requirements-cpu.txt").write_text(requirement)
     with pytest.raises(LaunchError, match=said) as caught:
-        ensure_environment(runner_dir, variant="cpu", progress=lambda _: None)
+        Environment(runner_dir, "cpu", lambda _: None).ensure()
     assert "\n" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)
     assert requirement in (runner_dir / ".venv" / "wattdock" / "uv.log").read_text()
@@ -346,7 +332,7 @@ def test_a_backend_that_is_not_for_this_machine_says_so(
     if there:
         (folder / f"requirements-{there}.txt").touch()
     with pytest.raises(PreflightError, match=words + r".* name an interpreter that has the packages .*runner_python"):
-        ensure_environment(folder, variant=wanted, progress=lambda _: None)
+        Environment(folder, wanted, lambda _: None).ensure()
     assert not (folder / ".venv.lock").exists()
 
 

@@ -56,50 +56,30 @@ def test_stop_ends_a_runner_and_removes_its_folder(behaviour: str, reason: str, 
     assert "ready" in spec(behaviour).log_path.read_text()
 
 
-def test_kill_ends_a_deaf_runner_at_once(launcher: Launcher, spec: Spec) -> None:
-    """It is not asked first."""
-    with launcher.launch(spec("deaf")) as runner:
-        wait_until(lambda: "ready" in runner.log_tail())
-        runner.kill()
-        assert not runner.alive()
-
-
-def test_a_runner_that_dies_says_how_and_leaves_its_last_words(launcher: Launcher, spec: Spec) -> None:
-    """What it printed before is what its user needs; nothing of it is left."""
-    with launcher.launch(spec("crash")) as runner:
-        wait_until(lambda: not runner.alive())
-        assert runner.exit_reason() == "exited with code 3"
-        # An engine may put a line of the other stream before, between or behind these.
-        said = ["loading", "CUDA driver is too old"]
-        assert [line for line in runner.log_tail(3).splitlines() if line in said] == said
-        assert not folder_of(runner.address).exists()
-
-
-def test_logs_of_several_runners_are_appended(launcher: Launcher, spec: Spec) -> None:
-    """A restart must not erase what the one before it said."""
+def test_a_runner_that_dies_says_how_and_its_output_is_appended_to_the_log(launcher: Launcher, spec: Spec) -> None:
+    """A user needs its last lines; a restart must not erase those of the one before it."""
     for _ in range(2):
         with launcher.launch(spec("crash")) as runner:
             wait_until(lambda: not runner.alive())
+            assert runner.exit_reason() == "exited with code 3"
+            # An engine may put a line of the other stream before, between or behind these.
+            last = ["loading", "CUDA driver is too old"]
+            assert [line for line in runner.log_tail(3).splitlines() if line in last] == last
+            assert not folder_of(runner.address).exists()
     assert spec("crash").log_path.read_text().count("CUDA driver is too old") == 2
 
 
-def test_stopping_one_runner_leaves_the_other(launcher: Launcher, spec: Spec) -> None:
-    """Runners of one coordinator do not hang together."""
-    with launcher.launch(spec("good")) as kept:
-        with launcher.launch(spec("deaf")) as other:
-            other.kill()
-        assert kept.alive()
-
-
-def test_launching_leaks_no_descriptor(launcher: Launcher, spec: Spec) -> None:
+def test_killing_a_runner_leaves_the_other_and_leaks_no_descriptor(launcher: Launcher, spec: Spec) -> None:
     """A study launches hundreds of runners from one process."""
     with launcher.launch(spec("good")) as first:
-        first.kill()
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(2):
-        with launcher.launch(spec("good")) as runner:
-            runner.kill()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+        with launcher.launch(spec("deaf")) as second:
+            second.kill()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with launcher.launch(spec("deaf")) as third:
+            third.kill()
+            assert not third.alive()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert first.alive()
 
 
 def test_a_log_that_cannot_be_written_is_a_launch_error(launcher: Launcher, tmp_path: Path) -> None:
@@ -121,13 +101,13 @@ def test_a_socket_path_too_long_is_refused_before_anything_starts(
     assert list(deep.iterdir()) == []
 
 
-def test_a_runners_processes_are_known_as_the_host_numbers_them(launcher: Launcher, spec: Spec) -> None:
+def test_a_runners_processes_have_the_hosts_ids(launcher: Launcher, spec: Spec) -> None:
     """GPU processes are told apart by these: the runner, and what it started in sessions of its own."""
     with launcher.launch(spec("deaf_family")) as runner:
         wait_until(lambda: "ready" in runner.log_tail())
-        known = runner.pids()
-        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in known]
+        pids = runner.pids()
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
         assert sum(b"deaf_family" in command for command in commands) >= 2
-        assert os.getpid() not in known
+        assert os.getpid() not in pids
         runner.kill()
         assert runner.pids() == frozenset()

@@ -1,4 +1,4 @@
-"""Containers whose coordinator is gone: how that is told, and the process that removes them."""
+"""Containers whose coordinator is gone: how they are recognised, and the process that removes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
+import pytest
+
 from wattdock.launch.engine import is_held, is_orphan, place_of, remove_socket_folder
 from wattdock.launch.process import KEEPER
 
@@ -16,58 +18,47 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def labels(lock: Path, *, owner: int = 1500) -> dict[str, str]:
-    return {"wattdock.alive": str(lock), "wattdock.owner": str(owner)}
-
-
-def test_a_held_lock_is_a_living_coordinator_and_looking_does_not_take_it(tmp_path: Path) -> None:
-    """Two that ask at once do not take each other for the coordinator."""
+def test_a_locked_file_is_a_living_coordinator_and_asking_does_not_lock_it(tmp_path: Path) -> None:
+    """Two callers at once do not take each other for the coordinator."""
     lock = tmp_path / "lock"
-    with lock.open("w") as held, lock.open() as asking:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as coordinator, lock.open() as caller:
+        fcntl.flock(coordinator, fcntl.LOCK_EX)
         assert is_held(lock)
-        fcntl.flock(held, fcntl.LOCK_UN)
-        fcntl.flock(asking, fcntl.LOCK_SH)
+        fcntl.flock(coordinator, fcntl.LOCK_UN)
+        fcntl.flock(caller, fcntl.LOCK_SH)
         assert not is_held(lock)
 
 
-def test_a_lock_that_is_gone_belongs_to_nobody(tmp_path: Path) -> None:
-    """A coordinator that ended removes it, so what still runs is an orphan."""
-    assert is_orphan(labels(tmp_path / "absent"), uid=1500)
-
-
-def test_what_another_user_started_is_left_to_them_but_not_by_root(tmp_path: Path) -> None:
-    """Another user's lock cannot even be looked at."""
-    assert not is_orphan(labels(tmp_path / "absent", owner=1600), uid=1500)
-    assert is_orphan(labels(tmp_path / "absent", owner=1600), uid=0)
+@pytest.mark.parametrize(
+    ("owner", "uid", "place", "orphan"),
+    [
+        (1500, 1500, "", True),
+        (1500, 1500, "{boot} {folder}", True),
+        # Another user's container, which root alone may remove.
+        (1600, 1500, "", False),
+        (1600, 0, "", True),
+        # In a container, or under a private /tmp, the lock of a living coordinator seems absent.
+        (1500, 1500, "{boot} 1:1", False),
+        # No coordinator outlives a restart of the machine.
+        (1500, 1500, "another-boot {folder}", True),
+    ],
+)
+def test_a_container_whose_lock_is_gone_is_an_orphan_if_this_user_would_see_the_lock(
+    owner: int, uid: int, place: str, orphan: bool, tmp_path: Path
+) -> None:
+    """A coordinator that ended removes its lock; one that lives elsewhere must not lose its runner."""
+    lock = tmp_path / "run" / "lock"
+    boot, _, folder = place_of(lock).partition(" ")
+    labels = {"alive": str(lock), "owner": str(owner), "alive_in": place.format(boot=boot, folder=folder)}
+    assert is_orphan({f"wattdock.{name}": value for name, value in labels.items()}, uid=uid) is orphan
 
 
 def test_of_a_labelled_folder_only_the_socket_is_removed(tmp_path: Path) -> None:
     """Whoever may start containers may also write labels."""
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis").write_text("x")
-    (precious / "r.sock").touch()
-    remove_socket_folder({"wattdock.folder": str(precious)})
-    assert [file.name for file in precious.iterdir()] == ["thesis"]
-
-
-def test_a_lock_whose_folder_is_another_from_here_says_nothing(tmp_path: Path) -> None:
-    """In a container, or under a private /tmp, a living coordinator's lock looks gone; its runner must not be."""
-    lock = tmp_path / "run" / "lock"
-    lock.parent.mkdir()
-    seen_by_its_coordinator = {**labels(lock), "wattdock.alive_in": place_of(lock)}
-    assert is_orphan(seen_by_its_coordinator, uid=1500)
-    elsewhere = labels(tmp_path / "other" / "run" / "lock") | {"wattdock.alive_in": place_of(lock)}
-    assert not is_orphan(elsewhere, uid=1500)
-
-
-def test_no_coordinator_outlives_a_restart_of_the_machine(tmp_path: Path) -> None:
-    """Whatever lies at its lock's path by now."""
-    lock = tmp_path / "run" / "lock"
-    boot, _, folder = place_of(lock).partition(" ")
-    assert not is_orphan({**labels(lock), "wattdock.alive_in": f"{boot} 1:1"}, uid=1500)
-    assert is_orphan({**labels(lock), "wattdock.alive_in": f"{boot[::-1]} {folder}"}, uid=1500)
+    (tmp_path / "thesis").touch()
+    (tmp_path / "r.sock").touch()
+    remove_socket_folder({"wattdock.folder": str(tmp_path)})
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis"]
 
 
 def test_a_keeper_asks_until_the_container_is_gone(tmp_path: Path) -> None:

@@ -89,15 +89,15 @@ def test_stop_leaves_no_process_no_folder_and_no_shared_memory(
     behaviour: str, reason: str, launcher: ProcessLauncher, spec: Spec
 ) -> None:
     """Whether a runner obeys, ignores SIGTERM, is stopped, has children in other sessions, or a resource tracker."""
-    wanted, before = spec(behaviour), zombies()
-    runner = launcher.launch(wanted)
-    until_ready(wanted)
-    assert len(left(wanted.log_path)) == 1 + ("family" in behaviour) + ("sharing" in behaviour)
+    launch_spec, before = spec(behaviour), zombies()
+    runner = launcher.launch(launch_spec)
+    until_ready(launch_spec)
+    assert len(left(launch_spec.log_path)) == 1 + ("family" in behaviour) + ("sharing" in behaviour)
     began_s = time.monotonic()
     runner.stop(grace_s=1)
     assert runner.exit_reason() == reason
     assert time.monotonic() - began_s < 20
-    assert left(wanted.log_path) == []
+    assert left(launch_spec.log_path) == []
     assert not folder_of(runner.address).exists()
     assert zombies() <= before
 
@@ -125,8 +125,8 @@ def test_ctrl_c_reaches_only_the_coordinator(
         process.stdout.readline()
         wait_until(lambda: "ready" in (tmp_path / "good.log").read_text())
         os.killpg(process.pid, signal.SIGINT)
-        rest = process.stdout.read()
-    assert rest == "interrupted, runner alive\nstopped: stopped\n"
+        output = process.stdout.read()
+    assert output == "interrupted, runner alive\nstopped: stopped\n"
     assert left(tmp_path / "good.log") == []
 
 
@@ -137,37 +137,26 @@ def test_a_runner_dies_with_its_keeper(
     spec: Spec,
 ) -> None:
     """The one process that would clean up can be killed too; the resource tracker that ends shared memory is spared."""
-    wanted = spec(behaviour)
-    runner = launcher.launch(wanted)
-    until_ready(wanted)
+    launch_spec = spec(behaviour)
+    runner = launcher.launch(launch_spec)
+    until_ready(launch_spec)
     os.kill(state_of(runner.pid)[1], signal.SIGKILL)
-    wait_until(lambda: not left(wanted.log_path))
+    wait_until(lambda: not left(launch_spec.log_path))
     wait_until(lambda: not runner.alive())
     assert runner.exit_reason() == "killed because its keeper ended with code -9"
     assert not folder_of(runner.address).exists()
 
 
-def test_what_calls_itself_a_resource_tracker_and_does_not_end_is_killed(launcher: ProcessLauncher, spec: Spec) -> None:
-    """It was the last one left."""
-    wanted = spec("clinging")
-    with launcher.launch(wanted) as runner:
-        until_ready(wanted)
-        assert len(left(wanted.log_path)) == 2
-        runner.kill()
-    assert left(wanted.log_path) == []
-
-
-def test_a_keeper_asked_to_end_stops_its_runner_first(
-    launcher: ProcessLauncher,
-    spec: Spec,
-) -> None:
-    """SIGTERM to every process of a session, as at log-out, leaves nothing."""
-    wanted = spec("deaf_family")
-    with launcher.launch(wanted) as runner:
-        until_ready(wanted)
+@pytest.mark.parametrize("behaviour", ["deaf_family", "clinging"])
+def test_a_keeper_asked_to_end_stops_its_runner_first(behaviour: str, launcher: ProcessLauncher, spec: Spec) -> None:
+    """SIGTERM to every process of a session, as at log-out, leaves nothing, not even a tracker that does not end."""
+    launch_spec = spec(behaviour)
+    with launcher.launch(launch_spec) as runner:
+        until_ready(launch_spec)
+        assert len(left(launch_spec.log_path)) == 2
         os.kill(state_of(runner.pid)[1], signal.SIGTERM)
         wait_until(lambda: not runner.alive())
-    assert left(wanted.log_path) == []
+    assert left(launch_spec.log_path) == []
 
 
 def test_a_runner_gets_a_session_a_private_folder_and_no_foreign_descriptor(
@@ -178,12 +167,12 @@ def test_a_runner_gets_a_session_a_private_folder_and_no_foreign_descriptor(
     launcher = ProcessLauncher(write_standin(tmp_path))
     with launcher.launch(spec("good")), launcher.launch(spec("show")) as runner:
         wait_until(lambda: not runner.alive())
-        seen = json.loads(runner.log_tail().partition("json ")[2])
-        assert seen["descriptors"] == [0, 1, 2]
-        assert seen["session"] == seen["group"] == runner.pid
-        assert seen["cwd"] == str(folder_of(runner.address))
-        assert "HF_TOKEN" not in seen["environ"]
-        assert seen["arguments"] == [
+        runner_view = json.loads(runner.log_tail().partition("json ")[2])
+        assert runner_view["descriptors"] == [0, 1, 2]
+        assert runner_view["session"] == runner_view["group"] == runner.pid
+        assert runner_view["cwd"] == str(folder_of(runner.address))
+        assert "HF_TOKEN" not in runner_view["environ"]
+        assert runner_view["arguments"] == [
             *("-m", "wattdock_runner", "--backend", "show"),
             *("--socket", runner.address.removeprefix("unix:")),
         ]
@@ -196,19 +185,19 @@ def test_an_interpreter_that_cannot_be_started_is_a_launch_error(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "reason", "told"),
+    ("behaviour", "reason", "logged"),
     [
         ("family_crash", "exited with code 3", "pid "),
         ("sharing_killed", "killed by SIGKILL (out of memory?)", "segment "),
     ],
 )
 def test_a_runner_that_died_says_how_and_leaves_nothing(
-    behaviour: str, reason: str, told: str, launcher: ProcessLauncher, spec: Spec
+    behaviour: str, reason: str, logged: str, launcher: ProcessLauncher, spec: Spec
 ) -> None:
     """Engine workers in sessions of their own outlive a crash unless somebody looks for them."""
-    wanted = spec(behaviour)
-    with launcher.launch(wanted) as runner:
+    launch_spec = spec(behaviour)
+    with launcher.launch(launch_spec) as runner:
         wait_until(lambda: not runner.alive())
         assert runner.exit_reason() == reason
-    assert wanted.log_path.read_text().count(told) == 1 + ("family" in behaviour)
-    assert left(wanted.log_path) == []
+    assert launch_spec.log_path.read_text().count(logged) == 1 + ("family" in behaviour)
+    assert left(launch_spec.log_path) == []

@@ -124,27 +124,21 @@ def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret
     assert process == everywhere | more
     assert container == everywhere
     reached = container_variables((), GIVEN | SECRETS, cache="/cache")
-    assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo"}.items()
+    assert reached.items() >= {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1"}.items()
+    assert not {"VLLM_API_KEY", "HF_TOKEN"} & reached.keys()
 
 
-def test_the_folder_is_private_and_below_the_runtime_folder(tmp_path: Path) -> None:
-    """Nobody else may talk to a runner."""
-    folder = folders.make_socket_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
-    assert folder.parent == tmp_path / "wattdock"
-    assert len(folder.name) == 8
-    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize("runtime", [None, "", "relative", "/absent/folder"])
-def test_without_a_runtime_folder_it_is_a_private_temporary_one(
-    runtime: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cron jobs and containers have no runtime folder, or one that does not exist."""
+@pytest.mark.parametrize("runtime", ["here", None, "", "relative", "/absent/folder"])
+def test_a_sockets_folder_is_private(runtime: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else may talk to a runner; cron jobs and containers have no runtime folder, or one that does not exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = folders.make_socket_folder({} if runtime is None else {"XDG_RUNTIME_DIR": runtime})
-    assert folder.parent == tmp_path
-    assert folder.name.startswith("wattdock-")
+    in_runtime = runtime == "here"
+    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": str(tmp_path) if in_runtime else runtime}
+    folder = folders.make_socket_folder(environ)
+    assert folder.parent == (tmp_path / "wattdock" if in_runtime else tmp_path)
+    assert folder.name.startswith("" if in_runtime else "wattdock-")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize(("length", "allowed"), [(100, True), (101, False)])

@@ -1,27 +1,22 @@
-"""Make a backend's environment ahead of its first use: `python -m wattdock.launch pytorch`."""
+"""Make backends' environments ahead of their first use: `python -m wattdock.launch pytorch`."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from wattdock.errors import WattdockError
 from wattdock.host import inventory
-from wattdock.launch.environment import ensure_environment
+from wattdock.launch.environment import Environment
 from wattdock.launch.runners import find_runner
-
-if TYPE_CHECKING:
-    from wattdock.launch.environment import Variant
 
 
 def main() -> int:
     """Make the environments of the backends named on the command line."""
     try:
         for backend in sys.argv[1:]:
-            variant: Variant = "cuda" if inventory().gpus else "cpu"
-            ensure_environment(find_runner(backend), variant=variant, progress=_say)
+            Environment(find_runner(backend), "cuda" if inventory().gpus else "cpu", _say).ensure()
     except WattdockError as error:
-        sys.stderr.write(f"wattdock: {error}\n")
+        _say(f"wattdock: {error}")
         return error.exit_code
     return 0
 

@@ -16,7 +16,7 @@ from wattdock.errors import ConfigError, PreflightError, RunnerError
 from wattdock.host import folders
 from wattdock.launch.docker import DockerLauncher
 from wattdock.launch.engine import NoContainersError, find_image
-from wattdock.launch.environment import check_python, environment_in_use
+from wattdock.launch.environment import Environment, check_python
 from wattdock.launch.images import find_locked
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import engine_settings, find_runner, process_variables
@@ -92,7 +92,7 @@ class LauncherChoice:
     def _interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
         if self.python:
             return nullcontext(self.python)
-        return environment_in_use(self.runner_dir, variant="cuda" if on_gpu else "cpu", progress=say)
+        return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say).in_use()
 
 
 def _output(command: list[str], variables: Mapping[str, str], limit_s: float, label: str) -> str:

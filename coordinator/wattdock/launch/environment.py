@@ -1,8 +1,4 @@
-"""The Python that runs a backend: what the user named, or the backend's own environment, made on first use by uv.
-
-An environment is whole when its stamp says so; the stamp is written last. One lock guards it: whoever makes it holds it
-alone, whoever runs it shares it with others who do.
-"""
+"""The Python that runs a backend: one that the user named, or the backend's own environment, which uv makes."""
 
 from __future__ import annotations
 
@@ -25,32 +21,30 @@ from wattdock.launch.process import KEEPER
 from wattdock.launch.uv import failure, uv_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    Progress = Callable[[str], None]
+    from collections.abc import Callable, Iterator
 
 Variant = Literal["cpu", "cuda"]
 
 MIN_PYTHON = (3, 10)
 CHECK_TIMEOUT_S = 60
-# Anything may end with code 0; only a Python that got to the end says this.
-FITS = "wattdock: fits"
+# Any program may end with code 0; only a Python that got to the end prints this.
+SUITABLE = "wattdock: suitable"
 CHECK = f"""
 import sys
 if sys.version_info < {MIN_PYTHON}:
     sys.exit("is Python " + sys.version.split()[0] + ", {".".join(map(str, MIN_PYTHON))} or later is needed")
 import grpc, google.protobuf
-print("{FITS}")
+print("{SUITABLE}")
 """
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH, CUDA_PACKAGE = re.compile(r"^torch==(\S+)", re.MULTILINE), re.compile(r"^(nvidia|cuda)-", re.MULTILINE)
-# A comment in a requirements file, since no requirement can say it: packages to do without, though others ask for them.
+# A comment in a requirements file, since no requirement can say it: packages to leave out, though others need them.
 WITHOUT = "# wattdock: without "
-# What of uv's output is worth a line for people.
+# Lines of uv's output that are shown to the user.
 STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
-OTHER: dict[Variant, Variant] = {"cpu": "cuda", "cuda": "cpu"}
-# Why a backend has no requirements for what this run is on, and what to do.
-ONE_KIND_ONLY: dict[Variant, str] = {
+PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+# Why a backend lacks the requirements of a variant, and what to do.
+ONLY_THE_OTHER: dict[Variant, str] = {
     "cpu": "runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, another backend",
     "cuda": "runs on CPUs only, and this run is on a GPU: use --accelerator cpu, another backend",
 }
@@ -58,24 +52,24 @@ OWN_INTERPRETER = "or name an interpreter that has the packages with runner_pyth
 
 
 def check_python(python: str | Path) -> Path:
-    """Return the absolute path of a named interpreter that can run a runner.
+    """Return the absolute path of an interpreter that the user named, if it can run a runner.
 
-    The interpreter is tried with the caller's PYTHONPATH, which such a runner gets too. Whether the backend's own
-    packages are there, the runner itself says.
+    It is tried with the caller's PYTHONPATH, which such a runner gets too. Whether it has the backend's own packages,
+    the runner finds out.
 
     Raises:
         PreflightError: It is not there, cannot be executed, is older than 3.10, or lacks grpcio or protobuf.
     """
-    found = shutil.which(python)
-    if found is None:
+    executable = shutil.which(python)
+    if executable is None:
         state = "cannot be executed" if Path(python).exists() else "is not there"
         raise PreflightError(f"runner_python: {python} {state}; name a Python interpreter by path, or leave it out")
-    path = Path(found).absolute()
+    path = Path(executable).absolute()
     if path == Path(sys.executable):
-        # The coordinator's own: of a later Python, and with both packages.
+        # The coordinator's own interpreter, which is recent enough and has both packages.
         return path
     try:
-        run = subprocess.run(
+        done = subprocess.run(
             [path, "-c", CHECK],
             # With -c, Python would import from the working folder too.
             cwd=os.sep,
@@ -87,180 +81,192 @@ def check_python(python: str | Path) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PreflightError(f"runner_python: {path} does not run: {error}") from error
-    if run.returncode != 0:
-        reason = (run.stderr.strip().splitlines() or [f"ended with code {run.returncode}"])[-1]
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
         raise PreflightError(f"runner_python: {path} {reason}")
-    if FITS not in run.stdout:
+    if SUITABLE not in done.stdout:
         raise PreflightError(f"runner_python: {path} is not a Python interpreter; name one, or leave it out")
     return path
 
 
-@contextmanager
-def environment_in_use(runner_dir: Path, *, variant: Variant, progress: Progress) -> Iterator[Path]:
-    """Yield the environment's interpreter, made first where need be, and let nobody make it anew meanwhile.
+@dataclass(frozen=True)
+class Environment:
+    """The virtual environment `.venv` in a backend's folder, made on first use from `requirements-<variant>.txt`.
 
-    Held by this process alone: whatever it starts inherits nothing. Inside, `ensure_environment` for the same folder
-    may wait for ever.
+    It is complete when its stamp says so, which is written last. A lock guards it: a process that makes it holds the
+    lock alone, processes that run it share the lock.
 
-    Raises:
-        PreflightError: As `ensure_environment`, or the lock's file cannot be read.
-        LaunchError: As `ensure_environment`.
-    """
-    while True:
-        python = ensure_environment(runner_dir, variant=variant, progress=progress)
-        with held_lock(runner_dir, fcntl.LOCK_SH, progress):
-            # Between the two, another command may have made a different environment.
-            if is_whole(runner_dir / ".venv", fitting_stamps(runner_dir, variant)):
-                yield python
-                return
-
-
-def ensure_environment(runner_dir: Path, *, variant: Variant, progress: Progress) -> Path:
-    """Return the interpreter of `runner_dir/.venv`, made first from `requirements-<variant>.txt` where it is not there.
-
-    It is made anew when the requirements or Python's version changed, when it was made for a CPU and is wanted for
-    CUDA, and when its making was interrupted. While another process makes it, and before it is made anew while others
-    run it, this call waits. Nothing keeps it from being made anew afterwards: to run it, see `environment_in_use`.
-
-    Args:
+    Attributes:
         runner_dir: The backend's folder.
-        variant: Which requirements file; with "cpu" a CUDA build of torch is never installed, but one that is there
+        variant: Which requirements file. With "cpu", a CUDA build of torch is never installed; one that is there
             already, made from the same requirements, serves.
         progress: Receives one plain line per step.
-
-    Raises:
-        PreflightError: No such requirements file, or folder not writable.
-        LaunchError: The packages could not be resolved, fetched or installed.
     """
-    venv = runner_dir / ".venv"
-    if is_whole(venv, fitting_stamps(runner_dir, variant)):
-        return python_of(venv)
-    with held_lock(runner_dir, fcntl.LOCK_EX, progress) as lock_fd:
-        stamps = fitting_stamps(runner_dir, variant)
-        if not is_whole(venv, stamps):
-            try:
-                _make(venv, requirements_file(runner_dir, variant), variant=variant, progress=progress, lock_fd=lock_fd)
-                stamp_file(venv).write_text(stamps[0], encoding="utf-8")
-            except OSError as error:
-                raise PreflightError(
-                    f"cannot write {venv}: {error.strerror or error}; make room, {OWN_INTERPRETER}"
-                ) from error
-    return python_of(venv)
 
+    runner_dir: Path
+    variant: Variant
+    progress: Callable[[str], None]
 
-def requirements_file(runner_dir: Path, variant: Variant) -> Path:
-    """Return where a backend's requirements lie."""
-    return runner_dir / f"requirements-{variant}.txt"
+    @property
+    def venv(self) -> Path:
+        """The folder of the environment."""
+        return self.runner_dir / ".venv"
 
+    @property
+    def python(self) -> Path:
+        """The environment's interpreter."""
+        return self.venv / "bin" / "python"
 
-def fitting_stamps(runner_dir: Path, variant: Variant) -> tuple[str, ...]:
-    """Return what a whole environment's stamp may hold, all that decides what is in it; what is made comes first.
+    @property
+    def stamp_file(self) -> Path:
+        """The file that says what a complete environment was made from."""
+        return self.venv / "wattdock" / "stamp"
 
-    A CUDA build computes on a CPU just as well, so where the requirements are the same it fits both variants.
+    def requirements(self, variant: Variant) -> Path:
+        """Return the requirements file of a variant."""
+        return self.runner_dir / f"requirements-{variant}.txt"
 
-    Raises:
-        PreflightError: The requirements file cannot be read.
-    """
-    requirements = requirements_file(runner_dir, variant)
-    try:
-        digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    except OSError as error:
-        if not requirements.exists() and requirements_file(runner_dir, OTHER[variant]).exists():
-            raise PreflightError(f"{runner_dir.name} {ONE_KIND_ONLY[variant]}, {OWN_INTERPRETER}") from error
-        raise PreflightError(
-            f"cannot read {requirements}: {error.strerror or error}; add it, {OWN_INTERPRETER}"
-        ) from error
-    fitting = ("cpu", "cuda") if variant == "cpu" else ("cuda",)
-    return tuple(f"{digest} {each} python{sys.version_info.major}.{sys.version_info.minor}\n" for each in fitting)
+    def stamps(self) -> tuple[str, ...]:
+        """Return the stamps of environments that serve; a new one gets the first.
 
+        A CUDA build computes on a CPU just as well, so one from the same requirements serves both variants.
 
-def python_of(venv: Path) -> Path:
-    """Return where an environment's interpreter lies."""
-    return venv / "bin" / "python"
-
-
-def stamp_file(venv: Path) -> Path:
-    """Return where an environment's stamp lies."""
-    return venv / "wattdock" / "stamp"
-
-
-def is_whole(venv: Path, stamps: Collection[str]) -> bool:
-    """Whether the environment was made to its end, from what would be used today, and its Python still exists."""
-    try:
-        return stamp_file(venv).read_text(encoding="utf-8") in stamps and python_of(venv).exists()
-    except OSError:
-        return False
-
-
-@contextmanager
-def held_lock(runner_dir: Path, operation: int, progress: Progress) -> Iterator[int]:
-    """Hold this folder's lock, LOCK_EX to make its environment or LOCK_SH to run it; waits, and says so, if it must."""
-    lock_fd = _open_lock(runner_dir, operation)
-    try:
+        Raises:
+            PreflightError: The requirements file cannot be read.
+        """
+        requirements = self.requirements(self.variant)
         try:
-            fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"{_holder(lock_fd)} {runner_dir / '.venv'}: waiting for it, {OWN_INTERPRETER}")
-            fcntl.flock(lock_fd, operation)
-        yield lock_fd
-    finally:
-        os.close(lock_fd)
+            digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+        except OSError as error:
+            other: Variant = "cuda" if self.variant == "cpu" else "cpu"
+            if not requirements.exists() and self.requirements(other).exists():
+                reason = f"{self.runner_dir.name} {ONLY_THE_OTHER[self.variant]}"
+            else:
+                reason = f"cannot read {requirements}: {error.strerror or error}; add it"
+            raise PreflightError(f"{reason}, {OWN_INTERPRETER}") from error
+        variants = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
+        return tuple(f"{digest} {variant} python{PYTHON_HERE}\n" for variant in variants)
 
+    def is_complete(self) -> bool:
+        """Whether the environment was made to its end, from today's requirements, and its Python still exists.
 
-def _open_lock(runner_dir: Path, operation: int) -> int:
-    """Open the lock's file, made where it is not there; to run an environment, another user's need only be readable."""
-    path, to_make = runner_dir / ".venv.lock", operation == fcntl.LOCK_EX
-    try:
-        return os.open(path, (os.O_RDWR if to_make else os.O_RDONLY) | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        what = f"make a virtual environment in {runner_dir}" if to_make else f"lock {path}"
-        way = "make it writable" if to_make else "make it readable"
-        raise PreflightError(f"cannot {what}: {error.strerror}; {way}, {OWN_INTERPRETER}") from error
+        Raises:
+            PreflightError: The requirements file cannot be read.
+        """
+        stamps = self.stamps()
+        try:
+            return self.stamp_file.read_text(encoding="utf-8") in stamps and self.python.exists()
+        except OSError:
+            return False
+
+    @contextmanager
+    def in_use(self) -> Iterator[Path]:
+        """Yield the interpreter, made first if necessary; nobody makes the environment anew inside the block.
+
+        The lock is this process's: children do not inherit it. Inside the block, `ensure` may wait for ever.
+
+        Raises:
+            PreflightError: As `ensure`, or the lock's file cannot be read.
+            LaunchError: As `ensure`.
+        """
+        while True:
+            self.ensure()
+            with self._lock(fcntl.LOCK_SH):
+                # Between the two, another process may have made a different environment.
+                if self.is_complete():
+                    yield self.python
+                    return
+
+    def ensure(self) -> Path:
+        """Make the environment if it is not complete, and return its interpreter.
+
+        Waits while another process makes it and, before it is made anew, while others run it.
+
+        Raises:
+            PreflightError: No such requirements file, or the folder is not writable.
+            LaunchError: The packages could not be resolved, fetched or installed.
+        """
+        if self.is_complete():
+            return self.python
+        with self._lock(fcntl.LOCK_EX) as lock_fd:
+            if not self.is_complete():
+                try:
+                    self._make(lock_fd)
+                except OSError as error:
+                    raise PreflightError(
+                        f"cannot write {self.venv}: {error.strerror or error}; make room, {OWN_INTERPRETER}"
+                    ) from error
+        return self.python
+
+    def _make(self, lock_fd: int) -> None:
+        """Make the environment from nothing."""
+        began_s = time.monotonic()
+        stamp = self.stamps()[0]
+        self.progress(f"making {self.venv} ({self.variant}, Python {PYTHON_HERE}), once")
+        if self.venv.exists():
+            # First, or an interrupted removal would leave what looks complete.
+            self.stamp_file.unlink(missing_ok=True)
+            shutil.rmtree(self.venv)
+        uv = Uv(self.stamp_file.parent, self.progress, lock_fd)
+        uv.notes.mkdir(parents=True)
+        uv.run("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(self.venv))
+        pins, options = uv.resolve(self.requirements(self.variant), self.python, self.variant)
+        uv.run("pip", "install", "--python", str(self.python), "--no-deps", "-r", str(pins), *options)
+        self.stamp_file.write_text(stamp, encoding="utf-8")
+        self.progress(f"{self.venv} is ready after {time.monotonic() - began_s:.0f} s")
+
+    @contextmanager
+    def _lock(self, operation: int) -> Iterator[int]:
+        """Hold the lock, LOCK_EX to make the environment or LOCK_SH to run it; a line says so if this has to wait."""
+        lock_fd = self._open_lock(operation)
+        try:
+            try:
+                fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.progress(f"{_holder(lock_fd)} {self.venv}: waiting for it, {OWN_INTERPRETER}")
+                fcntl.flock(lock_fd, operation)
+            yield lock_fd
+        finally:
+            os.close(lock_fd)
+
+    def _open_lock(self, operation: int) -> int:
+        """Open the lock's file, made if necessary; to run another user's environment, it need only be readable."""
+        path, to_make = self.runner_dir / ".venv.lock", operation == fcntl.LOCK_EX
+        try:
+            return os.open(path, (os.O_RDWR if to_make else os.O_RDONLY) | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            what = f"make a virtual environment in {self.runner_dir}" if to_make else f"lock {path}"
+            remedy = "make it writable" if to_make else "make it readable"
+            raise PreflightError(f"cannot {what}: {error.strerror}; {remedy}, {OWN_INTERPRETER}") from error
 
 
 def _holder(lock_fd: int) -> str:
-    """Say what another process that holds the lock is doing."""
+    """Return what another process that holds the lock is doing."""
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return "another process is making"
-    # Two that both held it shared and wanted it alone would wait for each other.
+    # Two processes that both shared the lock and wanted it alone would wait for each other.
     fcntl.flock(lock_fd, fcntl.LOCK_UN)
     return "another command is measuring with"
 
 
-def _make(venv: Path, requirements: Path, *, variant: Variant, progress: Progress, lock_fd: int) -> None:
-    """Make an environment from nothing; whatever stood there before is removed first."""
-    began_s = time.monotonic()
-    progress(f"making {venv} ({variant}, Python {sys.version_info.major}.{sys.version_info.minor}), once")
-    if venv.exists():
-        # First, or what is left of an interrupted removal would pass for whole.
-        stamp_file(venv).unlink(missing_ok=True)
-        shutil.rmtree(venv)
-    uv = Uv(venv / "wattdock", progress, lock_fd)
-    uv.notes.mkdir(parents=True)
-    uv.run("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(venv))
-    pins, options = uv.resolve(requirements, python_of(venv), variant)
-    uv.run("pip", "install", "--python", str(python_of(venv)), "--no-deps", "-r", str(pins), *options)
-    progress(f"{venv} is ready after {time.monotonic() - began_s:.0f} s")
-
-
 @dataclass(frozen=True)
 class Uv:
-    """Runs uv for one environment, and shows its steps.
+    """Runs uv for an environment, and shows its steps.
 
     Attributes:
-        notes: Folder for all that uv says (`uv.log`) and what it chose (`pins.txt`).
+        notes: Folder for uv's output (`uv.log`) and the versions that it chose (`pins.txt`).
         progress: Receives one plain line per step.
-        lock_fd: Held open until nothing of uv is left, also when this process was killed.
+        lock_fd: Stays open until nothing of uv is left, even if this process is killed.
     """
 
     notes: Path
-    progress: Progress
+    progress: Callable[[str], None]
     lock_fd: int
 
     def resolve(self, requirements: Path, python: Path, variant: Variant) -> tuple[Path, tuple[str, ...]]:
-        """Return a file of exact versions for a requirements file, and the options to find them by.
+        """Return a file of exact versions for a requirements file, and the options that find them.
 
         For a CPU, torch comes from PyTorch's own index where the configured ones have no build for CPUs.
 
@@ -274,28 +280,28 @@ class Uv:
         options = ("--index", PYTORCH_CPU_INDEX)
         pins = self._resolve(requirements, python, *options)
         if not _is_for_cpu(pins):
-            raise LaunchError(f"no CPU build of torch is to be had for {requirements}; {OWN_INTERPRETER}")
+            raise LaunchError(f"there is no CPU build of torch for {requirements}; {OWN_INTERPRETER}")
         return pins, options
 
     def _resolve(self, requirements: Path, python: Path, *options: str) -> Path:
         excludes, pins = self.notes / "excludes.txt", self.notes / "pins.txt"
         lines = (line.partition(WITHOUT) for line in requirements.read_text(encoding="utf-8").splitlines())
-        left_out = [name for before, _, names in lines if not before for name in names.split()]
-        excludes.write_text("\n".join(left_out), encoding="utf-8")
-        # Versions that an earlier call chose would be preferred.
+        names = [name for before, _, names in lines if not before for name in names.split()]
+        excludes.write_text("\n".join(names), encoding="utf-8")
+        # uv would prefer the versions of an earlier call.
         pins.unlink(missing_ok=True)
         words = ("--quiet", "--no-header", "--no-annotate", "--python", str(python), "--output-file", str(pins))
         self.run("pip", "compile", str(requirements), "--excludes", str(excludes), *words, *options)
         return pins
 
     def run(self, *words: str) -> None:
-        """Run uv to its end, its output into the log and its steps to `progress`.
+        """Run uv to its end; its output goes to the log, its steps to `progress`.
 
-        uv runs below a keeper, so that neither it nor anything it started outlives this process or this call; its
-        temporary files go with it.
+        uv runs below a keeper, so that neither it nor anything it starts outlives this process or this call, nor do its
+        temporary files.
 
         Raises:
-            LaunchError: It failed; holds what it said last and the log's path.
+            LaunchError: It failed; holds its last words and the log's path.
         """
         command, environ = uv_call(words, os.environ)
         temporary = self.notes / "tmp"
@@ -331,7 +337,7 @@ class Uv:
 
 
 def _is_for_cpu(pins: Path) -> bool:
-    """Whether these versions run torch without CUDA: no torch, a `+cpu` build, or one that asks for no CUDA package."""
+    """Whether these versions run torch without CUDA: no torch, a `+cpu` build, or one that needs no CUDA package."""
     text = pins.read_text(encoding="utf-8")
     torch = TORCH.search(text)
     return torch is None or torch[1].endswith("+cpu") or not CUDA_PACKAGE.search(text)
