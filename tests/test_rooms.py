@@ -19,7 +19,6 @@ AT_THE_ROOT = 5
 # Names that a door may export. The aim is about ten; a room that needs more is listed with its own limit.
 DOOR = 10
 WIDER_DOORS = {
-    "analysis": 15,
     "host": 12,
     "reports": 11,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 
 from wattdock.analysis.energy import Gpus, measured_energy
+from wattdock.analysis.joules import SpanJoules
 from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
@@ -47,7 +49,9 @@ def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyRes
         constant_power("GPU-a", 600, start_s=0, end_s=40), constant_power("GPU-b", 80, start_s=0, end_s=40)
     )
     watched = dataclasses.replace(watched, windows=windows, host=host)
-    return measured_energy([RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, None, cpu_tdp_w=65)
+    return measured_energy(
+        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, None, cpu_tdp_w=65, joules_in=SpanJoules()
+    )
 
 
 def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span() -> None:
@@ -67,8 +71,8 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
 
 
 def agreement(energy: Any) -> Outcome | None:
-    nothing: Any = None
-    return meters_agree(Subject(nothing, nothing, nothing, energy, nothing))
+    result: Any = SimpleNamespace(config={}, environment="", energy=energy, procedure="")
+    return meters_agree(Subject(result))
 
 
 def test_without_a_second_meter_there_is_no_check() -> None:

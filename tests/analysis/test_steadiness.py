@@ -10,6 +10,7 @@ import pytest
 from merge_samples import constant_power, measured, request, stepped_power, timeline
 
 from wattdock.analysis.energy import Gpus
+from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.procedure import halves_ns, procedure
 from wattdock.analysis.steadiness import (
     idle_baselines,
@@ -160,7 +161,7 @@ def test_net_energy_takes_the_mean_of_before_and_after_and_half_their_difference
     )
     done = measured(0, 20, 40, (request(0, 20, 21, 40, 100),))
     restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
-    baselines = idle_baselines([restart], [GPU], IdleSpec(duration_s=10))
+    baselines = idle_baselines([restart], [GPU], IdleSpec(duration_s=10), SpanJoules())
     assert [one.state for one in baselines] == ["loaded_before", "loaded_after"]
     idle = idle_energy_j([restart], baselines, [GPU])
     assert idle is not None
@@ -184,7 +185,7 @@ def test_idle_power_that_did_not_change_is_as_sure_as_its_timing() -> None:
         Span("idle-loaded-after", 50 * NS_PER_S, 60 * NS_PER_S),
     )
     restart = RestartRecord(0, spans=spans, passes=(done,), timeline=timeline(gpu))
-    found = idle_baselines([restart], [GPU], IdleSpec(duration_s=10))
+    found = idle_baselines([restart], [GPU], IdleSpec(duration_s=10), SpanJoules())
     known = [
         one.model_copy(update={"mean_power_w": 120.0, "timing_w": timing_w})
         for one, timing_w in zip(found, (0.3, 0.1), strict=True)
@@ -207,7 +208,7 @@ def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
     series = TokenSeries((at_s * NS_PER_S).astype(np.int64), np.round(10 * np.maximum(0, at_s - 1)).astype(np.int64))
     done = dataclasses.replace(done, tokens=series)
     assert halves_ns(done) == ((2 * NS_PER_S, 15 * NS_PER_S), (15 * NS_PER_S, 28 * NS_PER_S))
-    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], NO_GPUS, WarmUpSpec()).drift
+    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], NO_GPUS, WarmUpSpec(), SpanJoules()).drift
     assert drift.quantity == "output_tokens_per_s"
     assert drift.relative == pytest.approx(0, abs=1e-9)
     assert halves_ns(measured(0, 0, 15, overlapping[:14])) is None
@@ -238,7 +239,7 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
 def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> None:
     """By chance one half has some percent more to do; what that changes is no drift, and what is one is seen."""
     drifts = [
-        procedure([open_loop(seed, growth=growth)], Gpus((GPU,), (GPU,), ()), WarmUpSpec()).drift[0]
+        procedure([open_loop(seed, growth=growth)], Gpus((GPU,), (GPU,), ()), WarmUpSpec(), SpanJoules()).drift[0]
         for seed in range(60)
     ]
     off = [abs((one.relative or 0.0) - growth) / (one.standard_error or 1.0) for one in drifts]
@@ -250,7 +251,7 @@ def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> No
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:
     """Neither converged nor not."""
     restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
-    [seen] = procedure([restart], NO_GPUS, WarmUpSpec()).warm_up
+    [seen] = procedure([restart], NO_GPUS, WarmUpSpec(), SpanJoules()).warm_up
     assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)
 
 

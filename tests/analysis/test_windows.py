@@ -10,6 +10,7 @@ import pytest
 from merge_samples import constant_power, measured, request, timeline
 from report_rows import row
 
+from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.windows import WINDOWS, windows
 from wattdock.clock import NS_PER_S
 from wattdock.config import WorkloadSpec
@@ -41,7 +42,12 @@ def closed_loop(*, slots: int, seconds: float, lifetime_s: float, staggered: boo
 
 def figure(done: PassRecord, name: str, *, in_flight: int) -> WindowFigure:
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
-    summary = windows([RestartRecord(0, passes=(done,), timeline=timeline(gpu))], [GPU], in_flight=in_flight)
+    summary = windows(
+        [RestartRecord(0, passes=(done,), timeline=timeline(gpu))],
+        [GPU],
+        SpanJoules(),
+        in_flight=in_flight,
+    )
     return next(one for one in summary.passes if one.window == name)
 
 
@@ -95,7 +101,12 @@ def test_definitions_are_compared_over_all_passes_and_an_absent_one_stays_absent
     """Their spread is over those that have a figure."""
     short = closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True)
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
-    summary = windows([RestartRecord(0, passes=(short,), timeline=timeline(gpu))], [GPU], in_flight=8)
+    summary = windows(
+        [RestartRecord(0, passes=(short,), timeline=timeline(gpu))],
+        [GPU],
+        SpanJoules(),
+        in_flight=8,
+    )
     assert list(summary.energy_per_output_token_j) == list(WINDOWS)
     assert summary.energy_per_output_token_j["steady_state"] is None
     known = [value for value in summary.energy_per_output_token_j.values() if value is not None]

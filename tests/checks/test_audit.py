@@ -108,9 +108,9 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     """Eight that waited longer from one to the next may have met a long prompt; forty met a queue."""
     seen: dict[str, Any] = {"requests": arrivals, "arrivals_expected": float(arrivals), "arrivals_min": arrivals}
     seen |= {"schedule_lag_share": share, "backlog_slope": slope, "offered_rate_per_s": 2.0, "requests_per_s": 1.9}
-    nothing: Any = None
-    result: Any = SimpleNamespace(performance=Performance.model_construct(**seen))
-    outcome = arrivals_kept_up_with(Subject(result, nothing, nothing, nothing, nothing))
+    speed = Performance.model_construct(**seen)
+    result: Any = SimpleNamespace(config={}, environment="", energy="", procedure="", performance=speed)
+    outcome = arrivals_kept_up_with(Subject(result))
     assert outcome is not None
     assert outcome.status == status
 

@@ -36,9 +36,8 @@ def outcome(
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased=list(leased or used) or ["cpu"], exclusive=exclusive
     )
-    result: Any = SimpleNamespace(gpus=gpus)
-    nothing: Any = None
-    subject = Subject(result, nothing, environment, energy, nothing)
+    result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
+    subject = Subject(result)
     shared = (make for make in CHECKS["wattdock.checks.audit"] if make.__name__ in SHARING)
     return {check.name: check for make in shared if (check := make(subject))}
 

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from merge_samples import constant_power, measured, request, timeline
 
+from wattdock.analysis import ExperimentResult
 from wattdock.analysis.energy import Gpus, measured_energy
-from wattdock.analysis.result import bare_result
+from wattdock.analysis.joules import SpanJoules
 from wattdock.config import ExperimentConfig
 from wattdock.errors import StoreError
 from wattdock.records.folder import TIMELINE
@@ -19,15 +20,14 @@ from wattdock.store.folders import load_result, store_result
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wattdock.analysis.result import ExperimentResult
 
 PASS = measured(0, 10, 30, (request(0, 10, 10.5, 20.5, 101),))
 RESTART = RestartRecord(0, passes=(PASS,), timeline=timeline(constant_power("GPU-a", 600, start_s=0, end_s=40)))
 
 
 def result() -> ExperimentResult:
-    energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), None, cpu_tdp_w=65)
-    return bare_result(ExperimentConfig(), None, started_utc="2026-01-02T03:04:05.678+00:00", energy=energy)
+    energy = measured_energy([RESTART], Gpus(("GPU-a",), (), ()), None, SpanJoules(), cpu_tdp_w=65)
+    return ExperimentResult.bare(ExperimentConfig(), None, started_utc="2026-01-02T03:04:05.678+00:00", energy=energy)
 
 
 def test_a_row_reads_back_as_it_was_written(tmp_path: Path) -> None:

@@ -7,35 +7,18 @@ beside the computation.
 """
 
 from wattdock.analysis import conditions, statistics, steadiness
-from wattdock.analysis.energy import EnergyResult
-from wattdock.analysis.procedure import Procedure
-from wattdock.analysis.result import (
-    Audit,
-    Check,
-    ExperimentResult,
-    Fallback,
-    StoredSpan,
-    StudyFacts,
-    analyse,
-    bare_result,
-    windows_of,
-)
+from wattdock.analysis.result import Audit, Check, ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.analysis.windows import WindowSummary
 
 __all__ = [
     "Audit",
     "Check",
-    "EnergyResult",
     "ExperimentResult",
     "Fallback",
-    "Procedure",
-    "StoredSpan",
     "StudyFacts",
     "WindowSummary",
     "analyse",
-    "bare_result",
     "conditions",
     "statistics",
     "steadiness",
-    "windows_of",
 ]

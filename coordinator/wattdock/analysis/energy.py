@@ -164,16 +164,11 @@ def measured_energy(
     restarts: Sequence[RestartRecord],
     gpus: Gpus,
     performance: Performance | None,
+    joules_in: SpanJoules,
     *,
     cpu_tdp_w: float,
-    joules_in: SpanJoules | None = None,
 ) -> EnergyResult:
-    """Return the energy of all measured passes of all restarts.
-
-    Args:
-        joules_in: Where others ask for the same spans too, so that these are computed once.
-    """
-    joules_in = joules_in or SpanJoules()
+    """Return the energy of all measured passes of all restarts."""
     passes = list(_passes(restarts))
 
     def per_pass(uuids: Sequence[str]) -> list[Joules]:

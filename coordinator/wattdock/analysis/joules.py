@@ -22,6 +22,9 @@ HOST_STATEMENT = (
 )
 
 
+DIFFERENT_GPUS = "restarts used different GPUs"
+
+
 class WindowCheck(Stored):
     """One pass's window as a second meter measured it, beside our figure of the same window.
 
@@ -114,6 +117,17 @@ class SpanJoules:
         # By identity; each timeline is held beside its curve, so that no other can take its place in memory.
         self._curves: dict[int, tuple[GpuTimeline, EnergyCurve]] = {}
         self._energies: dict[tuple[int, int, int], SpanEnergy] = {}
+
+    @classmethod
+    def of_restarts(cls, restarts: Sequence[RestartRecord]) -> SpanJoules:
+        """Return the energy of these restarts' spans, without sums where their passes used different GPUs.
+
+        An engine that places a model by itself may take other GPUs in another restart.
+        """
+        placements = {
+            frozenset(restart.environment.gpu_uuids) for restart in restarts if restart.passes and restart.environment
+        }
+        return cls(DIFFERENT_GPUS if len(placements) > 1 else None)
 
     def of(self, timeline: Timeline | None, span: Span, uuids: Sequence[str]) -> Joules:
         """Return the energy of `span` on the GPUs `uuids`."""

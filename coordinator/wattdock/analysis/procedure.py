@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.gpus import runners_per_restart
-from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
 from wattdock.analysis.steadiness import warm_up_steadiness
 from wattdock.clock import NS_PER_S
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis.energy import Gpus
+    from wattdock.analysis.joules import SpanJoules
     from wattdock.config import WarmUpSpec
     from wattdock.records import PassRecord, RestartRecord
 
@@ -92,10 +92,9 @@ def procedure(
     restarts: Sequence[RestartRecord],
     gpus: Gpus,
     limits: WarmUpSpec,
-    joules_in: SpanJoules | None = None,
+    joules_in: SpanJoules,
 ) -> Procedure:
     """Return what was seen around and within the passes of every restart."""
-    joules_in = joules_in or SpanJoules()
     passes = [(restart, measured) for restart in restarts for measured in restart.passes]
     return Procedure(
         warm_up=[_warm_up(restart, gpus.used, limits) for restart in restarts],

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from wattdock.metering import Span
     from wattdock.records import RestartRecord
 
-DIFFERENT_GPUS = "restarts used different GPUs"
 NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "gpus": {}, "spans": []}
@@ -153,6 +152,29 @@ class ExperimentResult(Stored):
             return split.in_flight_per_replica * split.data_parallel_size
         return int(self.config["workload"]["batch_size"])
 
+    @classmethod
+    def bare(
+        cls, config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
+    ) -> ExperimentResult:
+        """Return a result with all keys; those that are not among `parts` stay empty."""
+        return cls(
+            experiment_id=config.experiment_id,
+            started_utc=started_utc,
+            config=config.model_dump(mode="json"),
+            status=_status(failure),
+            error=failure,
+            **EMPTY | parts,
+        )
+
+    def windows(self, restarts: Sequence[RestartRecord]) -> WindowSummary:
+        """Return the figures of every window definition, also of one that is newer than the result.
+
+        Args:
+            restarts: The records that the result was made of.
+        """
+        used = self.environment.gpu_uuids if self.environment else []
+        return windows(restarts, used, SpanJoules.of_restarts(restarts), in_flight=self.in_flight)
+
 
 def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:
     """Return an experiment's result, finished or failed, without its audit.
@@ -169,11 +191,11 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         bystanders=tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
     )
     speed = performance(passes, offered_rate_per_s=config.total_workload.rate_per_s)
-    joules_in = SpanJoules(why_no_sum(restarts))
-    energy = measured_energy(restarts, gpus, speed, cpu_tdp_w=config.cpu_tdp_w, joules_in=joules_in)
+    joules_in = SpanJoules.of_restarts(restarts)
+    energy = measured_energy(restarts, gpus, speed, joules_in, cpu_tdp_w=config.cpu_tdp_w)
     energy = _completed(energy, restarts, used, config, joules_in)
     architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
-    return bare_result(
+    return ExperimentResult.bare(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
         started_utc=min(restart.started_utc for restart in restarts),
@@ -196,31 +218,6 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     )
 
 
-def bare_result(
-    config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
-) -> ExperimentResult:
-    """Return a result with all keys; those that are not among `parts` stay empty."""
-    return ExperimentResult(
-        experiment_id=config.experiment_id,
-        started_utc=started_utc,
-        config=config.model_dump(mode="json"),
-        status=_status(failure),
-        error=failure,
-        **EMPTY | parts,
-    )
-
-
-def windows_of(restarts: Sequence[RestartRecord], *, in_flight: int) -> WindowSummary:
-    """Return the figures of every window definition for every pass.
-
-    Args:
-        restarts: Where they come from; of a stored result, too, for a definition that is newer than the result.
-        in_flight: Requests that the engines serve at once.
-    """
-    used = combined_environment(restarts).gpu_uuids
-    return windows(restarts, used, in_flight=in_flight, joules_in=SpanJoules(why_no_sum(restarts)))
-
-
 def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapshot:
     """Return the last loaded restart's environment, with what all restarts together say of clocks, prompts and changes.
 
@@ -234,17 +231,6 @@ def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapsh
     prompts = next((measured.prompts_sha256 for restart in restarts for measured in restart.passes), None)
     told = {"clock": snapshot.ClockFacts.of(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
     return last.model_copy(update=told)
-
-
-def why_no_sum(restarts: Sequence[RestartRecord]) -> str | None:
-    """Return why joules cannot be summed over the GPUs used in all passes; None where they can.
-
-    An engine that places a model by itself may take other GPUs in another restart.
-    """
-    placements = {
-        frozenset(restart.environment.gpu_uuids) for restart in restarts if restart.passes and restart.environment
-    }
-    return DIFFERENT_GPUS if len(placements) > 1 else None
 
 
 def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange] | None:
@@ -274,9 +260,7 @@ def _completed(
     """Return `energy` with the idle baselines, the energy above them, and the other window definitions' figures."""
     baselines = idle_baselines(restarts, used, config.idle, joules_in)
     idle = idle_energy_j(restarts, baselines, used)
-    by_window = (
-        windows(restarts, used, in_flight=config.total_workload.batch_size, joules_in=joules_in) if used else None
-    )
+    by_window = windows(restarts, used, joules_in, in_flight=config.total_workload.batch_size) if used else None
     seen = {
         "idle_baselines": baselines or None,
         "phases": phases(restarts, used, joules_in),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from wattdock.analysis.joules import SpanJoules
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from wattdock.analysis.joules import SpanJoules
     from wattdock.config import IdleSpec, WarmUpSpec
     from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
     from wattdock.records import RestartRecord, WarmUpSample
@@ -236,10 +236,9 @@ def idle_baselines(
     restarts: Sequence[RestartRecord],
     used: Sequence[str],
     limits: IdleSpec,
-    joules_in: SpanJoules | None = None,
+    joules_in: SpanJoules,
 ) -> list[IdleBaseline]:
     """Return every GPU of the host in every idle span of every restart."""
-    joules_in = joules_in or SpanJoules()
     return [
         _baseline(restart, span, gpu, limits, joules_in.of_gpu(gpu, span), is_used=gpu.uuid in used)
         for restart in restarts

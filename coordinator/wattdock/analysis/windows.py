@@ -193,15 +193,14 @@ WINDOWS: dict[str, Callable[[PassRecord, int], tuple[int, int]]] = {
 
 
 def windows(
-    restarts: Sequence[RestartRecord], used: Sequence[str], *, in_flight: int, joules_in: SpanJoules | None = None
+    restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: SpanJoules, *, in_flight: int
 ) -> WindowSummary:
     """Return every definition's figure for every pass, and how far the definitions differ.
 
     Args:
         in_flight: Requests that the engine serves at once.
-        joules_in: Where others ask for the same timelines too.
     """
-    source = _Source(used, joules_in or SpanJoules())
+    source = _Source(used, joules_in)
     figures = [
         _figure(name, restart, measured, source, in_flight)
         for name in WINDOWS

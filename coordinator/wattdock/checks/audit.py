@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import Audit
 from wattdock.checks import audit_gpus, audit_procedure
 from wattdock.checks.check import CHECKS, Outcome, Subject, check, verdict
-from wattdock.config import ExperimentConfig
 from wattdock.text import pluralize
 from wattdock.values import all_known
 
@@ -36,11 +35,8 @@ def audit(result: ExperimentResult) -> Audit:
     Raises:
         ValueError: The result lacks environment, energy or procedure: nothing was measured.
     """
-    if result.environment is None or result.energy is None or result.procedure is None:
-        raise ValueError("a result without environment, energy and procedure cannot be audited")
-    config = ExperimentConfig.model_validate(result.config)
     modules = (__name__, audit_procedure.__name__, audit_gpus.__name__)
-    subject = Subject(result, config, result.environment, result.energy, result.procedure)
+    subject = Subject(result)
     checks = [
         found for module in dict.fromkeys((*modules, *CHECKS)) for make in CHECKS[module] if (found := make(subject))
     ]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from wattdock.analysis import Check
+from wattdock.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattdock.analysis import EnergyResult, ExperimentResult, Procedure
-    from wattdock.config import ExperimentConfig
+    from wattdock.analysis import ExperimentResult
     from wattdock.errors import WattdockError
-    from wattdock.records import EnvironmentSnapshot
 
 Status = Literal["pass", "info", "warn", "fail", "unknown"]
 
@@ -41,15 +39,19 @@ def refused(name: str, error: WattdockError, remedy: str = "see above") -> Check
     return failed(name, figure, told or remedy)
 
 
-@dataclass(frozen=True)
 class Subject:
-    """An experiment's result, and those parts of it that every measured result has."""
+    """An experiment's result, its settings, and those parts of it that every measured result has."""
 
-    result: ExperimentResult
-    config: ExperimentConfig
-    environment: EnvironmentSnapshot
-    energy: EnergyResult
-    procedure: Procedure
+    def __init__(self, result: ExperimentResult) -> None:
+        """Take a result.
+
+        Raises:
+            ValueError: It lacks environment, energy or procedure: nothing was measured.
+        """
+        if result.environment is None or result.energy is None or result.procedure is None:
+            raise ValueError("a result without environment, energy and procedure cannot be audited")
+        self.result, self.config = result, ExperimentConfig.model_validate(result.config)
+        self.environment, self.energy, self.procedure = result.environment, result.energy, result.procedure
 
 
 class Outcome(NamedTuple):

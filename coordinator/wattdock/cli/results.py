@@ -131,10 +131,9 @@ def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
 
 
 def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
-    from wattdock.analysis import windows_of
     from wattdock.reports import show as print_windows
 
-    summary = windows_of(stored.restarts(), in_flight=stored.result.in_flight)
+    summary = stored.result.windows(stored.restarts())
     shown = [figure for figure in summary.passes if window in (figure.window, "all")]
     print_windows(summary.model_copy(update={"passes": shown}), as_json=as_json)
 

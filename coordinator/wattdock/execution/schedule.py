@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import StoreError
+from wattdock.metering import Span
 from wattdock.store import load_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import StoredSpan
     from wattdock.config import ExperimentConfig, Study
-    from wattdock.metering import Span
     from wattdock.records import Failure
 
 Groups = tuple[tuple[int, ...], ...]
@@ -137,7 +136,7 @@ def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forec
     return Forecast(load_groups(experiments), durations, sum(experiment.passes for experiment in work), duration(work))
 
 
-def pass_seconds(spans: Iterable[Span] | Iterable[StoredSpan]) -> float | None:
+def pass_seconds(spans: Iterable[Span]) -> float | None:
     """Return the mean seconds of a measured pass, with its share of warm-up and idle; None without a pass."""
     measuring = [span for span in spans if span.name in MEASURING]
     passes = sum(span.name == "pass" for span in measuring)
@@ -162,7 +161,7 @@ def _earlier(folders: Sequence[Path], experiment_id: str) -> float | None:
             # Written by another version, or incomplete; only an estimate is lost.
             continue
         if result.status == "ok" and result.experiment_id == experiment_id:
-            return pass_seconds(result.spans)
+            return pass_seconds(Span(span.name, span.start_ns, span.end_ns) for span in result.spans)
     return None
 
 

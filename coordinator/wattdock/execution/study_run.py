@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Fallback, StudyFacts, analyse, bare_result
+from wattdock.analysis import ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.checks import ExecutionPlan, audit, preflight
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, ExitCode, PreflightError, StoreError
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from wattdock.analysis import ExperimentResult
     from wattdock.config import Study
     from wattdock.execution.events import Emit
     from wattdock.execution.experiment import ExperimentState
@@ -298,7 +297,8 @@ class StudyRun:
             # An earlier bug may be why the records cannot be analysed.
             failures = (restart.failure for restart in restarts if restart.failure)
             failure = next((earlier for earlier in failures if earlier.exit_code == ExitCode.BUG), failure)
-            result = bare_result(state.config, failure, started_utc=min(restart.started_utc for restart in restarts))
+            started_utc = min(restart.started_utc for restart in restarts)
+            result = ExperimentResult.bare(state.config, failure, started_utc=started_utc)
         study = StudyFacts(study_id=self._context.folder.study_id, attempt=state.earlier_results + 1)
         return result.model_copy(update={"study": study, "fallback": state.fallback})
 

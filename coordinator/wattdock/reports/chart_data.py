@@ -19,13 +19,13 @@ from wattdock.store import Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis import ExperimentResult, StoredSpan
-    from wattdock.metering import GpuTimeline
+    from wattdock.analysis import ExperimentResult
+    from wattdock.metering import GpuTimeline, Span
     from wattdock.records import PassRecord, RestartRecord
     from wattdock.store import StoredResult
 
@@ -197,13 +197,12 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
     if not stored.result.spans or not stored.has_records:
         return []
     parts: list[RestartTimeline] = []
+    energy_j = {(span.start_ns, span.end_ns): span.energy_j for span in stored.result.spans}
     for record in stored.restarts():
         label = str(record.restart + 1)
         label += ", resumed" if any(part.label == label for part in parts) else ""
-        recorded = {(span.start_ns, span.end_ns) for span in (*record.spans, *(part.span for part in record.passes))}
-        spans = [span for span in stored.result.spans if (span.start_ns, span.end_ns) in recorded]
-        if spans:
-            parts.append(_restart(label, record, sorted(spans, key=lambda span: span.start_ns)))
+        if record.spans or record.passes:
+            parts.append(_restart(label, record, energy_j))
     lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
     return [_thinned(part, most) for part in parts]
@@ -247,8 +246,11 @@ def _thinned(part: RestartTimeline, most: int) -> RestartTimeline:
     return RestartTimeline(part.label, part.spans, power, host, tokens)
 
 
-def _restart(label: str, record: RestartRecord, spans: Sequence[StoredSpan]) -> RestartTimeline:
-    origin_ns = spans[0].start_ns
+def _restart(label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None]) -> RestartTimeline:
+    named = [("idle" if span.name.startswith("idle") else span.name, span) for span in record.spans]
+    named += [(f"pass {measured.index + 1}", measured.span) for measured in record.passes]
+    named.sort(key=lambda pair: pair[1].start_ns)
+    origin_ns = named[0][1].start_ns
     counted = {uuid: _counter(gpu, origin_ns) for uuid, gpu in record.gpus.items() if len(gpu.ticks.energy_mj) > 1}
     power = [
         _of_energy(uuid, *counted[uuid]) if uuid in counted else _reading(gpu, origin_ns)
@@ -260,7 +262,7 @@ def _restart(label: str, record: RestartRecord, spans: Sequence[StoredSpan]) -> 
     host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}
     return RestartTimeline(
         label=label,
-        spans=[_span(span, origin_ns) for span in spans],
+        spans=[_span(name, span, energy_j.get((span.start_ns, span.end_ns)), origin_ns) for name, span in named],
         power_w=tuple(trace for trace in power if trace is not None),
         host_w=tuple(
             _of_energy(name, _seconds(series.at_ns, origin_ns), series.value)
@@ -281,18 +283,15 @@ def _counter(gpu: GpuTimeline, origin_ns: int) -> tuple[Array, Array]:
     return _seconds(middle_ns, origin_ns), gpu.ticks.energy_mj / 1e3
 
 
-def _span(span: StoredSpan, origin_ns: int) -> dict[str, Any]:
-    lasts_s = (span.end_ns - span.start_ns) / NS_PER_S
-    name = kind = "idle" if span.name.startswith("idle") else span.name
-    if span.pass_index is not None:
-        name, kind = f"pass {span.pass_index + 1}", "pass"
+def _span(name: str, span: Span, energy_j: float | None, origin_ns: int) -> dict[str, Any]:
+    kind = name.partition(" ")[0]
     return {
         "span": name,
         "kind": kind if kind in KINDS else "other",
         "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
-        "lasts, s": round(lasts_s, 3),
-        "J (GPUs used)": span.energy_j,
-        "mean W": span.energy_j / lasts_s if span.energy_j is not None and lasts_s else None,
+        "lasts, s": round(span.duration_s, 3),
+        "J (GPUs used)": energy_j,
+        "mean W": energy_j / span.duration_s if energy_j is not None and span.duration_s else None,
     }
 
 
