@@ -48,11 +48,16 @@ EXPECTED = {
 IDLE_W, DEVIATIONS = 80, 4
 
 
-def noted(wattdock: Command) -> list[tuple[str, int, int]]:
-    """Return the passes in the journal; killed before its first line, a study has not begun."""
-    files = [file for file in (wattdock.folder / "results/studies").glob("*/journal.jsonl") if file.stat().st_size]
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    return [(line["experiment"], line["restart"], line["pass"]) for line in lines if line["event"] == "pass"]
+def durable(wattdock: Command) -> set[tuple[str, int, int]]:
+    """Return the passes on disk: in results, and in records of restarts without a result, by experiment."""
+    results = wattdock.folder / "results"
+    records = [(file.parent.name[:8], file) for file in results.glob("studies/*/records/[!.]*/record.json")]
+    records += [(file.parents[2].name.split("-")[2], file) for file in results.glob("2*/restarts/*/record.json")]
+    passes = set()
+    for experiment, file in records:
+        record = json.loads(file.read_text())
+        passes |= {(experiment, record["restart"], measured["index"]) for measured in record["passes"]}
+    return passes
 
 
 def passes(results: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
@@ -69,21 +74,21 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     """SIGKILL at random moments; in the end the table is that of a run that was left alone."""
     chance = random.Random(7)
     file = wattdock.write(SWEEP)
-    kept = 0
+    before = durable(wattdock)
     for _ in range(3):
         running = wattdock.start("run", file, "--resume", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         time.sleep(chance.uniform(0.8, 4.0))
         wattdock.interrupt(signal.SIGKILL)
         running.wait(10)
         assert wattdock.left_after(15) == []
-        assert len(noted(wattdock)) >= kept, "a pass that was durable is gone"
-        kept = len(noted(wattdock))
+        assert durable(wattdock) >= before, "a pass that was durable is gone"
+        before = durable(wattdock)
     done = wattdock("run", file, "--resume", timeout=300)
     assert done.returncode == 0, done.stderr
     results = wattdock.results()
     assert passes(results) == EXPECTED
     assert {result["status"] for result in results} == {"ok"}
-    assert len(noted(wattdock)) == len(set(noted(wattdock))) == 24
+    assert len(durable(wattdock)) == 24
     for result in results:
         assert result["performance"]["requests"] == 2 * 2 * 2 * result["config"]["workload"]["batch_size"]
     after = wattdock("run", file, "--resume")
@@ -140,7 +145,7 @@ def test_a_disk_that_fills_up_stops_a_study_which_goes_on_when_there_is_room(
     _, err = running.communicate(timeout=240)
     assert running.returncode == STORE, err
     assert ("Traceback" in err, "No space left" in err) == (False, True)
-    assert len(noted(wattdock)) >= 6
+    assert len(durable(wattdock)) >= 6
     filler.unlink()
     resumed = wattdock("run", file, "--resume", timeout=300)
     assert resumed.returncode == 0, resumed.stderr

@@ -101,7 +101,6 @@ def test_a_sweep_is_measured_whole_with_one_load_per_group_and_restart(machine: 
     energy = run.results[0].result.energy
     assert energy is not None
     assert energy.total_j == pytest.approx(300 * sum(measured.duration_s for measured in energy.passes), rel=0.02)
-    assert [line["event"] for line in journal(machine)].count("pass") == 24
     assert journal(machine)[-1]["event"] == "ended"
 
 
@@ -208,14 +207,11 @@ def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_mea
     """What lies on disk at that moment is all that a kill leaves; the table is then that of a run left alone."""
     killed = VirtualMachine(tmp_path / "killed", machine.power, clock=machine.clock)
     machine.run(PAIR, on=Snapshot(machine, PassFinished, number, killed.folder))
-    noted = [line["event"] for line in journal(killed)].count("pass")
-    assert noted == number - 1
     resumed = killed.run(PAIR, resume=True)
     started = next(event for event in killed.emitted if isinstance(event, StudyStarted))
-    assert (started.resumed, started.passes_left) == (True, 8 - noted)
+    assert (started.resumed, started.passes_left) == (True, 8 - (number - 1))
     assert passes(resumed.results) == passes(machine.last.results)
     assert {status for _, status in statuses(resumed.results)} == {"ok"}
-    assert [line["event"] for line in journal(killed)].count("pass") == 8
     assert journal(killed)[-1]["event"] == "ended"
 
 

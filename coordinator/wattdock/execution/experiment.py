@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ExitCode
 from wattdock.execution.environment import environment
 from wattdock.execution.schedule import Remaining, pass_seconds
-from wattdock.execution.study_folder import PASS
 from wattdock.records import Failure, RestartRecord
 
 if TYPE_CHECKING:
@@ -107,15 +106,7 @@ class ExperimentState:
         if not record.passes and not record.failure:
             self.unmeasured = record
             return
-        before = self.measured(record.restart)
         self.saved[recording.name] = self.folder.save(recording.name, record)
-        for measured in record.passes:
-            if measured.index not in before:
-                self.note_pass(record.restart, measured.index)
-
-    def note_pass(self, restart: int, index: int) -> None:
-        """Add a measured pass to the journal."""
-        self.folder.note(PASS, **{"experiment": self.config.experiment_id, "restart": restart, "pass": index})
 
     def restarts(self, *, stopped: str) -> list[tuple[RestartRecord, Path | None]]:
         """Return all records in the order measured, each with its folder; an incomplete experiment's last says why.

@@ -1,6 +1,6 @@
 """Find the study that `--resume` continues and what was measured of it; refuse to mix in what has changed since.
 
-Writes only journal lines: that a study was resumed, an experiment is tried again, or a pass was measured.
+Writes only journal lines: that a study was resumed, or that an experiment is tried again.
 """
 
 from __future__ import annotations
@@ -106,11 +106,6 @@ def restore(
     records = [saved.record for saved in state.saved.values()]
     _require_same_gpus(plan, records)
     require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
-    for restart in range(plan.config.repeats.restarts):
-        # The coordinator was killed after it wrote the record and before the journal's line.
-        for index in sorted(state.measured(restart)):
-            if (restart, index) not in history.passes:
-                state.note_pass(restart, index)
     return state
 
 

@@ -1,6 +1,6 @@
 """The folder of one study: its journal, and records of restarts until they are part of a stored result.
 
-Once something cannot be written, later records are held in memory and `broken` says so: the loop then stops.
+After a failed write, later records stay in memory and `broken` says why: the study's run then stops.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -31,12 +32,11 @@ RECORDS = "records"
 JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
 # Events of a journal.
-STUDY, RESUMED, RETRIED, PASS, STORED = "study", "resumed", "retried", "pass", "stored"
+STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
 GIVEN_UP, ENDED = "given up", "ended"
-# Keys that a line of an event must hold; lines of other events may hold anything.
-NEEDED = {
+# Keys that the line of an event must have.
+REQUIRED_KEYS = {
     STUDY: {"study_id", "name", "digest", "order", "seed", "machine", "experiments"},
-    PASS: {"experiment", "restart", "pass"},
     RETRIED: {"experiment"},
     STORED: {"experiment", "status", "folder"},
 }
@@ -46,20 +46,16 @@ Line = dict[str, Any]
 
 
 class Journal:
-    """An open journal.jsonl; only one process has it open at a time.
-
-    Attributes:
-        lines: Everything in it, in order.
-    """
+    """An open journal.jsonl, locked against other processes; `lines` are all its lines."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the journal at `path`; an unfinished last line, which a killed coordinator leaves, is cut off.
+        """Open or make the journal at `path`; cut off an incomplete last line, which a killed coordinator leaves.
 
         Raises:
-            StoreError: Another coordinator has it open, or a line makes no sense.
-            OSError: It cannot be read or made.
+            StoreError: Another coordinator has the journal open, or a line is malformed.
+            OSError: The journal cannot be read or made.
         """
-        # Without a buffer: what could not be written must not be tried again later, when the file is closed.
+        # A buffer would write a line that failed once more when the file is closed.
         self._file = path.open("a+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,7 +74,7 @@ class Journal:
         """Add a line.
 
         Raises:
-            OSError: There is no room; the journal is as it was.
+            OSError: There is no room; the journal is unchanged.
         """
         line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
         end = self._file.seek(0, os.SEEK_END)
@@ -93,7 +89,7 @@ class Journal:
         self.lines.append(line)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Close and unlock the journal."""
         self._file.close()
 
 
@@ -101,7 +97,7 @@ def parse(content: bytes, path: Path) -> list[Line]:
     """Return the journal's lines.
 
     Raises:
-        StoreError: One of them is no JSON, or lacks what its event needs; names it.
+        StoreError: A line is no JSON object, or lacks a key of its event; names it.
     """
     lines = []
     for number, text in enumerate(content.splitlines(), start=1):
@@ -115,16 +111,16 @@ def parse(content: bytes, path: Path) -> list[Line]:
 def _checked(line: Any) -> Line:
     if not isinstance(line, dict) or not isinstance(line.get("event"), str):
         raise ValueError("it names no event")
-    if missing := NEEDED.get(line["event"], set()) - line.keys():
+    if missing := REQUIRED_KEYS.get(line["event"], set()) - line.keys():
         raise ValueError(f"{line['event']!r} without {', '.join(sorted(missing))}")
     return line
 
 
 def read_journal(path: Path) -> list[Line]:
-    """Return the whole lines of a journal that may be open elsewhere.
+    """Return the complete lines of a journal, which another process may have open.
 
     Raises:
-        StoreError: It cannot be read.
+        StoreError: The journal cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -138,14 +134,12 @@ class History:
     """What a journal says of one experiment.
 
     Attributes:
-        folders: Of the results stored, in order.
-        status: Of the last result; "interrupted" where there is none, or where the experiment is being tried again.
-        passes: The passes that stand in the journal, as (restart, pass).
+        folders: Names of the stored results' folders, in order.
+        status: Status of the last result; "interrupted" without any, or while the experiment is tried again.
     """
 
     folders: list[str] = field(default_factory=list)
     status: str = UNFINISHED
-    passes: set[tuple[int, int]] = field(default_factory=set)
 
     def is_done(self, *, retry_failed: bool) -> bool:
         """Whether nothing of the experiment is left to measure."""
@@ -154,28 +148,23 @@ class History:
 
 def histories(lines: Iterable[Line]) -> dict[str, History]:
     """Return what a journal says of each experiment that it names, by experiment id."""
-    found: dict[str, History] = {}
+    by_id: defaultdict[str, History] = defaultdict(History)
     for line in lines:
-        if "experiment" not in line:
-            continue
-        history = found.setdefault(line["experiment"], History())
         if line["event"] == STORED:
-            history.folders.append(line["folder"])
-            history.status = line["status"]
+            by_id[line["experiment"]].folders.append(line["folder"])
+            by_id[line["experiment"]].status = line["status"]
         elif line["event"] == RETRIED:
-            history.status, history.passes = UNFINISHED, set()
-        elif line["event"] == PASS:
-            history.passes.add((line["restart"], line["pass"]))
-    return found
+            by_id[line["experiment"]].status = UNFINISHED
+    return by_id
 
 
 @dataclass(frozen=True)
 class SavedRestart:
-    """A record of a restart that lies in a folder, whose timeline and requests are read only when they are needed.
+    """A record of a restart on disk, without its timeline and requests in memory.
 
     Attributes:
-        record: Without these; whole where it could not be written.
-        folder: None where it could not be written.
+        record: The record without them; the whole record where it could not be written.
+        folder: None where the record could not be written.
     """
 
     record: RestartRecord
@@ -207,8 +196,8 @@ class StudyFolder:
         """Open the folder at `path`, which exists.
 
         Raises:
-            StoreError: Another coordinator works in it, or its journal makes no sense.
-            OSError: It cannot be written.
+            StoreError: Another coordinator works in it, or a line of its journal is malformed.
+            OSError: The folder cannot be written.
         """
         (path / RECORDS).mkdir(exist_ok=True)
         self.path = path
@@ -220,7 +209,7 @@ class StudyFolder:
         """Make the folder of a study that begins now.
 
         Raises:
-            StoreError: It cannot be made.
+            StoreError: The folder cannot be made.
         """
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{_slug(study.name)}-{study.digest[:8]}"
         path = output_dir / STUDIES / name
@@ -255,12 +244,12 @@ class StudyFolder:
 
     @property
     def study_id(self) -> str:
-        """Name of the study, its folder's."""
+        """Name of the study: that of its folder."""
         return self.path.name
 
     @property
     def resumed(self) -> bool:
-        """Whether an earlier run began the study."""
+        """Whether this run goes on with an earlier one."""
         return any(line["event"] == RESUMED for line in self.lines)
 
     @property
@@ -269,18 +258,18 @@ class StudyFolder:
         return self._journal.lines
 
     def note(self, event: str, **values: Any) -> None:
-        """Add a line to the journal; one that cannot be written sets `broken`."""
+        """Add a line to the journal; set `broken` if that fails."""
         try:
             self._journal.append(event, **values)
         except OSError as error:
             self._break(error)
 
     def new_record_name(self, experiment_id: str, restart: int) -> str:
-        """Return a new name for the record of a runner that starts now."""
+        """Return a name for a new record of an experiment."""
         return f"{experiment_id[:16]}-{restart}-{secrets.token_hex(4)}"
 
     def save(self, name: str, record: RestartRecord) -> SavedRestart:
-        """Make a record durable under `name`, replacing an earlier state of it."""
+        """Write a record to disk under `name`, replacing an earlier state of it; set `broken` if that fails."""
         folder = self.path / RECORDS / name
         try:
             record.write(folder)
@@ -299,7 +288,7 @@ class StudyFolder:
         return {folder.name: _saved(RestartRecord.read(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str) -> None:
-        """Remove the records of an experiment: its stored result holds them."""
+        """Remove the records and the log of an experiment: its stored result holds them."""
         for path in (self.path / RECORDS).glob(f"{experiment_id[:16]}-*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -311,9 +300,9 @@ class StudyFolder:
         return self.path / RECORDS / f"{experiment_id[:16]}-runner.log"
 
     def end(self) -> None:
-        """Note that nothing is left to do."""
-        self.note(ENDED)
-        if not self.broken:
+        """Note that the study is done, unless there are records of an unfinished experiment."""
+        if not RestartRecord.find(self.path / RECORDS):
+            self.note(ENDED)
             shutil.rmtree(self.path / RECORDS, ignore_errors=True)
 
     def _break(self, error: OSError) -> None:
@@ -329,9 +318,9 @@ def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
 
 
 def named_like(folder: str, study: Study) -> bool:
-    """Return whether a study folder's name says that it has this study's name or digest."""
-    _, _, rest = folder.partition("-")
-    return rest.startswith(f"{_slug(study.name)}-") or study.digest[:8] in rest
+    """Return whether the name of a study folder contains this study's name or digest."""
+    _, _, name = folder.partition("-")
+    return name.startswith(f"{_slug(study.name)}-") or study.digest[:8] in name
 
 
 def _slug(name: str) -> str:

@@ -208,7 +208,7 @@ class StudyRun:
             raise error
         if self._unstored:
             self._context.emit(StudyLeftUnfinished(len(self._unstored)))
-        elif all(history.status != UNFINISHED for history in histories(folder.lines).values()):
+        else:
             folder.end()
 
     def _gives_up(self, backend: str) -> bool:
