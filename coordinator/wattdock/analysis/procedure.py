@@ -10,7 +10,7 @@ from pydantic import Field
 
 from wattdock.analysis.gpus import runners_per_restart
 from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
-from wattdock.analysis.steadiness import warm_up_steadiness
+from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.values import Stored
@@ -33,24 +33,16 @@ LIFETIMES_TO_HALVE = 10
 OPEN_LOOP_BLOCK_NS, MIN_OPEN_LOOP_BLOCKS = NS_PER_S, 10
 
 
-class WarmUpSeen(Stored):
+class WarmUp(Steadiness):
     """One restart's warm-up.
 
     Attributes:
-        converged: Nothing drifted any more when it ended; null under the quick profile, which does not look.
-        drifting: What still did, with figures and limits.
-        tokens_slope_per_min, energy_slope_per_min: Relative change over the last window of tokens/s, J/token.
-        temperature_range_c: Largest change of a sensor over the last window.
+        converged: Nothing drifted any more when it ended; null under the quick profile, which does not check.
     """
 
     restart: int
     profile: str
-    duration_s: float
     converged: bool | None
-    drifting: list[str]
-    tokens_slope_per_min: float | None
-    energy_slope_per_min: float | None
-    temperature_range_c: float | None
 
 
 class Drift(Stored):
@@ -81,7 +73,7 @@ class Procedure(Stored):
         undrained: Passes that ended before their work had.
     """
 
-    warm_up: list[WarmUpSeen]
+    warm_up: list[WarmUp]
     drift: list[Drift]
     runners_per_restart: int = 0
     token_disagreements: list[str] = Field(default_factory=list)
@@ -105,20 +97,12 @@ def procedure(
     )
 
 
-def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUpSeen:
-    looked = limits.profile == "steady"
-    seen = warm_up_steadiness(restart.warm_up, limits, used)
-    spans_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
-    return WarmUpSeen(
-        restart=restart.restart,
-        profile=limits.profile,
-        duration_s=seen.duration_s if looked else spans_s,
-        converged=not seen.drifting if looked else None,
-        drifting=list(seen.drifting) if looked else [],
-        tokens_slope_per_min=seen.tokens_slope_per_min,
-        energy_slope_per_min=seen.energy_slope_per_min,
-        temperature_range_c=seen.temperature_range_c,
-    )
+def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUp:
+    if limits.profile == "steady":
+        seen = warm_up_steadiness(restart.warm_up, limits, used)
+        return WarmUp(restart=restart.restart, profile=limits.profile, converged=not seen.drifting, **dict(seen))
+    duration_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
+    return WarmUp(restart=restart.restart, profile=limits.profile, converged=None, duration_s=duration_s)
 
 
 def _drift(restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules) -> Drift:

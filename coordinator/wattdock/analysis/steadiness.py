@@ -66,23 +66,22 @@ class IdleBaseline(Stored):
     utilization_percent: float | None = None
 
 
-@dataclass(frozen=True)
-class Steadiness:
-    """What a warm-up looked like over its last window.
+class Steadiness(Stored):
+    """A warm-up over its last window.
 
     Attributes:
         duration_s: Of the warm-up so far.
+        drifting: What is not steady yet, with its figure and limit; empty when the warm-up is over.
         tokens_slope_per_min, energy_slope_per_min: Relative change per minute of tokens/s, and of joules per token;
-            None with too few samples, or without energy.
-        temperature_range_c: Largest change of any sensor; None where none was read, or one of them only once.
-        drifting: What is not steady yet, with its figure; empty when the warm-up is over.
+            null with too few passes, or without energy.
+        temperature_range_c: Largest change of any sensor; null where none was read, or one of them only once.
     """
 
     duration_s: float
-    tokens_slope_per_min: float | None
-    energy_slope_per_min: float | None
-    temperature_range_c: float | None
-    drifting: tuple[str, ...]
+    drifting: tuple[str, ...] = ()
+    tokens_slope_per_min: float | None = None
+    energy_slope_per_min: float | None = None
+    temperature_range_c: float | None = None
 
 
 def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_uuids: Sequence[str]) -> Steadiness:
@@ -92,7 +91,7 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
         gpu_uuids: GPUs whose energy and temperature can be read, so that not knowing them is not steady.
     """
     if not samples:
-        return Steadiness(0.0, None, None, None, ("not begun",))
+        return Steadiness(duration_s=0.0, drifting=("not begun",))
     end_ns = samples[-1].span.end_ns
     duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
     # The window holds whole passes, as many as reach back over its length, and enough to show a slope.
@@ -117,7 +116,13 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
     if gpu_uuids and (temperature_c is None or temperature_c > limits.temperature_c):
         seen = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
         drifting.append(f"temperature {seen} (limit {limits.temperature_c:g} °C)")
-    return Steadiness(duration_s, tokens, energy, temperature_c, tuple(drifting))
+    return Steadiness(
+        duration_s=duration_s,
+        drifting=tuple(drifting),
+        tokens_slope_per_min=tokens,
+        energy_slope_per_min=energy,
+        temperature_range_c=temperature_c,
+    )
 
 
 def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> float | None:

@@ -160,7 +160,10 @@ def difference(head: Line, study: Study) -> str:
     new = {config.experiment_id: config.model_dump(mode="json") for config in study.experiments}
     removed = {_label(config): config for experiment_id, config in old.items() if experiment_id not in new}
     added = {_label(config): config for experiment_id, config in new.items() if experiment_id not in old}
-    changes = [f"{name}: {_changed_settings(removed[name], added[name])}" for name in removed.keys() & added.keys()]
+    changes = [
+        f"{name}: {', '.join(_changes(_identity(removed[name]), _identity(added[name])))}"
+        for name in removed.keys() & added.keys()
+    ]
     changes += [f"without {name}" for name in removed.keys() - added.keys()]
     changes += [f"with {name}" for name in added.keys() - removed.keys()]
     changes.sort()
@@ -187,13 +190,9 @@ def _begun(studies: Path, study: Study) -> Iterator[tuple[Path, Line]]:
 
 
 def _check_machine(head: Line, machine: Mapping[str, Any], path: Path) -> None:
-    old, new = _leaves(head["machine"]), _leaves(machine)
-    # A key that is missing now, such as an image, has changed too.
-    keys = dict.fromkeys([*new, *old])
-    changed = [f"{key} {old.get(key)} → {new.get(key)}" for key in keys if old.get(key) != new.get(key)]
-    if changed:
+    if changes := _changes(head["machine"], machine):
         raise PreflightError(
-            f"{path.name} was begun on another machine or version: {'; '.join(changed)}; "
+            f"{path.name} was begun on another machine or version: {'; '.join(changes)}; "
             "go on there, or run it as a new study without --resume"
         )
 
@@ -202,14 +201,12 @@ def _label(config: dict[str, Any]) -> str:
     return str(config["name"] or f"{config['backend']} batch {config['workload']['batch_size']}")
 
 
-def _changed_settings(old_config: dict[str, Any], new_config: dict[str, Any]) -> str:
-    ignored = ExperimentConfig.NOT_IDENTITY
-    configs = (old_config, new_config)
-    old, new = (_leaves({key: value for key, value in config.items() if key not in ignored}) for config in configs)
-    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} {old.get(key)} → {new.get(key)}" for key in changed)
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in ExperimentConfig.NOT_IDENTITY}
 
 
-def _leaves(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted name, without empty groups: an absent group means the same."""
-    return {name: value for name, value in dotted(settings) if value != {}}
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return "name old → new" for each dotted name whose values differ; an absent group equals an empty one."""
+    before, now = ({name: value for name, value in dotted(facts) if value != {}} for facts in (old, new))
+    names = dict.fromkeys([*now, *before])
+    return [f"{name} {before.get(name)} → {now.get(name)}" for name in names if before.get(name) != now.get(name)]
