@@ -94,7 +94,7 @@ def test_a_window_that_failed_is_unknown_and_never_passes() -> None:
     """Its reason is the figure."""
     energy = energy_with(window(9.5, 20.5, {}, reason="ZeusMonitor: GPU is lost"))
     assert energy.total_j is not None
-    assert agreement(energy) == ("unknown", "ZeusMonitor: GPU is lost", None, None)
+    assert agreement(energy) == Outcome("unknown", "ZeusMonitor: GPU is lost")
 
 
 def test_a_reading_is_off_by_one_step_and_by_two_next_to_a_change() -> None:

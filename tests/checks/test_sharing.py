@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from wattdock.analysis.gpus import GpuProcessSeen, GpuResult
-from wattdock.checks.check import CHECKS, Subject
+from wattdock.checks.audit import cpus_alone, gpus_alone, machine_alone, other_gpus_idle
+from wattdock.checks.check import Outcome, Subject
 
-SHARING = ("machine_alone", "cpus_alone", "gpus_alone", "other_gpus_idle")
+SHARING = {
+    "machine to itself": machine_alone,
+    "CPUs to itself": cpus_alone,
+    "exclusive GPUs": gpus_alone,
+    "no process on other GPUs": other_gpus_idle,
+}
 
 
 def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
@@ -25,7 +31,7 @@ def outcome(
     used: tuple[str, ...] = ("GPU-a",),
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
-) -> dict[str, Any]:
+) -> dict[str, Outcome]:
     shown = {process.gpu_uuid: 4 for process in processes if process.own}
     gpus = {
         uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=shown.get(uuid, 0))
@@ -38,8 +44,7 @@ def outcome(
     )
     result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
     subject = Subject(result)
-    shared = (make for make in CHECKS["wattdock.checks.audit"] if make.__name__ in SHARING)
-    return {check.name: check for make in shared if (check := make(subject))}
+    return {name: outcome for name, examine in SHARING.items() if (outcome := examine(subject))}
 
 
 @pytest.mark.parametrize(

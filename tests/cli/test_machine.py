@@ -88,9 +88,9 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
     for line in (
         "fail    GPU 1 in use: process 1 (root, ",
         "warn    GPU 1 power limit: 500 W, the board's default is 700 W",
-        "fail    GPU 7: there is none",
+        "fail    GPUs chosen: there is no GPU 7",
         "→ as root: nvidia-smi -i 1 -pm 1",
-        "a measurement here would not be sound: GPU 7, GPU 1 in use",
+        "a measurement here would not be sound: GPUs chosen, GPU 1 in use",
     ):
         assert line in done.stdout
 

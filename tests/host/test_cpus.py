@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from launch.standins import wait_until
 
-from wattdock.checks.doctor_machine import cpu_load
-from wattdock.host.processes import CpuTimes, cpu_times, process_times, times_around
+from wattdock.host.processes import CpuTimes, cpu_times, times_around
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +25,6 @@ def test_ticks_are_read_as_proc_5_lays_them_out(tmp_path: Path) -> None:
     assert cpu_times(proc=tmp_path) == CpuTimes(busy=200, total=1400, stolen=33)
     assert cpu_times([1], own=7, proc=tmp_path) == CpuTimes(busy=30, total=630, own=7)
     assert cpu_times(proc=tmp_path / "nowhere") is None
-    assert cpu_load(tmp_path / "nowhere").figure == "unknown"
-    assert process_times(tmp_path) == {7: 25, 8: 10}, "without its children"
 
 
 @pytest.mark.parametrize(
@@ -58,31 +54,3 @@ def test_where_the_runner_is_not_to_be_seen_nobody_knows_whose_work_it_was() -> 
         assert times_around([stranger.pid]) is None
     assert times_around([2**22 + 1]) is None
     assert times_around([]) is None
-
-
-@pytest.mark.parametrize(
-    ("later", "said"),
-    [
-        ("104 0 0 196 0 0 0 0 0 0", "4% busy"),
-        ("120 0 0 100 0 0 0 80 0 0", "100% busy, 80% for other virtual machines on the same host"),
-        ("180 0 0 100 0 0 0 20 0 0", "100% busy, mostly with process 7 (worker), 70% of one CPU"),
-        ("100 0 0 100 0 0 0 0 0 0", "unknown"),
-    ],
-)
-def test_load_is_told_by_who_makes_most_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str, said: str
-) -> None:
-    """A process, or machines that nobody here can see; or nobody."""
-
-    def write(cpu: str, ticks: int) -> None:
-        (tmp_path / "stat").write_text(f"cpu  {cpu}\n")
-        (tmp_path / "7").mkdir(exist_ok=True)
-        (tmp_path / "7" / "stat").write_text(f"7 (worker) S 1 7 7 0 -1 4194304 1 2 3 4 {ticks} 0 0 0 20 0 1 0\n")
-        (tmp_path / "7" / "comm").write_text("worker\n")
-
-    write("100 0 0 100 0 0 0 0 0 0", 0)
-    per_s = os.sysconf("SC_CLK_TCK")
-    monkeypatch.setattr("time.sleep", lambda _: write(later, round(0.7 * per_s)))
-    check = cpu_load(tmp_path, watched_s=1.0)
-    assert check.figure == said
-    assert check.status == ("warn" if "100%" in said else "pass")

@@ -76,9 +76,17 @@ class Check(Stored):
 class Audit(Stored):
     """Whether the figure may be published, and why."""
 
+    # Checks that reports quote beside the figures that they concern.
+    CPUS_ALONE: ClassVar = "CPUs to itself"
+    ARRIVALS_SERVED: ClassVar = "arrivals kept up with"
+
     publishable: bool
     reasons: list[str]
     checks: list[Check]
+
+    def failure(self, name: str) -> Check | None:
+        """Return the check of this name if it failed."""
+        return next((check for check in self.checks if check.name == name and check.status == "fail"), None)
 
 
 class StudyFacts(Stored):

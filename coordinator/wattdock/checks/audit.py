@@ -1,7 +1,7 @@
 """The audit: checks on a finished experiment, each with the figure behind it, and one verdict. Pure.
 
 Here: what was measured, and who else was there; `audit_procedure` and `audit_gpus` hold the rest. A new check is a
-function in one of the three, decorated with `check`. Unknown never passes.
+function in one of the three, decorated with `CHECKS.check`. Unknown never passes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit
 from wattdock.checks import audit_gpus, audit_procedure
-from wattdock.checks.check import CHECKS, Outcome, Subject, check, verdict
+from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.text import pluralize
 from wattdock.values import all_known
 
@@ -23,10 +23,9 @@ MIN_WINDOW_S = 20.0
 # Changes that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
 FIGURE_PROCESSES = 3
-# Reports quote this check: it says that a figure is slower than the engine is.
-CPUS_ALONE = "CPUs to itself"
 # Our own judgement: with more, an engine may wait for its CPUs, and its GPUs draw power meanwhile.
 OTHERS_SHARE = 0.1
+CHECKS = Checklist[Subject]()
 
 
 def audit(result: ExperimentResult) -> Audit:
@@ -35,30 +34,28 @@ def audit(result: ExperimentResult) -> Audit:
     Raises:
         ValueError: The result lacks environment, energy or procedure: nothing was measured.
     """
-    modules = (__name__, audit_procedure.__name__, audit_gpus.__name__)
     subject = Subject(result)
-    checks = [
-        found for module in dict.fromkeys((*modules, *CHECKS)) for make in CHECKS[module] if (found := make(subject))
-    ]
+    checklists = (CHECKS, audit_procedure.CHECKS, audit_gpus.CHECKS)
+    checks = [check for checklist in checklists for check in checklist.run(subject)]
     reasons = [f"{check.name}: {check.figure}" for check in checks if check.status in ("fail", "unknown")]
     return Audit(publishable=not reasons, reasons=reasons, checks=checks)
 
 
-@check("finished")
+@CHECKS.check("finished")
 def finished(subject: Subject) -> Outcome:
     """Whether the experiment ran to its end."""
     error = subject.result.error
     return Outcome(verdict(failed=error is not None), error.message if error else "no failure")
 
 
-@check("energy measured")
+@CHECKS.check("energy measured")
 def energy_measured(subject: Subject) -> Outcome:
     """Whether there is a total over the GPUs used."""
     energy = subject.energy
     return Outcome(verdict(failed=energy.total_j is None), energy.reason or _source(subject))
 
 
-@check("counter, not integrated power")
+@CHECKS.check("counter, not integrated power")
 def from_counter(subject: Subject) -> Outcome:
     """Whether energy is the counter's, not an integral over power samples."""
     return Outcome(verdict(failed=subject.energy.source != "counter"), _source(subject))
@@ -68,7 +65,7 @@ def _source(subject: Subject) -> str:
     return f"source {subject.energy.source}" if subject.energy.source else "no source"
 
 
-@check("one runner for each restart", threshold="one: the study was not interrupted within a restart")
+@CHECKS.check("one runner for each restart", threshold="one: the study was not interrupted within a restart")
 def one_runner(subject: Subject) -> Outcome:
     """Whether each restart is one runner's: otherwise its value averages over what restarts differ by."""
     most = subject.procedure.runners_per_restart
@@ -77,7 +74,7 @@ def one_runner(subject: Subject) -> Outcome:
     return Outcome("warn", f"a restart's passes came from {most} runners") if most > 1 else Outcome("pass", "one each")
 
 
-@check("clock trusted")
+@CHECKS.check("clock trusted")
 def clock_trusted(subject: Subject) -> Outcome:
     """Whether the runner's clock was the host's after every pass; unknown where a runner died before it was asked."""
     clock = subject.environment.clock
@@ -88,21 +85,21 @@ def clock_trusted(subject: Subject) -> Outcome:
     return Outcome(status, f"{clock.checks} checks, offset at most {slowest}{missing}")
 
 
-@check("weights real")
+@CHECKS.check("weights real")
 def weights_real(subject: Subject) -> Outcome:
     """Whether the weights were a trained model's."""
     weights = subject.environment.model.weights
     return Outcome(verdict(failed=weights != "real"), weights)
 
 
-@check("model pinned")
+@CHECKS.check("model pinned")
 def model_pinned(subject: Subject) -> Outcome:
     """Whether anybody can get the same model."""
     revision = subject.environment.model.revision
     return Outcome(verdict(failed=revision is None), str(revision))
 
 
-@check(
+@CHECKS.check(
     "image pinned",
     threshold="a registry's digest in docker/images.lock, under --locked",
     source="the engine's image, held against the lock before the start",
@@ -117,7 +114,7 @@ def image_pinned(subject: Subject) -> Outcome:
     return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")
 
 
-@check(
+@CHECKS.check(
     "one environment in all restarts",
     threshold="no difference in hardware, limits, versions, image, model or effective engine arguments",
     source="recorded with each restart's passes",
@@ -141,7 +138,7 @@ def _changed(change: snapshot.ConditionChange) -> str:
     return f"{change.name}: {', '.join(values)}"
 
 
-@check(
+@CHECKS.check(
     "window long enough",
     threshold=f"{MIN_WINDOW_S:g} s",
     source="arXiv 2312.02741 and peers: below 5 s figures vary, 20 s is common for publication",
@@ -152,7 +149,7 @@ def window_long_enough(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=shortest < MIN_WINDOW_S), f"shortest pass {shortest:.1f} s")
 
 
-@check("token counts consistent")
+@CHECKS.check("token counts consistent")
 def token_counts(subject: Subject) -> Outcome:
     """Whether all counts of a pass's tokens agree."""
     passes, wrong = subject.energy.passes, subject.procedure.token_disagreements
@@ -160,7 +157,7 @@ def token_counts(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=bool(wrong) or not passes), figure)
 
 
-@check("passes drained")
+@CHECKS.check("passes drained")
 def drained(subject: Subject) -> Outcome:
     """Whether all of a pass's work, and so all of its energy, lies inside its span."""
     undrained = subject.procedure.undrained
@@ -168,7 +165,7 @@ def drained(subject: Subject) -> Outcome:
     return Outcome(status, "; ".join(undrained) or "all work inside")
 
 
-@check("machine to itself")
+@CHECKS.check("machine to itself")
 def machine_alone(subject: Subject) -> Outcome:
     """Whether other measurements were kept off the machine."""
     exclusive = subject.environment.exclusive
@@ -177,11 +174,11 @@ def machine_alone(subject: Subject) -> Outcome:
     return Outcome("fail", f"exclusive: {exclusive}")
 
 
-@check(
-    CPUS_ALONE,
+@CHECKS.check(
+    Audit.CPUS_ALONE,
     threshold=f"{OTHERS_SHARE:.0%}",
     source="wattdock's own judgement; of the CPUs that the runner may use, less what it and the coordinator used",
-    remedy="end other work on these CPUs; wattdock doctor names it",
+    remedy="end other work on these CPUs; top names it",
 )
 def cpus_alone(subject: Subject) -> Outcome:
     """Whether the CPUs worked for nobody else in any pass: other people's jobs hold no lease of ours."""
@@ -191,7 +188,7 @@ def cpus_alone(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=max(shares) > OTHERS_SHARE), f"others used {max(shares):.0%} in the worst pass")
 
 
-@check("exclusive GPUs")
+@CHECKS.check("exclusive GPUs")
 def gpus_alone(subject: Subject) -> Outcome | None:
     """Whether only the runner was on the GPUs; a used GPU whose lists do not show even the runner proves nothing."""
     if not (gpus := _own_gpus(subject)):
@@ -214,7 +211,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
     return Outcome("pass", f"nobody but the runner in {lists} process lists per GPU of each restart")
 
 
-@check("no process on other GPUs")
+@CHECKS.check("no process on other GPUs")
 def other_gpus_idle(subject: Subject) -> Outcome | None:
     """Who was on the host's other GPUs, which share power, cooling and host; how much that matters is open."""
     gpus = _own_gpus(subject)

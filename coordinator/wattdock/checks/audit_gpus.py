@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattdock.checks.audit_procedure import idle_missing
-from wattdock.checks.check import Outcome, Subject, check, verdict
+from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 
 # The software power cap is how a GPU at its default limit is meant to work; the others are not.
 FAULTS = ("thermal", "board_limit", "reliability")
@@ -18,8 +18,10 @@ MAX_STRAY_W = 20.0
 MAX_FOREIGN_BYTES, MAX_WITH_RESERVE_BYTES, MAX_EMPTY_PERCENT = 0.3e9, 1.0e9, 1.0
 LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
 
+CHECKS = Checklist[Subject]()
 
-@check(
+
+@CHECKS.check(
     "throttling",
     threshold=f"thermal, board limit or reliability at most {MAX_FAULT_SHARE:.1%} of any pass",
     source="NVML's cumulative violation counters",
@@ -35,7 +37,7 @@ def throttling(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=worst > MAX_FAULT_SHARE, known=bool(seen) and not unknown), figure + missing)
 
 
-@check("software power cap", source="NVML's cumulative violation counters; expected at the default power limit")
+@CHECKS.check("software power cap", source="NVML's cumulative violation counters; expected at the default power limit")
 def software_power_cap(subject: Subject) -> Outcome:
     """How long the software power cap held clocks down, and what they were: information at the default limit."""
     if not (used := subject.result.used_gpus.values()):
@@ -46,7 +48,9 @@ def software_power_cap(subject: Subject) -> Outcome:
     return Outcome("info", f"up to {max(shares):.1%} of the time{at}") if shares else Outcome("unknown", "not known")
 
 
-@check("power limit at its default or declared", source="NVML, before the runner and once a second in the passes")
+@CHECKS.check(
+    "power limit at its default or declared", source="NVML, before the runner and once a second in the passes"
+)
 def power_limit(subject: Subject) -> Outcome:
     """Whether the limit was the wanted one before the last runner started, and in the passes of all runners."""
     declared_w = subject.config.power_limit_w
@@ -66,7 +70,7 @@ def power_limit(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=odd, known=known), figure + missing, threshold)
 
 
-@check(
+@CHECKS.check(
     "clocks at their defaults",
     threshold="neither application nor locked clocks",
     source="NVML's reasons for clocks, once a second in the passes",
@@ -82,7 +86,7 @@ def clocks(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=bool(limited), known=known), ", ".join(figures) or otherwise)
 
 
-@check(
+@CHECKS.check(
     "counter and instant power consistent",
     threshold=f"within {MAX_POWER_DISAGREEMENT:.0%}; consistency of two readings, not accuracy",
     source="mean instant power in the worst pass, less a second or more at each end",
@@ -98,7 +102,7 @@ def power_consistent(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=failed, known=complete), ", ".join(f"{ratio:+.2%}" for ratio in known))
 
 
-@check(
+@CHECKS.check(
     "meter without loss",
     threshold="no reset, standstill or lost GPU, and no reading that broke off",
     source="the meter's own events",
@@ -115,7 +119,7 @@ def meter_without_loss(subject: Subject) -> Outcome:
     return Outcome("pass", f"{sum(event.startswith('gap') for event in events)} gaps between counter changes")
 
 
-@check("roofline", threshold=f"at most {MAX_ROOFLINE_SHARE:.0%} together")
+@CHECKS.check("roofline", threshold=f"at most {MAX_ROOFLINE_SHARE:.0%} together")
 def roofline(subject: Subject) -> Outcome:
     """Whether the speed is possible: one that needs nearly all arithmetic and all bandwidth at once is not."""
     if (compute := subject.result.compute) is None:
@@ -129,7 +133,7 @@ def roofline(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=total > MAX_ROOFLINE_SHARE), figure, source=source)
 
 
-@check(
+@CHECKS.check(
     "unused GPUs at idle power",
     threshold=f"at most {MAX_STRAY_W:g} W above idle in each pass",
     source="energy counter in the passes and before their runner started",
@@ -145,7 +149,7 @@ def strays(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=failed, known=len(known) == len(above_w)), ", ".join(figures) or "no other GPU")
 
 
-@check(
+@CHECKS.check(
     "GPUs empty before the runner",
     source="memory and utilisation in the idle spans before the runner of each restart started",
     remedy="set idle.duration_s; wattdock gpus shows who uses a GPU",
@@ -177,7 +181,7 @@ def _foreign_limit(subject: Subject) -> float:
     return MAX_FOREIGN_BYTES if apart else MAX_WITH_RESERVE_BYTES
 
 
-@check(
+@CHECKS.check(
     "memory in the passes is the runner's",
     source="memory in use once a second, less the runner's by the process lists at the pass's begin and end",
 )
@@ -196,7 +200,7 @@ def memory_in_passes(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=False, known=passed), figure, f"{limit_bytes / 1e9:g} GB")
 
 
-@check(
+@CHECKS.check(
     "GPUs at rest around the passes",
     threshold=f"{MAX_EMPTY_PERCENT:g} %",
     source="utilisation in the idle spans before and after the passes",
@@ -211,7 +215,7 @@ def gpus_at_rest(subject: Subject) -> Outcome:
     return Outcome(status, f"{max(known):.1f} % busy")
 
 
-@check("meters agree")
+@CHECKS.check("meters agree")
 def meters_agree(subject: Subject) -> Outcome | None:
     """Whether a second meter's windows are as near to ours as the counter's steps let them be."""
     if (crossed := subject.energy.cross_check) is None:

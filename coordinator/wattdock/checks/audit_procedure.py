@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import statistics
-from wattdock.checks.check import Outcome, Subject, check, verdict
+from wattdock.analysis import Audit, statistics
+from wattdock.checks.check import Checklist, Outcome, Subject, verdict
 from wattdock.config import IdleSpec, WarmUpSpec
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ MAX_CI95_RELATIVE = 0.02
 MAX_DRIFT = 0.01
 # An open loop's drift is known as well as its arrivals let it be: within two standard errors, if these are not more.
 DEVIATIONS, MAX_BLUR = 2.0, 0.05
-# Reports quote this check: it says that latencies are of a queue that grows.
-KEPT_UP = "arrivals kept up with"
 # A difference that two figures told apart by the interval above may have; passes of one restart scatter as well.
 MAX_STEP = 0.02
 # What may be published, whatever a study sets: the defaults.
@@ -34,8 +32,10 @@ MAX_SCHEDULE_LAG_SHARE = 0.05
 MAX_BACKLOG_SLOPE = 0.02
 UNKNOWN_ARRIVALS = "the intended arrivals of some pass are not known"
 
+CHECKS = Checklist[Subject]()
 
-@check(
+
+@CHECKS.check(
     "warm-up converged",
     threshold=f"{WARM_UP_LIMITS.slope_per_min:.1%} and {WARM_UP_LIMITS.temperature_c:g} °C over the last "
     f"{WARM_UP_LIMITS.window_s:g} s, after {WARM_UP_LIMITS.min_s:g} s at least, before cap_s",
@@ -63,7 +63,7 @@ def _looser(section: str, given: WarmUpSpec | IdleSpec, limits: WarmUpSpec | Idl
     return [f"{section}.{name} {values[name]:g} is looser than {wanted[name]:g}" for name in loose]
 
 
-@check(
+@CHECKS.check(
     "drift within passes",
     threshold=f"halves differ by at most {MAX_DRIFT:.0%}; two standard errors more in an open loop",
     source="second half of each pass against its first, less a request's mean lifetime at either end where requests "
@@ -86,7 +86,7 @@ def drift_within_passes(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=failed), f"{worst:.2%}" + (f" ± {DEVIATIONS * error:.2%}" if error else ""))
 
 
-@check(
+@CHECKS.check(
     "drift between passes",
     threshold=f"at most {MAX_STEP:.0%} from the first pass of a restart to its last, on average over restarts",
     source="energy.passes",
@@ -119,7 +119,7 @@ def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[
     ]
 
 
-@check(
+@CHECKS.check(
     "idle baselines",
     threshold=f"empty and loaded before and after in each restart, {MIN_IDLE_S:g} s each, at rest within "
     f"{IDLE_LIMITS.settled:.0%} and {IDLE_LIMITS.temperature_c:g} °C",
@@ -147,7 +147,7 @@ def idle_baselines(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=failed, known=complete), "; ".join(figures))
 
 
-@check(
+@CHECKS.check(
     "repeats enough",
     threshold=f"{MIN_RESTARTS} fresh runners",
     source="an interval from two restarts has one degree of freedom and says nothing",
@@ -159,7 +159,9 @@ def repeats_enough(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=restarts < MIN_RESTARTS), f"{restarts} of {MIN_RESTARTS} restarts")
 
 
-@check("interval narrow enough", threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}", source="restart means, Student's t")
+@CHECKS.check(
+    "interval narrow enough", threshold=f"at most ± {MAX_CI95_RELATIVE:.0%}", source="restart means, Student's t"
+)
 def interval_narrow_enough(subject: Subject) -> Outcome:
     """Whether the 95 % interval of the mean is narrow enough to compare by."""
     spread = subject.result.statistics
@@ -168,14 +170,14 @@ def interval_narrow_enough(subject: Subject) -> Outcome:
     return Outcome(verdict(failed=half > MAX_CI95_RELATIVE), f"± {half:.2%} (95 %)")
 
 
-@check("outliers", threshold="modified z-score 3.5; shown, never dropped")
+@CHECKS.check("outliers", threshold="modified z-score 3.5; shown, never dropped")
 def outliers(subject: Subject) -> Outcome:
     """Which passes stand apart."""
     found = subject.result.statistics.outliers if subject.result.statistics else []
     return Outcome("warn" if found else "info", "; ".join(found) or "none")
 
 
-@check(
+@CHECKS.check(
     "cached prompt tokens declared",
     source="the engine's count per request; a warm cache once hid a fifth of a figure",
 )
@@ -191,7 +193,7 @@ def cached_prompt_tokens(subject: Subject) -> Outcome:
     return Outcome("pass" if not cached else "info" if declared else "fail", figure, threshold)
 
 
-@check("prompts fresh", threshold="none, or none of them served from a cache")
+@CHECKS.check("prompts fresh", threshold="none, or none of them served from a cache")
 def prompts_fresh(subject: Subject) -> Outcome:
     """Whether prompts repeat, which is harmless where the engine says that no cache served them."""
     repeated = sum(measured.prompt_repeats for measured in subject.energy.passes)
@@ -202,15 +204,15 @@ def prompts_fresh(subject: Subject) -> Outcome:
     return Outcome("pass" if not repeated and not reused else "warn" if uncached else "fail", figure)
 
 
-@check("window definitions", source="energy.windows; the headline uses drained")
+@CHECKS.check("window definitions", source="energy.windows; the headline uses drained")
 def window_definitions(subject: Subject) -> Outcome:
     """By how much J/token depends on the definition of the measured window."""
     spread = subject.energy.windows.relative_spread if subject.energy.windows else None
     return Outcome("info", "not comparable" if spread is None else f"differ by {spread:.2%}")
 
 
-@check(
-    KEPT_UP,
+@CHECKS.check(
+    Audit.ARRIVALS_SERVED,
     threshold=f"at most {MAX_SCHEDULE_LAG_SHARE:.0%} behind, growing by at most {MAX_BACKLOG_SLOPE:g} s/s",
     source="submission and last token of each request against its intended arrival",
 )
@@ -233,7 +235,9 @@ def arrivals_kept_up_with(subject: Subject) -> Outcome | None:
     return Outcome(verdict(failed=bool(left_out) or arrivals >= MIN_TELLING_ARRIVALS, known=False), figure)
 
 
-@check("arrivals enough", threshold=f"{MIN_ARRIVALS}", source="99th percentiles of fewer rest on a handful of requests")
+@CHECKS.check(
+    "arrivals enough", threshold=f"{MIN_ARRIVALS}", source="99th percentiles of fewer rest on a handful of requests"
+)
 def arrivals_enough(subject: Subject) -> Outcome | None:
     """Whether an open loop's passes hold enough requests for a tail."""
     speed = subject.result.performance

@@ -1,42 +1,93 @@
-"""Make a `Check`, and tell the audit which functions make its own. Pure."""
+"""The one way to write a check: a function of its subject in a `Checklist`, with a name, limit, source and remedy."""
 
 from __future__ import annotations
 
-import functools
-from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from wattdock.analysis import Check
 from wattdock.config import ExperimentConfig
+from wattdock.errors import WattdockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.errors import WattdockError
 
 Status = Literal["pass", "info", "warn", "fail", "unknown"]
+S = TypeVar("S")
 
 
-def passed(name: str, figure: str) -> Check:
-    """Return a finding on something that is as it should be."""
-    return Check(name=name, status="pass", figure=figure)
+class Outcome(NamedTuple):
+    """What a check saw; threshold, source and remedy where they depend on the subject."""
+
+    status: Status
+    figure: str
+    threshold: str | None = None
+    source: str | None = None
+    remedy: str | None = None
+
+    @classmethod
+    def of_error(cls, error: WattdockError, remedy: str | None = None) -> Outcome:
+        """Return the failure that an error stands for; its message names the next step behind a semicolon."""
+        figure, _, next_step = str(error).partition("; ")
+        return cls("fail", figure, remedy=next_step or remedy)
+
+    def named(
+        self, name: str, *, threshold: str | None = None, source: str | None = None, remedy: str | None = None
+    ) -> Check:
+        """Return the outcome as a `Check`; the remedy stands in a check that someone must act on."""
+        return Check(
+            name=name,
+            status=self.status,
+            figure=self.figure,
+            threshold=self.threshold or threshold,
+            source=self.source or source,
+            remedy=(self.remedy or remedy) if self.status in ("warn", "fail", "unknown") else None,
+        )
 
 
-def warned(name: str, figure: str, remedy: str) -> Check:
-    """Return a finding that whoever measures must know."""
-    return Check(name=name, status="warn", figure=figure, remedy=remedy)
+Examine = TypeVar("Examine", bound="Callable[..., Outcome | None]")
 
 
-def failed(name: str, figure: str, remedy: str) -> Check:
-    """Return a finding that keeps a measurement from being sound."""
-    return Check(name=name, status="fail", figure=figure, remedy=remedy)
+class Checklist(Generic[S]):
+    """Checks on one kind of subject, in the order in which they are written."""
 
+    def __init__(self) -> None:
+        self._checks: list[tuple[Callable[[S], Outcome | None], Callable[[Outcome, str], Check]]] = []
 
-def refused(name: str, error: WattdockError, remedy: str = "see above") -> Check:
-    """Return a failed check for an error, whose message names the next step after a semicolon."""
-    figure, _, told = str(error).partition("; ")
-    return failed(name, figure, told or remedy)
+    def check(
+        self, name: str, *, threshold: str | None = None, source: str | None = None, remedy: str | None = None
+    ) -> Callable[[Examine], Examine]:
+        """Add the decorated function, which returns None where the check does not apply to a subject.
+
+        Args:
+            threshold: The limit that the figure is held against.
+            source: Where the figure, or the limit, comes from.
+            remedy: What to do unless the check passes.
+        """
+
+        def finish(outcome: Outcome, prefix: str) -> Check:
+            return outcome.named(prefix + name, threshold=threshold, source=source, remedy=remedy)
+
+        def add(examine: Examine) -> Examine:
+            self._checks.append((examine, finish))
+            return examine
+
+        return add
+
+    def run(self, subject: S, *, prefix: str = "") -> Iterator[Check]:
+        """Yield each check that applies; an error that a check raises is its failure.
+
+        Args:
+            prefix: What names begin with: "GPU 0 ".
+        """
+        for examine, finish in self._checks:
+            try:
+                outcome = examine(subject)
+            except WattdockError as error:
+                outcome = Outcome.of_error(error)
+            if outcome:
+                yield finish(outcome, prefix)
 
 
 class Subject:
@@ -52,48 +103,6 @@ class Subject:
             raise ValueError("a result without environment, energy and procedure cannot be audited")
         self.result, self.config = result, ExperimentConfig.model_validate(result.config)
         self.environment, self.energy, self.procedure = result.environment, result.energy, result.procedure
-
-
-class Outcome(NamedTuple):
-    """What a check found; `threshold` and `source` where they depend on the result."""
-
-    status: Status
-    figure: str
-    threshold: str | None = None
-    source: str | None = None
-
-
-# By module, in the order of their definition.
-CHECKS: defaultdict[str, list[Callable[[Subject], Check | None]]] = defaultdict(list)
-
-
-def check(
-    name: str, *, threshold: str | None = None, source: str | None = None, remedy: str | None = None
-) -> Callable[[Callable[[Subject], Outcome | None]], Callable[[Subject], Outcome | None]]:
-    """Add the decorated function to the audit's checks; None from it says that the check does not apply.
-
-    Args:
-        remedy: What to do about it; told unless the check passes.
-    """
-
-    def add(find: Callable[[Subject], Outcome | None]) -> Callable[[Subject], Outcome | None]:
-        @functools.wraps(find)
-        def made(subject: Subject) -> Check | None:
-            if (found := find(subject)) is None:
-                return None
-            return Check(
-                name=name,
-                status=found.status,
-                figure=found.figure,
-                threshold=found.threshold or threshold,
-                source=found.source or source,
-                remedy=remedy if found.status in ("warn", "fail", "unknown") else None,
-            )
-
-        CHECKS[find.__module__].append(made)
-        return find
-
-    return add
 
 
 def verdict(*, failed: bool, known: bool = True) -> Status:

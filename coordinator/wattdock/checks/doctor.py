@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.checks.check import failed, passed, refused, warned
-from wattdock.checks.doctor_gpus import counter_check, driver_check, gpu_checks, group_checks
-from wattdock.checks.doctor_machine import container_checks, machine_checks
+from wattdock.checks.check import Outcome
+from wattdock.checks.doctor_gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject
+from wattdock.checks.doctor_machine import MACHINE, MachineSubject
 from wattdock.checks.preflight import preflight
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import choose_gpus, inventory, leases
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wattdock.analysis import Check
+    from wattdock.checks.check import Status
     from wattdock.checks.preflight import ExecutionPlan
     from wattdock.config import ExperimentConfig
     from wattdock.host import Gpu, GpuInventory
 
 RECORDED_S = 2.0
 DIAGNOSE_S = 300.0
+# What a check calls the states of a runner's finding.
+RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "warn": "warn", "fail": "fail"}
 
 
 def examine(
@@ -44,13 +47,13 @@ def examine(
     try:
         found = inventory()
     except PreflightError as error:
-        yield refused("driver", error, "see that nvidia-smi works on this host")
+        yield Outcome.of_error(error).named("driver", remedy="see that nvidia-smi works on this host")
     else:
         has_gpus = bool(found.gpus)
-        yield driver_check(found)
-        yield from _gpus(config, found)
-    yield from machine_checks(output_dir, os.environ)
-    yield from container_checks(config.backend, gpus=has_gpus)
+        yield from DRIVER.run(found)
+        if has_gpus:
+            yield from _gpus(config, found)
+    yield from MACHINE.run(MachineSubject(output_dir, home, config.backend, needs_gpu=has_gpus))
     if with_engine:
         try:
             [plan] = preflight([config], output_dir=output_dir, home=home)
@@ -58,7 +61,7 @@ def examine(
                 raise plan
             yield from _engine(plan, say)
         except WattdockError as error:
-            yield refused(config.backend, error)
+            yield Outcome.of_error(error, "see above").named(config.backend)
 
 
 def named_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
@@ -69,48 +72,37 @@ def named_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
 
 
 def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Check]:
-    for lost in found.unreadable:
-        yield failed("GPU lost", lost, "reset it or restart the machine; dmesg names the Xid")
     gpus = named_gpus(config, found)
-    for wanted in config.gpus if isinstance(config.gpus, list) else ():
-        if not any(wanted in (gpu.index, gpu.uuid) for gpu in found.gpus):
-            yield failed(f"GPU {wanted}", "there is none", "wattdock gpus lists those that are here")
-    chosen: Sequence[Gpu] = gpus
-    if gpus and not isinstance(config.gpus, list) and config.accelerator != "cpu":
-        choice, chosen = _chosen(config, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    choice, chosen = _chosen(config, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if config.accelerator != "cpu":
         yield choice
+    meter = choose_meter("nvml", found).new_meter()
+    meter.start()
+    time.sleep(RECORDED_S)
+    timeline = meter.stop()
     for gpu in gpus:
-        yield from _softened(gpu_checks(gpu, found), used=gpu in chosen)
-    yield from group_checks(gpus, found)
-    if gpus:
-        meter = choose_meter("nvml", found).new_meter()
-        meter.start()
-        time.sleep(RECORDED_S)
-        timeline = meter.stop()
-        for gpu in gpus:
-            yield from _softened([counter_check(gpu, timeline)], used=gpu in chosen)
+        for check in EACH_GPU.run(GpuSubject(gpu, found, timeline), prefix=f"GPU {gpu.index} "):
+            # What is wrong with a GPU that a measurement here would not choose spoils none.
+            spoils = check.status == "fail" and (gpu in chosen or not chosen)
+            yield check if spoils or check.status != "fail" else check.model_copy(update={"status": "warn"})
+    yield from GROUP.run(GroupSubject(gpus, found))
 
 
 def _chosen(config: ExperimentConfig, found: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
-    """Which GPUs a measurement here would choose; all of them count where it would choose none."""
+    """Return which GPUs a measurement here would run on, and none where it could not run."""
     try:
         chosen = choose_gpus(config, found, visible=visible)
     except PreflightError as error:
-        return refused("GPUs chosen", error), found.gpus
+        return Outcome.of_error(error).named("GPUs chosen"), ()
     if not chosen:
-        remedy = "unset CUDA_VISIBLE_DEVICES, or name in it what is here"
-        return failed("GPUs chosen", f"none: CUDA_VISIBLE_DEVICES={visible}", remedy), found.gpus
-    return passed("GPUs chosen", f"{', '.join(str(gpu.index) for gpu in chosen)}, as free; others with --gpus"), chosen
-
-
-def _softened(checks: Iterable[Check], *, used: bool) -> Iterable[Check]:
-    """Failures of a GPU that a measurement here would not choose become warnings."""
-    soften = {"status": "warn"}
-    return (check.model_copy(update=soften) if check.status == "fail" and not used else check for check in checks)
+        outcome = Outcome("fail", f"none: CUDA_VISIBLE_DEVICES={visible}")
+        return outcome.named("GPUs chosen", remedy="unset CUDA_VISIBLE_DEVICES, or name in it what is here"), ()
+    indices = ", ".join(str(gpu.index) for gpu in chosen)
+    return Outcome("pass", f"{indices}, as free; others with --gpus").named("GPUs chosen"), chosen
 
 
 def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
-    """What the backend's runner says, started as for a measurement and holding its leases.
+    """Yield what the backend's runner says, started as for a measurement and holding its leases.
 
     Raises:
         WattdockError: The leases cannot be had, or the runner cannot be started or asked.
@@ -132,11 +124,8 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
         )
         client = stack.enter_context(RunnerClient(stack.enter_context(launcher.launch(spec))))
         described = client.wait_ready(config.timeouts.launch_s)
-        yield passed(config.backend, f"{described.framework} {described.framework_version}")
+        yield Outcome("pass", f"{described.framework} {described.framework_version}").named(config.backend)
         trip_ns = client.check_clock().round_trip_ns
-        yield passed("runner's clock", f"the host's, to within {trip_ns / 1e6:.2f} ms")
-        for found in client.diagnose(DIAGNOSE_S):
-            if found.status == "ok":
-                yield passed(found.name, found.value)
-            else:
-                yield (failed if found.status == "fail" else warned)(found.name, found.value, found.advice)
+        yield Outcome("pass", f"the host's, to within {trip_ns / 1e6:.2f} ms").named("runner's clock")
+        for finding in client.diagnose(DIAGNOSE_S):
+            yield Outcome(RUNNER_STATUS[finding.status], finding.value).named(finding.name, remedy=finding.advice)

@@ -16,7 +16,7 @@ PROC = Path("/proc")
 # What the command line of every runner's first process holds.
 RUNNER = b"wattdock_runner"
 # Fields of proc(5)'s /proc/PID/stat behind the name: utime and stime, then those of children that were waited for.
-OWN_FIELDS, WITH_CHILDREN = slice(11, 13), slice(11, 15)
+TICK_FIELDS = slice(11, 15)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
     Returns:
         None where this machine does not show them, or shows others by their ids, as in a container with its own ids.
     """
-    ticks = [_ticks(proc / str(pid), WITH_CHILDREN) for pid in (os.getpid(), *runner)]
+    ticks = [_ticks(proc / str(pid)) for pid in (os.getpid(), *runner)]
     if not any(_is_runner(proc / str(pid)) for pid in runner):
         return None
     cpus: set[int] = set()
@@ -85,12 +85,6 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
         with contextlib.suppress(OSError):
             cpus |= os.sched_getaffinity(pid)
     return cpu_times(cpus, own=sum(known for known in ticks if known is not None), proc=proc)
-
-
-def process_times(proc: Path = PROC) -> dict[int, int]:
-    """Return the ticks so far of every process that can be read, by pid."""
-    times = {int(folder.name): _ticks(folder, OWN_FIELDS) for folder in proc.iterdir() if folder.name.isdigit()}
-    return {pid: ticks for pid, ticks in times.items() if ticks is not None}
 
 
 def owner_of(pid: int, proc: Path = PROC) -> tuple[str | None, str | None]:
@@ -116,9 +110,9 @@ def _is_runner(process: Path) -> bool:
     return False
 
 
-def _ticks(process: Path, fields: slice) -> int | None:
+def _ticks(process: Path) -> int | None:
     with contextlib.suppress(OSError):
         # The name in brackets may itself hold brackets and spaces.
         after_name = (process / "stat").read_bytes().rpartition(b")")[2].split()
-        return sum(int(field) for field in after_name[fields])
+        return sum(int(field) for field in after_name[TICK_FIELDS])
     return None

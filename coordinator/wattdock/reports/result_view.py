@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.checks import CPUS_ALONE, KEPT_UP
+from wattdock.analysis import Audit
 from wattdock.reports.page import fallback_text
 from wattdock.reports.terminal import NOTHING, Sheet, pairs, row_cells, seconds_text
 from wattdock.store import COLUMNS, Row
@@ -16,7 +16,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis import Audit, Check, ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.reports.terminal import View
     from wattdock.store import StoredResult
 
@@ -122,7 +122,7 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     )
     if done.offered_rate_per_s and done.schedule_lag_share is not None:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
-        behind = _failed(result.audit, KEPT_UP)
+        behind = result.audit and result.audit.failure(Audit.ARRIVALS_SERVED)
         saturated = ": saturated, so that latencies grow with the pass" if behind else ""
         left_out = f"; {done.arrivals_left_out}" if done.arrivals_left_out else ""
         yield "arrivals", f"{rates}{saturated}; {done.schedule_lag_share:.1%} of a pass behind at its end{left_out}"
@@ -130,17 +130,11 @@ def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     cached = f", {done.cached_prompt_tokens:,} of them from a cache" if done.cached_prompt_tokens else ""
     yield "tokens", f"{done.output_tokens:,} output, {prompt} prompt{cached}"
     yield "speed", f"{done.output_tokens_per_s:,.1f} output tokens/s"
-    if shared := _failed(result.audit, CPUS_ALONE):
+    if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"{shared.figure}: other programs kept the CPUs busy"
     for name, quantiles in (("TTFT", done.ttft), ("TPOT", done.tpot), ("end to end", done.e2e)):
         at = {} if quantiles is None else {"p50": quantiles.p50_s, "p95": quantiles.p95_s, "p99": quantiles.p99_s}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) or NOTHING
-
-
-def _failed(audit: Audit | None, name: str) -> Check | None:
-    return next(
-        (check for check in (audit.checks if audit else ()) if check.name == name and check.status == "fail"), None
-    )
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
