@@ -20,7 +20,6 @@ AT_THE_ROOT = 5
 DOOR = 10
 WIDER_DOORS = {
     "host": 12,
-    "reports": 11,
 }
 
 

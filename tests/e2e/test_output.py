@@ -103,7 +103,7 @@ def test_watching_goes_on_until_ctrl_c_which_is_no_failure(wattdock: Command) ->
     watch = wattdock.start("gpus", "--watch", "--json", env=on_gpus(wattdock, gpu), **pipes)
     assert watch.stdout is not None
     for _ in range(2):
-        assert json.loads(watch.stdout.readline())["gpus"][0]["uuid"] == gpu.uuid
+        assert json.loads(watch.stdout.readline())["inventory"]["gpus"][0]["uuid"] == gpu.uuid
     wattdock.interrupt()
     _, said = watch.communicate(timeout=PATIENT_S)
     assert (watch.returncode, said) == (0, "")

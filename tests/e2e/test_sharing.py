@@ -52,7 +52,7 @@ def wait_until_held(wattdock: Command, env: dict[str, str]) -> dict[str, Any]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         view: dict[str, Any] = json.loads(wattdock("gpus", "--json", env=env).stdout)
-        if view["machine_lease"]:
+        if "machine" in view["leases"]:
             return view
     raise AssertionError("nobody took the lease")
 
@@ -65,12 +65,12 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     as_other: dict[str, Any] = {"env": env, "uid": OTHER_UID, "reach": [wattdock.home]}
     first = wattdock.start("run", *SMALL, *SLOW, "--passes", "2", "--quiet", env=env)
     view = wait_until_held(wattdock, env)
-    assert view["gpus"][0]["lease"]["experiment"] == "fake shape:tiny-llama batch 2"
-    assert view["gpus"][1]["lease"] is None
+    assert view["leases"][FIRST]["experiment"] == "fake shape:tiny-llama batch 2"
+    assert SECOND not in view["leases"]
     refusal = other.start("run", *SMALL, stderr=subprocess.PIPE, **as_other)
     said = refusal.communicate(timeout=240)[1]
     assert refusal.returncode == 3
-    assert f"this machine is measured on by {view['machine_lease']['user']} (process" in said
+    assert f"this machine is measured on by {view['leases']['machine']['user']} (process" in said
     assert not other.results()
     second = other.start("run", *SMALL, "--wait", "50", "--quiet", **as_other)
     assert (first.wait(60), second.wait(60)) == (0, 0)
@@ -131,5 +131,5 @@ def test_a_killed_coordinator_s_lease_ends_with_its_runner(wattdock: Command, le
     wattdock.interrupt(9)
     run.wait(30)
     assert wattdock.left_after(60) == []
-    assert json.loads(wattdock("gpus", "--json", env=env).stdout)["machine_lease"] is None
+    assert "machine" not in json.loads(wattdock("gpus", "--json", env=env).stdout)["leases"]
     assert wattdock("run", *SMALL, env=env).returncode == 0

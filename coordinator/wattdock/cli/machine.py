@@ -1,13 +1,18 @@
 """`wattdock gpus`, `doctor` and `reap`: what is about this machine."""
 
+import sys
 import time
+from contextlib import nullcontext, suppress
 from typing import Annotated
 
 import typer
 
 from wattdock.cli.options import RESULTS, File, Json, OutputDir, Quiet, SettingFlags, study_of, with_flags
 from wattdock.errors import ExitCode, WattdockError
-from wattdock.text import print_json
+
+WATCH_S = 2.0
+# ANSI: erase everything and go to the first line.
+CLEAR_SCREEN = "\033[2J\033[H"
 
 
 def gpus(
@@ -15,10 +20,19 @@ def gpus(
     as_json: Json = False,
 ) -> None:
     """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
-    from wattdock.reports import show_gpus
+    from wattdock.reports import GpuView, show
 
-    if not show_gpus(watch=watch, json_lines=as_json):
-        raise typer.Exit(ExitCode.PREFLIGHT)
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        while True:
+            view = GpuView.now()
+            if watch and not as_json and sys.stdout.isatty():
+                typer.echo(CLEAR_SCREEN, nl=False)
+            show(view, as_json=as_json, indent=None if watch else 2)
+            if not view.inventory.gpus:
+                raise typer.Exit(ExitCode.PREFLIGHT)
+            if not watch:
+                return
+            time.sleep(WATCH_S)
 
 
 @with_flags
@@ -37,18 +51,19 @@ def doctor(
     from wattdock.checks import calibrate_meters, examine
     from wattdock.cli.progress import progress_for
     from wattdock.host import folders
-    from wattdock.reports import show, show_checks
+    from wattdock.reports import CheckList, show
 
     config = study_of(file, flags).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
     if meter:
         for card in calibrate_meters(config, home=home, pulses=pulses, say=progress.say):
-            # One line each, as they come.
-            print_json(card, indent=None) if as_json else show(card)
+            # A line each, as they come.
+            show(card, as_json=as_json, indent=None)
         return
     with_engine = file is not None or flags.backend is not None
-    checks = examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say)
-    if not show_checks(checks, as_json=as_json):
+    checks = CheckList(examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say))
+    show(checks, as_json=as_json)
+    if checks.unsound:
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 

@@ -63,8 +63,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say whether two sets of results differ, by how much, and in what else they do."""
-    from wattdock.reports import Verdict, show
     from wattdock.reports import compare as compare_results
+    from wattdock.reports import show
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
     with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
@@ -74,9 +74,9 @@ def compare(
         raise ConfigError(f"{first} and {second}: no experiment of one has a counterpart in the other ({alone})")
     show(compared, as_json=as_json)
     judged = compared.regression
-    if judged and judged.verdict is Verdict.REGRESSION:
+    if judged and judged.verdict == "regression":
         fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)
-    if judged and judged.verdict is Verdict.UNDECIDED:
+    if judged and judged.verdict == "cannot be decided":
         fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
 
 

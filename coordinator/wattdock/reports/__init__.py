@@ -7,24 +7,23 @@ A new chart is a function in `charts` with its entry in `CHARTS`, and its name i
 Must not know: how results are measured, and what a command's arguments are.
 """
 
-from wattdock.reports.comparison import Comparison, Verdict, compare
-from wattdock.reports.gpu_view import show_gpus
+from wattdock.reports.comparison import Comparison, compare
+from wattdock.reports.gpu_view import GpuView
 from wattdock.reports.page import write_report
 from wattdock.reports.paper import draw
 from wattdock.reports.plan_view import KnownHardware, Plan
 from wattdock.reports.scaling import scale
-from wattdock.reports.views import show, show_checks
+from wattdock.reports.views import CheckList, show
 
 __all__ = [
+    "CheckList",
     "Comparison",
+    "GpuView",
     "KnownHardware",
     "Plan",
-    "Verdict",
     "compare",
     "draw",
     "scale",
     "show",
-    "show_checks",
-    "show_gpus",
     "write_report",
 ]

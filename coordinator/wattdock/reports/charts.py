@@ -66,10 +66,11 @@ def intervals(points: Sequence[Point]) -> Chart:
     shown = _few([point for point in points if of(point)], "no result has a figure")
     rows = [_identity(point) | with_ends(unit, of(point)) for point in shown]
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
-    base = _base(rows).encode(y=_names())
+    y, height = _names(shown)
+    base = _base(rows).encode(y=y)
     marks = alt.layer(*_errors(base, "x", unit), _dots(base, shown).encode(x=x))
     return marks.properties(
-        height=_row_height(shown),
+        height=height,
         description="Bars are 95 % intervals: over restarts, or of timing alone where there was one restart. "
         "Hollow: may not be published.",
     )
@@ -114,15 +115,16 @@ def phases(points: Sequence[Point]) -> Chart:
     drawn = [name for name in names if any(row["phase"] == name for row in rows)]
     shades = [PHASE_COLOURS.get(name, HOST) for name in drawn]
     colour = alt.Color("phase", type="nominal", sort=None, title=None, scale=alt.Scale(domain=drawn, range=shades))
+    y, height = _names(shown)
     bars = _base([row | {"order": drawn.index(row["phase"])} for row in rows]).mark_bar()
     return bars.encode(
         x=alt.X("J", type="quantitative", title="J (GPU boards)"),
-        y=_names(),
+        y=y,
         color=colour,
         order=alt.Order("order", type="quantitative"),
         tooltip=_tooltip(rows),
     ).properties(
-        height=_row_height(shown),
+        height=height,
         description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
         "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
         "measured on one loaded model each show its load whole.",
@@ -387,14 +389,13 @@ def _shared_axis(title: str, *, last: bool, **options: Any) -> alt.Axis:
     return alt.Axis(title=title if last else None, labels=last, ticks=last, **options)
 
 
-def _names() -> alt.Y:
-    return alt.Y("experiment", type="nominal", sort=None, title=None, axis=alt.Axis(labelExpr=NAME, labelLimit=0))
-
-
-def _row_height(shown: Sequence[Point]) -> alt.Step:
-    """Return rows high enough for the longest name, which stands in several lines."""
+def _names(shown: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
+    """Return the axis of results' names and rows high enough for the longest of them, which takes several lines."""
     lines = max(len(wrap(point.label, NAME_WIDTH)) for point in shown)
-    return alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
+    # A label's first line stands in the middle of its row, the others below.
+    axis = alt.Axis(labelExpr=NAME, labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
+    y = alt.Y("experiment", type="nominal", sort=None, title=None, axis=axis)
+    return y, alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
 
 
 def _quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:

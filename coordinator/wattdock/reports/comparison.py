@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import conditions, statistics
 from wattdock.reports.terminal import NOTHING, Sheet, number, where_apart
@@ -32,14 +31,6 @@ METHOD = (
 )
 MOST_DIFFERENCES = 40
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
-
-
-class Verdict(Enum):
-    """What can be said of an allowed regression."""
-
-    REGRESSION = "regression"
-    NONE = "no regression"
-    UNDECIDED = "cannot be decided"
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,7 @@ class Regression:
         advice: What would decide it, where it is open.
     """
 
-    verdict: Verdict
+    verdict: Literal["regression", "no regression", "cannot be decided"]
     allowed: float
     lines: tuple[str, ...] = ()
     advice: str = ""
@@ -332,17 +323,18 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
     shown = statistics.holm([pair.main.p_worse(allowed) for pair in tested])
     worse = [_line(pair, "worse than allowed") for pair, p in zip(tested, shown, strict=True) if p < ONE_SIDED]
     if worse:
-        return Regression(Verdict.REGRESSION, allowed, tuple(worse))
+        return Regression("regression", allowed, tuple(worse))
     undecided = [_line(pair, "may be worse than allowed") for pair in tested if not pair.main.rules_out(allowed)]
     undecided += [f"{pair.label}: {pair.main.reason}" for pair in compared.pairs if not pair.main.difference]
     alone = [f"{name}: in A only" for name in compared.only_in_a]
+    alone += [f"{name}: in B only" for name in compared.only_in_b]
     advice = ["more restarts tell"] if undecided else []
-    advice += ["measure in B what only A has, or leave it out of A"] if alone else []
+    advice += ["measure on both sides what only one has, or leave it out"] if alone else []
     if not advice:
-        return Regression(Verdict.NONE, allowed)
+        return Regression("no regression", allowed)
     ruled_out = len(compared.pairs) - len(undecided)
     passed = [f"{ruled_out} of {len(compared.pairs)} pairs: not worse than allowed"] if ruled_out else []
-    return Regression(Verdict.UNDECIDED, allowed, (*undecided, *alone, *passed), "; ".join(advice))
+    return Regression("cannot be decided", allowed, (*undecided, *alone, *passed), "; ".join(advice))
 
 
 def _line(pair: Pair, said: str) -> str:
@@ -369,7 +361,7 @@ def comparison_view(compared: Comparison) -> View:
     if compared.margin:
         yield from (_equivalence_line(pair, compared.margin) for pair in compared.pairs)
     if compared.regression:
-        yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict.value}"
+        yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict}"
         yield from (f"  {line}" for line in compared.regression.lines)
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from wattdock.reports.terminal import NOTHING, Sheet, cell_text, console, number, pairs, print_view, to_plain
+from wattdock.reports.terminal import NOTHING, Sheet, cell_text, number, pairs, print_view, to_plain
 from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 # Class → the module here and the function that shows an object of it, or for a plural a list of them. By name, so that
 # a command imports what it shows and nothing else.
 VIEWS = {
+    "CheckList": ("views", "checks_view"),
     "Comparison": ("comparison", "comparison_view"),
     "Estimate": ("plan_view", "estimate_view"),
+    "GpuView": ("gpu_view", "gpus_view"),
     "ImageStatus": ("views", "images_view"),
     "KnownHardware": ("plan_view", "known_view"),
     "MeterCard": ("views", "card_view"),
@@ -43,52 +45,69 @@ STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "bold red",
 INDENT = " " * 8
 
 
-def show(found: Any, *, as_json: bool = False, **options: Any) -> None:
+def show(value: Any, *, as_json: bool = False, indent: int | None = 2, **options: Any) -> None:
     """Print an object of a class in `VIEWS`, or a list of such, as tables and lines, or as JSON of the same object.
 
     Args:
-        options: What the object's view takes besides it.
+        indent: Spaces per level of JSON; a single line without it.
+        options: Further arguments of the object's view.
     """
     if as_json:
-        print_json(to_plain(found), default=str)
+        print_json(to_plain(value), indent=indent, default=str)
         return
-    kind = type(found[0]) if isinstance(found, list | tuple) and found else type(found)
+    kind = type(value[0]) if isinstance(value, list | tuple) and value else type(value)
     module, name = VIEWS.get(kind.__name__, ("result_view", "results_view"))
-    print_view(getattr(import_module(f"wattdock.reports.{module}"), name)(found, **options))
+    print_view(getattr(import_module(f"wattdock.reports.{module}"), name)(value, **options))
 
 
-def show_checks(checks: Iterable[Check], *, as_json: bool) -> bool:
-    """Print each check as it comes, then the verdict; return whether a measurement would be sound."""
-    out = console(highlight=False, soft_wrap=True)
-    seen = []
-    for check in checks:
-        seen.append(check)
-        if not as_json:
-            out.print(check_line(check))
-    sound = all(check.status not in ("fail", "unknown") for check in seen)
-    if as_json:
-        plain = [check.model_dump(mode="json") for check in seen]
-        print_json({"schema_version": 1, "sound": sound, "checks": plain})
-    else:
-        out.print(_verdict(seen))
-    return sound
+class CheckList:
+    """Checks, shown as they are made, and whether a measurement would be sound."""
+
+    def __init__(self, checks: Iterable[Check]) -> None:
+        """Take checks, some of which may still have to be made."""
+        self.pending = iter(checks)
+        self.checks: list[Check] = []
+
+    def __iter__(self) -> Iterator[Check]:
+        """Make the checks that are pending, one after the other."""
+        for check in self.pending:
+            self.checks.append(check)
+            yield check
+
+    @property
+    def unsound(self) -> list[str]:
+        """Names of the checks that failed or stayed unknown, which never passes."""
+        return [check.name for check in self.checks if check.status in ("fail", "unknown")]
+
+    def as_json(self) -> dict[str, Any]:
+        """Make every check and return them with the verdict."""
+        checks = [*self.checks, *self]
+        return {
+            "schema_version": 1,
+            "sound": not self.unsound,
+            "checks": [check.model_dump(mode="json") for check in checks],
+        }
 
 
-def check_line(check: Check) -> Text:
+def checks_view(checks: CheckList) -> View:
+    """Yield each check as it is made, then the verdict."""
+    yield from map(_check_line, checks)
+    if checks.unsound:
+        yield f"a measurement here would not be sound: {', '.join(checks.unsound)}"
+        return
+    warnings = sum(check.status == "warn" for check in checks.checks)
+    yield "a measurement here would be sound" + (
+        f"; {pluralize(warnings, 'warning')} to know about" if warnings else ""
+    )
+
+
+def _check_line(check: Check) -> Text:
     """Return one check: status, name, figure and limit, and below them what to do."""
     limit = f" (limit: {check.threshold})" if check.threshold else ""
     line = Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
     if check.remedy:
         line.append(f"\n{INDENT}→ {check.remedy}", style="dim")
     return line
-
-
-def _verdict(checks: Sequence[Check]) -> str:
-    failed = [check.name for check in checks if check.status in ("fail", "unknown")]
-    warned = sum(check.status == "warn" for check in checks)
-    if failed:
-        return f"a measurement here would not be sound: {', '.join(failed)}"
-    return "a measurement here would be sound" + (f"; {pluralize(warned, 'warning')} to know about" if warned else "")
 
 
 def images_view(images: Sequence[ImageStatus]) -> View:
