@@ -88,7 +88,7 @@ def test_output_that_has_no_room_or_no_place_is_no_traceback(wattdock: Command) 
         with wattdock.start("estimate", stdout=full, stderr=subprocess.PIPE) as process:
             _, err = process.communicate(timeout=PATIENT_S)
         assert process.returncode == 7
-        assert err == "wattdock: cannot write: No space left on device; make room, or lead the output elsewhere\n"
+        assert err == "wattdock: cannot write: No space left on device; free some space, or write elsewhere\n"
     script = wattdock.folder / "closed.sh"
     script.write_text('exec "$@" >&- 2>&-\n')
     give_to_user(script)
