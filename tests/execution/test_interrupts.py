@@ -46,26 +46,3 @@ def test_handlers_are_put_back() -> None:
     with Interrupts():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_first_ctrl_c_waits_for_the_end_of_a_pass_and_is_told_once() -> None:
-    """The next look after it finds the signal."""
-    told: list[object] = []
-    with Interrupts(told.append) as interrupts:
-        with interrupts.patient():
-            os.kill(os.getpid(), signal.SIGINT)
-            interrupts.check()
-            interrupts.check()
-        with pytest.raises(KeyboardInterrupt):
-            interrupts.check()
-    assert len(told) == 1
-
-
-@pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]])
-def test_a_second_ctrl_c_and_other_signals_do_not_wait(numbers: list[signal.Signals]) -> None:
-    """Who asks twice, or is a scheduler, means now."""
-    with Interrupts() as interrupts, interrupts.patient():
-        for number in numbers:
-            os.kill(os.getpid(), number)
-        with pytest.raises(KeyboardInterrupt):
-            interrupts.check()

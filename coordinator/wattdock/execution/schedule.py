@@ -86,8 +86,8 @@ class CircuitBreaker:
         if self._limit is None or count < self._limit:
             return None
         return (
-            f"{backend}: {count} attempts in a row failed with {kind} ({stage}); the rest of its experiments is given "
-            "up (see stop_after_failures)"
+            f"{backend}: {count} attempts in a row failed with {kind} ({stage}); no more of its experiments are tried "
+            "(see stop_after_failures)"
         )
 
 

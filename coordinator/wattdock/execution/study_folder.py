@@ -33,7 +33,7 @@ JOURNAL_SCHEMA = 1
 NAME_CHARACTERS = 40
 # Events of a journal.
 STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
-GIVEN_UP, ENDED = "given up", "ended"
+ENDED = "ended"
 # Keys that the line of an event must have.
 REQUIRED_KEYS = {
     STUDY: {"study_id", "name", "digest", "order", "seed", "machine", "experiments"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import traceback
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,14 +31,14 @@ from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.resume import machine_identity, open_study, require_same_prompts, restore, stored_result
 from wattdock.execution.schedule import CircuitBreaker, duration, earlier_pass_s, schedule
 from wattdock.execution.session import RunDependencies, Session, SessionContext
-from wattdock.execution.study_folder import FAILED, GIVEN_UP, OK, STORED, UNFINISHED, History, histories
+from wattdock.execution.study_folder import FAILED, OK, STORED, UNFINISHED, History, histories
 from wattdock.host import folders, leases
 from wattdock.launch import NoContainersError, reap
 from wattdock.records import Failure
 from wattdock.store import StoredResult, store_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from wattdock.config import Study
@@ -114,7 +114,6 @@ class StudyRun:
         self._states: dict[int, ExperimentState] = {}
         self._unstored: list[ExperimentState] = []
         self._breaker = CircuitBreaker(study.stop_after_failures)
-        self._backends_given_up: set[str] = set()
         self._fallen_back: set[str] = set()
         self._store_error: StoreError | None = None
 
@@ -130,19 +129,9 @@ class StudyRun:
         decisions = dict.fromkeys(line for plan in self.plans for line in (plan.decisions, *plan.warnings))
         for line in (*self._study.notes, *decisions):
             emit(Note(line))
-        machine = machine_identity(self.plans)
-        with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
-            with interrupts.allowed():
-                lease_fds = stack.enter_context(leases.held(_lease_request(self.plans), notes(emit)))
-                _require_free_gpus(self.plans, self._dependencies)
-            folder = stack.enter_context(
-                open_study(self._study, self._output_dir, machine=machine, resume=self._resume)
-            )
-            self.study_id = folder.study_id
-            self._context = SessionContext(
-                folder, self._home, scratch, lease_fds, emit, interrupts, self._dependencies, self._remaining
-            )
+        with self._opened(emit) as self._context:
             self._restore()
+            folder = self._context.folder
             resumed = folder.resumed if self._resume else None
             emit(StudyStarted(folder.study_id, resumed, len(self.results), *self._remaining()))
             try:
@@ -159,7 +148,7 @@ class StudyRun:
             for group in schedule(self._study, restart):
                 states = (self._states[position] for position in group if position in self._states)
                 pending = deque(state for state in states if state.wants(restart))
-                while pending and not self._gives_up(pending[0].config.backend):
+                while pending and not self._breaker.reason(pending[0].config.backend):
                     self._serve(pending, restart)
                     self._fall_back()
                     if self._stops():
@@ -167,12 +156,28 @@ class StudyRun:
 
     def _serve(self, pending: deque[ExperimentState], restart: int) -> None:
         """Let one runner serve what it can of `pending`, and store each experiment that is complete then."""
-        first = pending[0]
+        backend, is_fallback = pending[0].config.backend, pending[0].fallback is not None
         records = Session(self._context, pending, restart).run()
-        if not first.fallback:
+        if not is_fallback:
             failure = next((record.failure for record in reversed(records) if record.failure), None)
-            self._breaker.note(first.config.backend, failure, measured=any(record.passes for record in records))
+            self._breaker.note(backend, failure, measured=any(record.passes for record in records))
+            if reason := self._breaker.reason(backend):
+                self._context.emit(BackendGivenUp(backend, reason))
         self._store(state for state in self._unstored if state.complete)
+
+    @contextmanager
+    def _opened(self, emit: Emit) -> Iterator[SessionContext]:
+        """Take the leases, check that the GPUs are free, and open the study's folder."""
+        machine = machine_identity(self.plans)
+        with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
+            with interrupts.allowed():
+                lease_fds = stack.enter_context(leases.held(_lease_request(self.plans), notes(emit)))
+                _require_free_gpus(self.plans, self._dependencies)
+            with open_study(self._study, self._output_dir, machine=machine, resume=self._resume) as folder:
+                self.study_id = folder.study_id
+                yield SessionContext(
+                    folder, self._home, scratch, lease_fds, emit, interrupts, self._dependencies, self._remaining
+                )
 
     def _restore(self) -> None:
         """Find out what earlier runs have stored and measured."""
@@ -210,14 +215,6 @@ class StudyRun:
             self._context.emit(StudyLeftUnfinished(len(self._unstored)))
         else:
             folder.end()
-
-    def _gives_up(self, backend: str) -> bool:
-        reason = self._breaker.reason(backend)
-        if reason and backend not in self._backends_given_up:
-            self._backends_given_up.add(backend)
-            self._context.emit(BackendGivenUp(backend, reason))
-            self._context.folder.note(GIVEN_UP, backend=backend, reason=reason)
-        return bool(reason)
 
     def _stops(self) -> bool:
         failed = (state for state in self._states.values() if state.failure)
