@@ -10,13 +10,6 @@ Must not know: how experiments are run, how anything is printed.
 from wattdock.checks.audit import audit
 from wattdock.checks.calibrate import calibrate_meters
 from wattdock.checks.doctor import examine
-from wattdock.checks.preflight import ExecutionPlan, preflight, require_still_free
+from wattdock.checks.preflight import ExecutionPlan, preflight
 
-__all__ = [
-    "ExecutionPlan",
-    "audit",
-    "calibrate_meters",
-    "examine",
-    "preflight",
-    "require_still_free",
-]
+__all__ = ["ExecutionPlan", "audit", "calibrate_meters", "examine", "preflight"]
