@@ -1,4 +1,4 @@
-"""Fetch all wheels that an image needs, so that it can be built without a network: for the Python that runs this.
+"""Fetch all wheels that an image needs, for the Python that runs this, so that it can be built without a network.
 
 python docker/fetch_wheels.py REQUIREMENTS VARIANT FOLDER
 
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def say(line: str) -> None:
-    """Tell how far it is."""
+    """Print a line of progress."""
     sys.stderr.write(line + "\n")
 
 

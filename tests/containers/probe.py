@@ -48,8 +48,8 @@ def walls() -> dict[str, object]:
 
 def modules() -> dict[str, object]:
     """Where a package that the image has comes from."""
-    found = importlib.util.find_spec("pip")
-    return {"pip": found.origin if found else None}
+    pip = importlib.util.find_spec("pip")
+    return {"pip": pip.origin if pip else None}
 
 
 def can_write(folder: str) -> bool:

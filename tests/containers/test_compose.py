@@ -49,7 +49,7 @@ class User:
     exported: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def own(self) -> Path:
+    def folder(self) -> Path:
         """Where this user's runs keep everything."""
         return self.shared / "users" / str(self.uid)
 
@@ -84,7 +84,7 @@ class User:
         return out
 
     def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(file.read_text()) for file in self.own.glob("results/2*/result.json")]
+        return [json.loads(file.read_text()) for file in self.folder.glob("results/2*/result.json")]
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +124,11 @@ def home_of(uid: int, folder: Path) -> Path:
 
 def ours(client: DockerClient) -> list[Container]:
     """Return all containers of coordinators, runners and reapers, in any state."""
-    found = [
+    containers = [
         client.containers.list(all=True, filters={"ancestor": name}, ignore_removed=True)
         for name in ("wattdock-coordinator", "wattdock-pytorch")
     ]
-    return [container for some in found for container in some]
+    return [container for image_containers in containers for container in image_containers]
 
 
 def lock_by_id(file: Path) -> None:
@@ -165,9 +165,9 @@ def test_two_users_at_once_take_turns_own_their_results_and_leave_nothing(
     for user in users:
         [row] = user.rows()
         assert (row["status"], row["environment"]["launcher"]) == ("ok", "docker")
-        assert {path.stat().st_uid for path in (user.own, *user.own.rglob("*"))} == {user.uid}
+        assert {path.stat().st_uid for path in (user.folder, *user.folder.rglob("*"))} == {user.uid}
     inside = [user.rows()[0]["environment"]["container"] for user in users]
-    assert [seen["locked"] for seen in inside] == [False, True]
+    assert [container["locked"] for container in inside] == [False, True]
     assert inside[0]["image_id"] == inside[1]["image_id"]
     passes = [next(span for span in user.rows()[0]["spans"] if span["name"] == "pass") for user in users]
     first, second = sorted(passes, key=lambda span: int(span["start_ns"]))
@@ -206,19 +206,19 @@ def test_the_reaper_of_root_ends_what_another_users_dead_coordinator_left_and_no
     bob("config")
     dead, living = (marked(client, coordinator_image, bob, name) for name in ("dead", "living"))
     root = replace(ana, uid=0)
-    with (bob.own / "tmp/living/lock").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (bob.folder / "tmp/living/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         root("up")
         wait_until(lambda: dead not in runners(client))
         assert living in runners(client)
-        wait_until(lambda: not (bob.own / "run/dead").exists())
+        wait_until(lambda: not (bob.folder / "run/dead").exists())
         root("down")
     living.remove(force=True)
 
 
 def marked(client: DockerClient, image: Image, user: User, name: str) -> Container:
     """Start a container that does nothing, with the labels, the lock and the socket of a user's runner."""
-    lock, socket = user.own / "tmp" / name / "lock", user.own / "run" / name / "r.sock"
+    lock, socket = user.folder / "tmp" / name / "lock", user.folder / "run" / name / "r.sock"
     for file in (lock, socket):
         file.parent.mkdir(mode=0o700)
         file.touch()
@@ -245,7 +245,7 @@ def wait_until(condition: Any) -> None:
 def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs(
     users: tuple[User, User], coordinator_image: Image
 ) -> None:
-    """Read from what the runtime was told, at the place where NVIDIA's hook would add devices and libraries."""
+    """Read from the runtime's configuration, at the place where NVIDIA's hook would add devices and libraries."""
     noted = Path(coordinator_image.engine.address.removeprefix("unix://")).parent / "hook" / "config.json"
     if not noted.parent.is_dir():
         pytest.skip("this engine has no stand-in for NVIDIA's hook; tests/containers/engine.sh starts one that has")
@@ -264,12 +264,12 @@ def test_with_a_gpu_the_coordinator_gets_all_of_them_and_no_more_than_nvml_needs
         check=True,
         capture_output=True,
     )
-    told = json.loads(noted.read_text())
-    environment = dict(entry.split("=", 1) for entry in told["process"]["env"])
+    runtime_config = json.loads(noted.read_text())
+    environment = dict(entry.split("=", 1) for entry in runtime_config["process"]["env"])
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-    assert not any((told["process"]["capabilities"] or {}).values())
-    assert "pid" not in {namespace["type"] for namespace in told["linux"]["namespaces"]}
+    assert not any((runtime_config["process"]["capabilities"] or {}).values())
+    assert "pid" not in {namespace["type"] for namespace in runtime_config["linux"]["namespaces"]}
 
 
 def test_a_run_is_the_callers_whatever_is_exported_and_whoever_used_the_same_checkout_before(
@@ -283,7 +283,7 @@ def test_a_run_is_the_callers_whatever_is_exported_and_whoever_used_the_same_che
     caller = replace(bob, home=checkout, exported={"UID": "7", "GID": "7", "COMPOSE_PROFILES": "run"})
     said = yaml.safe_load(caller("config"))
     assert said["services"]["reaper"]["user"] == f"{bob.uid}:{bob.uid}"
-    assert said["services"]["reaper"]["working_dir"] == str(bob.own)
+    assert said["services"]["reaper"]["working_dir"] == str(bob.folder)
     assert "UID=0\n" in (checkout / "docker/.env").read_text()
 
 
@@ -296,8 +296,8 @@ def test_users_of_rootless_engines_keep_folders_of_their_own(users: tuple[User, 
         rootless = replace(user, exported={"PATH": f"{client}:{os.environ['PATH']}"})
         service = yaml.safe_load(rootless("config"))["services"]["reaper"]
         assert service["user"] == "0:0"
-        assert service["environment"]["WATTDOCK_HOME"] == str(user.own)
-        assert user.own.stat().st_uid == user.uid
+        assert service["environment"]["WATTDOCK_HOME"] == str(user.folder)
+        assert user.folder.stat().st_uid == user.uid
 
 
 @pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
@@ -306,16 +306,16 @@ def test_a_users_folder_that_somebody_else_made_is_not_used(is_link: bool, users
     ana, bob = users
     (ana.shared / "users").mkdir()
     (ana.shared / "users").chmod(0o1777)
-    made = ana.own.with_name("made") if is_link else ana.own
+    made = ana.folder.with_name("made") if is_link else ana.folder
     made.mkdir()
     os.chown(made, bob.uid, bob.uid)
     made.chmod(0o777)
     if is_link:
-        ana.own.symlink_to(made)
+        ana.folder.symlink_to(made)
     with ana.start("config") as process:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
-    assert errors == f"wattdock: {ana.own} belongs to somebody else; its owner or root can remove it\n"
+    assert errors == f"wattdock: {ana.folder} belongs to somebody else; its owner or root can remove it\n"
 
 
 @pytest.mark.parametrize(

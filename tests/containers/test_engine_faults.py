@@ -173,23 +173,25 @@ def test_an_engine_that_dies_costs_no_measured_pass_and_nothing_falls_back(
 
 
 def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image: Image, tmp_path: Path) -> None:
-    """Read from what the runtime was told, at the place where NVIDIA's hook would add the devices."""
+    """Read from the runtime's configuration, at the place where NVIDIA's hook would add the devices."""
     noted = Path(standin_image.engine.address.removeprefix("unix://")).parent / "hook" / "config.json"
     if not noted.parent.is_dir():
         pytest.skip("this engine has no stand-in for NVIDIA's hook; tests/containers/engine.sh starts one that has")
     noted.unlink(missing_ok=True)
     launcher = DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec())
     with launcher.launch(spec_in(tmp_path, gpu_uuids=("GPU-bbbb", "GPU-aaaa"))) as runner:
-        told = json.loads(noted.read_text())
+        runtime_config = json.loads(noted.read_text())
         runner.kill()
-    environment = dict(entry.split("=", 1) for entry in told["process"]["env"])
+    environment = dict(entry.split("=", 1) for entry in runtime_config["process"]["env"])
     # The image asks for all by itself, and a container's environment may hold a name twice.
-    asked = [entry for entry in told["process"]["env"] if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
-    assert set(asked) == {"NVIDIA_VISIBLE_DEVICES=GPU-bbbb,GPU-aaaa"}
+    requests = [entry for entry in runtime_config["process"]["env"] if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    assert set(requests) == {"NVIDIA_VISIBLE_DEVICES=GPU-bbbb,GPU-aaaa"}
     assert set(environment["NVIDIA_DRIVER_CAPABILITIES"].split(",")) == {"compute", "utility"}
-    assert told["process"]["noNewPrivileges"] is True
-    assert told["process"]["capabilities"] == {} or not any(told["process"]["capabilities"].values())
-    assert told["root"]["readonly"] is True
+    assert runtime_config["process"]["noNewPrivileges"] is True
+    assert runtime_config["process"]["capabilities"] == {} or not any(
+        runtime_config["process"]["capabilities"].values()
+    )
+    assert runtime_config["root"]["readonly"] is True
 
 
 def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(

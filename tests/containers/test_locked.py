@@ -84,11 +84,11 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_counts_as_pinned(loc
     digest = locked.entry.repo_digest
     assert done.stderr.startswith(f"launcher: docker (locked image {digest}; change with no --locked)")
     [row] = locked.results()
-    seen, inside = row["environment"], row["environment"]["container"]
-    assert (seen["image_digest"], inside["locked"], inside["locked_digest"]) == (digest, True, digest)
-    assert inside["image_id"] == locked.image.id
-    assert inside["revision"] == REVISION
-    assert inside["lock_sha256"] == read_lock(locked.home / "images.lock").sha256
+    environment, container = row["environment"], row["environment"]["container"]
+    assert (environment["image_digest"], container["locked"], container["locked_digest"]) == (digest, True, digest)
+    assert container["image_id"] == locked.image.id
+    assert container["revision"] == REVISION
+    assert container["lock_sha256"] == read_lock(locked.home / "images.lock").sha256
     [check] = [check for check in row["audit"]["checks"] if check["name"] == "image pinned"]
     assert (check["status"], check["figure"]) == ("pass", digest)
 
@@ -137,18 +137,18 @@ def test_what_would_be_another_image_excludes_the_lock(more: tuple[str, ...], ot
 
 def test_the_engine_settings_that_pass_into_a_locked_container_are_said_and_stored(locked: Locked) -> None:
     """An image by digest is half of what decides how an engine runs; secrets get nowhere."""
-    given = {"NCCL_NTHREADS": "2", "CUDA_LAUNCH_BLOCKING": "1", "HF_TOKEN": "hf_not_to_be_seen"}
-    done = locked(*RUN, env=given)
+    variables = {"NCCL_NTHREADS": "2", "CUDA_LAUNCH_BLOCKING": "1", "HF_TOKEN": "hf_not_to_be_seen"}
+    done = locked(*RUN, env=variables)
     assert done.returncode == 0, done.stderr
-    [said] = [line for line in done.stderr.splitlines() if "; variables that reach the runner: " in line]
-    assert "NCCL_NTHREADS=2" in said
-    assert "CUDA_LAUNCH_BLOCKING" not in said
+    [line] = [line for line in done.stderr.splitlines() if "; variables that reach the runner: " in line]
+    assert "NCCL_NTHREADS=2" in line
+    assert "CUDA_LAUNCH_BLOCKING" not in line
     [row] = locked.results()
     stored = row["environment"]["variables"]
     assert (stored["NCCL_NTHREADS"], "CUDA_LAUNCH_BLOCKING" in stored) == ("2", False)
     [folder] = (locked.folder / "results").glob("2*")
-    kept = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
-    assert b"hf_not_to_be_seen" not in kept + done.stderr.encode()
+    content = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert b"hf_not_to_be_seen" not in content + done.stderr.encode()
 
 
 def test_a_study_is_not_resumed_under_another_digest_of_the_same_bits(locked: Locked, registry: str) -> None:
@@ -179,9 +179,9 @@ def test_a_bundle_of_a_locked_run_is_measured_again_under_its_own_lock(locked: L
     again = locked("reproduce", "b.tar", "--output-dir", "again", "--json")
     # One restart has no interval: undecided, which is 10.
     assert again.returncode == 10, again.stderr
-    found = json.loads(again.stdout)
-    assert found["differs_in"] == []
-    row = json.loads((locked.folder / found["pairs"][0]["b"] / "result.json").read_text())
-    inside = row["environment"]["container"]
-    assert (inside["locked"], inside["locked_digest"]) == (True, locked.entry.repo_digest)
-    assert inside["image_id"] == locked.image.id
+    comparison = json.loads(again.stdout)
+    assert comparison["differs_in"] == []
+    row = json.loads((locked.folder / comparison["pairs"][0]["b"] / "result.json").read_text())
+    container = row["environment"]["container"]
+    assert (container["locked"], container["locked_digest"]) == (True, locked.entry.repo_digest)
+    assert container["image_id"] == locked.image.id

@@ -41,8 +41,8 @@ experiments:
 def in_no_registry(in_containers: InContainers) -> Iterator[InContainers]:
     """The same, in an image that no other test can have pushed."""
     with tagged("unpushed") as name:
-        own = build_on(in_containers.image.name, name, {}, f"LABEL own={name}")
-        yield dataclasses.replace(in_containers, image=own)
+        image = build_on(in_containers.image.name, name, {}, f"LABEL own={name}")
+        yield dataclasses.replace(in_containers, image=image)
 
 
 def test_a_row_says_that_a_container_served_it_and_which_image(in_no_registry: InContainers) -> None:

@@ -35,13 +35,13 @@ pytestmark = pytest.mark.slow
 
 def python_prefix() -> Path:
     """Return where a Python 3.12 of this machine lies; skips the test where there is none."""
-    found: list[Path | str | None] = [
+    candidates: list[Path | str | None] = [
         *sorted(Path.home().glob(f".pyenv/versions/{PYTHON}.*/bin/python3")),
         shutil.which(f"python{PYTHON}"),
     ]
-    for python in (each for each in found if each):
-        asked = subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True)
-        prefix = Path(asked.stdout.strip() or "/")
+    for python in (each for each in candidates if each):
+        done = subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True)
+        prefix = Path(done.stdout.strip() or "/")
         if (prefix / f"lib/python{PYTHON}/site-packages/pip").is_dir():
             return prefix
     pytest.skip(f"no Python {PYTHON} with pip of its own on this machine")
@@ -95,8 +95,8 @@ def test_its_image_is_built_beside_the_base_and_the_doctor_says_that_it_has_neve
     command = InContainers(*home_and_folder(tmp_path), image=image, client=client)
     what = ("--backend", "tensorrt", "--launcher", "docker", "--set", f"container.image={image.name}", "--json")
     done = command("doctor", *what, env=on_gpus(command, FakeGpu()), timeout=300)
-    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
-    assert found["tensorrt"]["figure"] == "tensorrt-llm 1.2.1+standin", found
-    assert found["engine arguments"]["status"] == "pass"
-    assert "never yet with the real TensorRT-LLM" in found["tensorrt runner"]["figure"]
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["tensorrt"]["figure"] == "tensorrt-llm 1.2.1+standin", checks
+    assert checks["engine arguments"]["status"] == "pass"
+    assert "never yet with the real TensorRT-LLM" in checks["tensorrt runner"]["figure"]
     assert command.containers() == []

@@ -52,8 +52,8 @@ def probe(what: str, image: Image, home: Path) -> dict[str, Any]:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(lines[0])
-    return found
+    answer: dict[str, Any] = json.loads(lines[0])
+    return answer
 
 
 @pytest.fixture
@@ -72,23 +72,23 @@ def home(tmp_path: Path) -> Path:
 
 def test_a_runner_can_write_its_socket_its_cache_and_memory_and_nothing_else(probe_image: Image, home: Path) -> None:
     """All else is read-only; no network but loopback, no right to gain; a model whose files are links is whole."""
-    found = probe("walls", probe_image, home)
-    assert found["writable"] == ["/tmp", "/cache", "/run/wattdock", "/dev/shm"]
-    assert found["reachable"] == []
-    assert found["interfaces"] == ["lo"]
-    assert found["localhost"] == "127.0.0.1"
-    assert found["user"] == [UID, UID, "runner", "/cache/home"]
-    assert found["groups"] == []
-    assert found["capabilities"] == [0, 0, 0, 0]
-    assert found["no_new_privileges"] == "1"
-    assert found["processes"] == [1]
-    assert found["offline"] == ["1", "1"]
-    assert found["mounted"] == [
+    answer = probe("walls", probe_image, home)
+    assert answer["writable"] == ["/tmp", "/cache", "/run/wattdock", "/dev/shm"]
+    assert answer["reachable"] == []
+    assert answer["interfaces"] == ["lo"]
+    assert answer["localhost"] == "127.0.0.1"
+    assert answer["user"] == [UID, UID, "runner", "/cache/home"]
+    assert answer["groups"] == []
+    assert answer["capabilities"] == [0, 0, 0, 0]
+    assert answer["no_new_privileges"] == "1"
+    assert answer["processes"] == [1]
+    assert answer["offline"] == ["1", "1"]
+    assert answer["mounted"] == [
         *("/", "/cache", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),
         *("/model/config.json", "/model/generation.json", "/model/onnx", "/run/wattdock", "/tmp"),
     ]
     texts = {"config.json": '{"a": 1}', "generation.json": '{"a": 1}', "onnx/abc": '{"a": 1}'}
-    assert found["model"] == texts
+    assert answer["model"] == texts
 
 
 @pytest.mark.slow

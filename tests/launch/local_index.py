@@ -39,7 +39,7 @@ class LocalIndex:
         self.wheels = dict(wheels)
         self.gate = threading.Event()
         self.gate.set()
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         index = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -47,7 +47,7 @@ class LocalIndex:
                 self.answer(with_body=False)
 
             def do_GET(self) -> None:
-                index.asked.append(self.path)
+                index.requests.append(self.path)
                 index.gate.wait(60)
                 self.answer(with_body=True)
 

@@ -101,9 +101,9 @@ def test_first_use_makes_it_and_every_later_use_finds_it(
     assert (venv / "wattdock" / "pins.txt").read_text() == "branch==3.0\nleaf==2.0\ntorch==7.0+cpu\n"
     assert [version_in(python, module) for module in ("branch", "leaf", "torch")] == ["3.0", "2.0", "7.0+cpu"]
     assert not [*venv.rglob("nvidia_kernels*"), *venv.rglob("thorn*")]
-    asked = len(index.asked)
+    requests = len(index.requests)
     assert Environment(runner_dir, "cpu", pytest.fail).ensure() == python
-    assert len(index.asked) == asked
+    assert len(index.requests) == requests
 
 
 def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: Path) -> None:
@@ -120,21 +120,21 @@ def test_two_processes_make_one_environment_once(index: LocalIndex, runner_dir: 
 
 def processes_of(runner_dir: Path) -> list[bytes]:
     """Return the command lines of all processes that make this folder's environment."""
-    found = []
+    commands = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
                 if str(runner_dir).encode() in command:
-                    found.append(command)
-    return found
+                    commands.append(command)
+    return commands
 
 
 def test_nothing_of_a_killed_process_goes_on_and_what_it_began_is_not_used(index: LocalIndex, runner_dir: Path) -> None:
     """Its uv ends with it, though the index never answered; the next one builds anew."""
     index.gate.clear()
     process = subprocess.Popen([sys.executable, "-c", MAKE, str(runner_dir)], stdout=subprocess.DEVNULL)
-    wait_until(lambda: index.asked)
+    wait_until(lambda: index.requests)
     assert any(b"uv" in command for command in processes_of(runner_dir))
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -316,7 +316,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir:
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted", "words"),
+    ("there", "variant", "words"),
     [
         ("cuda", "cpu", r"^backend runs on NVIDIA GPUs only, and this run is on the CPU: use a machine with a GPU, "),
         ("cpu", "cuda", r"^backend runs on CPUs only, and this run is on a GPU: use --accelerator cpu, "),
@@ -324,7 +324,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_other_way(runner_dir:
     ],
 )
 def test_a_backend_that_is_not_for_this_machine_says_so(
-    there: Variant | None, wanted: Variant, words: str, tmp_path: Path
+    there: Variant | None, variant: Variant, words: str, tmp_path: Path
 ) -> None:
     """Nobody is sent to write a requirements file that cannot be written."""
     folder = tmp_path / "backend"
@@ -332,7 +332,7 @@ def test_a_backend_that_is_not_for_this_machine_says_so(
     if there:
         (folder / f"requirements-{there}.txt").touch()
     with pytest.raises(PreflightError, match=words + r".* name an interpreter that has the packages .*runner_python"):
-        Environment(folder, wanted, lambda _: None).ensure()
+        Environment(folder, variant, lambda _: None).ensure()
     assert not (folder / ".venv.lock").exists()
 
 

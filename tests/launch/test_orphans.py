@@ -64,11 +64,11 @@ def test_of_a_labelled_folder_only_the_socket_is_removed(tmp_path: Path) -> None
 def test_a_keeper_asks_until_the_container_is_gone(tmp_path: Path) -> None:
     """It holds the leases meanwhile: whoever gets the GPUs next must not find the container on them."""
     answers = [500, 409, 404]
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Engine(BaseHTTPRequestHandler):
         def do_DELETE(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             self.send_response(answers.pop(0))
             self.end_headers()
 
@@ -85,5 +85,5 @@ def test_a_keeper_asks_until_the_container_is_gone(tmp_path: Path) -> None:
         command = [*KEEPER, "container", str(tmp_path / "e.sock"), "abc", str(folder)]
         subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=True)
         server.shutdown()
-    assert asked == ["/containers/abc?force=true&v=true"] * 3
+    assert paths == ["/containers/abc?force=true&v=true"] * 3
     assert not folder.exists()

@@ -66,13 +66,13 @@ def test_a_lease_that_a_runner_was_given_is_held_until_it_has_ended(
     """By its keeper, also when the coordinator holds it no more."""
     lease = tmp_path / "lease"
     lease.touch()
-    with lease.open() as ours, lease.open() as theirs:
-        fcntl.flock(ours, fcntl.LOCK_EX)
-        runner = launcher.launch(dataclasses.replace(spec("good"), lease_fds=(ours.fileno(),)))
-        ours.close()
+    with lease.open() as coordinator_file, lease.open() as other_file:
+        fcntl.flock(coordinator_file, fcntl.LOCK_EX)
+        runner = launcher.launch(dataclasses.replace(spec("good"), lease_fds=(coordinator_file.fileno(),)))
+        coordinator_file.close()
         with runner, pytest.raises(BlockingIOError):
-            fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(other_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.parametrize(

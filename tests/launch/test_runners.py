@@ -41,7 +41,7 @@ def test_a_folder_with_its_module_is_a_backend(more_runners: Path) -> None:
 
 
 def test_the_project_comes_last(more_runners: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's own version of a backend wins over ours."""
+    """A user's own version of a backend wins over the one in this repository."""
     monkeypatch.setenv("WATTDOCK_RUNNERS", os.pathsep.join([str(more_runners), "/absent"]))
     assert runners_path() == (more_runners, Path("/absent"), REPO / "runners")
 
@@ -90,12 +90,12 @@ def test_gpus_are_integer_indices_in_bus_order_and_hubs_are_offline() -> None:
     assert process_variables(FAKE, (), {}, keep_pythonpath=False)["CUDA_VISIBLE_DEVICES"] == ""
 
 
-@pytest.mark.parametrize(("keep", "theirs"), [(False, []), (True, ["/site", f"{Path.cwd()}/here"])])
-def test_the_callers_module_path_is_kept_only_for_a_named_interpreter(keep: bool, theirs: list[str]) -> None:
+@pytest.mark.parametrize(("keep", "caller_folders"), [(False, []), (True, ["/site", f"{Path.cwd()}/here"])])
+def test_the_callers_module_path_is_kept_only_for_a_named_interpreter(keep: bool, caller_folders: list[str]) -> None:
     """Machines bring packages that way; a runner's own environment must not be mixed with them."""
     variables = process_variables(FAKE, (3, 0), {"PYTHONPATH": "/site::here", "PYTHONHOME": "/x"}, keep_pythonpath=keep)
-    ours = [str(REPO / "proto"), str(REPO / "runners" / "common"), "/runners/fake"]
-    assert variables["PYTHONPATH"].split(os.pathsep) == ours + theirs
+    runner_folders = [str(REPO / "proto"), str(REPO / "runners" / "common"), "/runners/fake"]
+    assert variables["PYTHONPATH"].split(os.pathsep) == runner_folders + caller_folders
     assert "PYTHONHOME" not in variables
 
 

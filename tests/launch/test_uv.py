@@ -47,11 +47,11 @@ def test_a_pip_that_is_configured_by_variables_and_a_file_is_asked(tmp_path: Pat
         "PIP_NO_INDEX": "1",
         "UV_DEFAULT_INDEX": "https://u.example",
     }
-    command, found = uv_call(["pip", "install", "x"], environ)
+    command, variables = uv_call(["pip", "install", "x"], environ)
     assert command[-4:] == ["pip", "install", "x", "--no-index"]
-    assert found["UV_DEFAULT_INDEX"] == "https://u.example"
-    assert (found["UV_HTTP_TIMEOUT"], found["ALL_PROXY"]) == ("7", "http://proxy.example:3128")
-    assert (found["UV_INDEX_STRATEGY"], found["PATH"]) == ("unsafe-best-match", "/bin")
+    assert variables["UV_DEFAULT_INDEX"] == "https://u.example"
+    assert (variables["UV_HTTP_TIMEOUT"], variables["ALL_PROXY"]) == ("7", "http://proxy.example:3128")
+    assert (variables["UV_INDEX_STRATEGY"], variables["PATH"]) == ("unsafe-best-match", "/bin")
 
 
 UNKNOWN = ["Resolved 2 packages", "error: No solution found", "  cause: Because absent was not found."]
