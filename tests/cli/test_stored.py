@@ -163,9 +163,8 @@ def test_scaling_holds_curves_and_the_cheapest_split(called: Called) -> None:
     assert "20261121T100009-vllm-00000009: status failed; left out" in done.stdout
     drawn = called("scaling", "results", "--json", "--plot", "scaling.png")
     [setting] = json.loads(drawn.stdout)["settings"]
-    [curve] = setting["curves"]
-    assert [scaled["point"]["gpus"] for scaled in curve["points"]] == [1, 2, 4]
-    assert curve["points"][2]["efficiency"]["value"] == pytest.approx(4**-0.1, rel=1e-3)
+    assert [point["gpus"] for point in setting["points"]] == [1, 2, 4]
+    assert setting["points"][2]["efficiency"]["value"] == pytest.approx(4**-0.1, rel=1e-3)
     assert Path("scaling.png").read_bytes().startswith(b"\x89PNG")
     refused = called("scaling", "results", "--plot", "scaling.gif")
     assert (refused.returncode, "figures are written as .pdf, .svg, .png" in refused.stderr) == (2, True)

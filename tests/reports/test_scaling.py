@@ -15,7 +15,8 @@ from wattdock.analysis.result import ExperimentResult
 from wattdock.analysis.statistics import SPEED, geometric_interval
 from wattdock.errors import ConfigError
 from wattdock.reports import scale, show
-from wattdock.reports.scaling import Curve, Scaling, Setting, optimum
+from wattdock.reports.scaling import Scaling, Setting, SplitPoint, optimum
+from wattdock.reports.terminal import Figure
 from wattdock.store import StoredResult
 
 # 5 % of the work is serial, and restarts differ by 1 %.
@@ -38,19 +39,20 @@ def scaled(results: dict[str, ExperimentResult]) -> Scaling:
     return scale([StoredResult(Path(name), made) for name, made in results.items()])
 
 
-def only(results: dict[str, ExperimentResult]) -> tuple[Setting, tuple[Curve, ...]]:
+def only(results: dict[str, ExperimentResult]) -> tuple[Setting, list[list[SplitPoint]]]:
     found = scaled(results)
     assert not found.left_out
     [setting] = found.settings
-    return setting, setting.curves
+    return setting, list(setting.curves.values())
 
 
 def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
     """Two GPUs with 5 % of serial work are 1 ÷ (0.05 + 0.475) times as fast, and cost the more joules per token."""
-    _, [curve] = only({"one": tensor(1), "two": tensor(2)})
-    assert curve.kind == "tensor"
-    first, second = curve.points
-    assert (first.speed_up.value, first.efficiency.value) == (1, 1)
+    setting, [[first, second]] = only({"one": tensor(1), "two": tensor(2)})
+    assert list(setting.curves) == ["tensor"]
+    assert first.speed_up == first.efficiency == Figure(1.0)
+    assert second.speed_up is not None
+    assert second.efficiency is not None
     assert second.speed_up.value == pytest.approx(1 / 0.525, rel=1e-4)
     assert second.efficiency.value == pytest.approx(1 / 1.05, rel=1e-4)
     assert second.energy_ratio is not None
@@ -79,8 +81,8 @@ def test_every_kind_of_split_is_a_curve_of_its_own_that_begins_with_one_gpu() ->
         {"device_map": 2},
     ]
     made = {str(split): result(split, [100.0, 101.0], [600.0, 610.0]) for split in splits}
-    _, drawn = only(made)
-    assert {curve.kind: [scaled.point.gpus for scaled in curve.points] for curve in drawn} == {
+    setting, _ = only(made)
+    assert {kind: [point.gpus for point in points] for kind, points in setting.curves.items()} == {
         "tensor": [1, 2],
         "pipeline": [1, 2],
         "tensor × pipeline": [1, 4],
@@ -95,8 +97,8 @@ def test_replicas_that_each_got_the_whole_work_are_a_curve_of_their_own() -> Non
     made = document({"data_parallel_size": 2}, [199.0, 200.0], [1200.0, 1201.0])
     made["config"]["vllm"]["data_parallel_scaling"] = "weak"
     weak = ExperimentResult.model_validate(made)
-    _, drawn = only({"one": result({}, [100.0, 101.0], [600.0, 601.0]), "strong": strong, "weak": weak})
-    assert [curve.kind for curve in drawn] == ["data", "data (weak)"]
+    setting, _ = only({"one": result({}, [100.0, 101.0], [600.0, 601.0]), "strong": strong, "weak": weak})
+    assert list(setting.curves) == ["data", "data (weak)"]
 
 
 def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> None:
@@ -141,11 +143,13 @@ def test_the_interval_of_a_ratio_is_welch_s_on_logarithms() -> None:
     two = {"tensor_parallel_size": 2}
     sides = {"under": result({}, under.tolist(), None), "over": result(two, over.tolist(), None)}
     _, [curve] = only(sides)
-    ours = curve.points[1].speed_up
+    ours = curve[1].speed_up
+    assert ours is not None
     theirs = stats.ttest_ind(np.log(over), np.log(under), equal_var=False).confidence_interval()
     assert (ours.low, ours.high) == pytest.approx((np.exp(theirs.low), np.exp(theirs.high)), rel=2e-4)
     _, [curve] = only(sides | {"over": result(two, [200.0], None)})
-    assert curve.points[1].speed_up.low is None
+    assert curve[1].speed_up is not None
+    assert curve[1].speed_up.low is None
 
 
 def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None:
@@ -171,7 +175,7 @@ def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.
     shown = json.loads(capsys.readouterr().out)
     first, second = (point["tokens_per_s"] for point in shown["settings"][0]["points"])
     assert (first["value"], second["value"]) == pytest.approx((100, 200))
-    assert shown["settings"][0]["curves"][0]["points"][1]["speed_up"]["value"] == pytest.approx(2)
+    assert shown["settings"][0]["points"][1]["speed_up"]["value"] == pytest.approx(2)
     assert "geometric means over restarts" in shown["method"]
     ends = stats.t.interval(0.95, 1, np.log(100), np.std(np.log([50, 200]), ddof=1) / 2**0.5)
     assert [first["low"], first["high"]] == pytest.approx(np.exp(ends))
@@ -181,8 +185,10 @@ def test_the_means_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.
 def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> None:
     """Efficiency counts the GPUs that the first point has."""
     _, [curve] = only({"two": tensor(2), "four": tensor(4)})
-    assert [scaled.point.gpus for scaled in curve.points] == [2, 4]
-    assert curve.points[1].efficiency.value == pytest.approx(curve.points[1].speed_up.value / 2)
+    assert [point.gpus for point in curve] == [2, 4]
+    assert curve[1].speed_up is not None
+    assert curve[1].efficiency is not None
+    assert curve[1].efficiency.value == pytest.approx(curve[1].speed_up.value / 2)
 
 
 def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
@@ -203,5 +209,5 @@ def test_without_joules_there_is_speed_and_no_cheapest_split() -> None:
     """Not measured is none, not zero."""
     found, [curve] = only({str(n): result({"tensor_parallel_size": n} if n > 1 else {}, [100.0], None) for n in (1, 2)})
     assert optimum(found.points) is None
-    assert [scaled.energy_ratio for scaled in curve.points] == [None, None]
+    assert [point.energy_ratio for point in curve] == [None, None]
     assert all(point.j_per_token is None for point in found.points)

@@ -185,21 +185,21 @@ def timeline_of(restart: RestartTimeline, point: Point) -> Chart:
     return alt.vconcat(*panels, bounds="flush", params=[_zoom(["x"], ["power, W", TOKENS_PER_S])])
 
 
-def scaling_curves(found: Sequence[Setting]) -> Chart:
+def scaling_curves(settings: Sequence[Setting]) -> Chart:
     """Return throughput, efficiency, TPOT, power and joules per token over GPU counts, a row of panels per setting."""
-    kinds = sorted({curve.kind for setting in found for curve in setting.curves})
+    kinds = sorted({kind for setting in settings for kind in setting.curves})
     look = _look([("", kind) for kind in kinds], kinds)
-    settings = []
-    for setting in found:
+    rows_of_panels = []
+    for setting in settings:
         rows = [
-            {"series": curve.kind, "GPUs": scaled.point.gpus} | scaled.figures()
-            for curve in setting.curves
-            for scaled in curve.points
+            {"series": kind, "GPUs": point.gpus} | point.figures()
+            for kind, curve in setting.curves.items()
+            for point in curve
         ]
         units = [unit for unit in rows[0] if f"{unit} low" in rows[0] and rows[0][unit] is not None]
         panels = [_line_panel(rows, "GPUs", unit, look) for unit in units]
-        settings.append(alt.hconcat(*panels, title=alt.TitleParams(setting.name, fontSize=8, anchor="start")))
-    return alt.vconcat(*settings)
+        rows_of_panels.append(alt.hconcat(*panels, title=alt.TitleParams(setting.name, fontSize=8, anchor="start")))
+    return alt.vconcat(*rows_of_panels)
 
 
 def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:

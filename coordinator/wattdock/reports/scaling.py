@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -60,6 +60,9 @@ class SplitPoint:
         ttft_p50_s, tpot_p50_s: Means over the pooled results; None where an engine does not report it.
         load_imbalance: The largest of the pooled results.
         results: Names of the pooled results.
+        speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
+        efficiency: Speed-up ÷ how many times as many GPUs.
+        energy_ratio: Joules per token ÷ those of the curve's first point.
     """
 
     kind: str
@@ -74,42 +77,20 @@ class SplitPoint:
     tpot_p50_s: float | None
     load_imbalance: float | None
     results: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ScaledPoint:
-    """One point of a curve, relative to the curve's first.
-
-    Attributes:
-        speed_up: Tokens per second ÷ those of the first.
-        efficiency: Speed-up ÷ how many times as many GPUs.
-        energy_ratio: Joules per token ÷ those of the first; None where energy was not measured.
-    """
-
-    point: SplitPoint
-    speed_up: Figure
-    efficiency: Figure
-    energy_ratio: Figure | None
+    speed_up: Figure | None = None
+    efficiency: Figure | None = None
+    energy_ratio: Figure | None = None
 
     def figures(self) -> dict[str, float | None]:
         """Return what is drawn over the number of GPUs, each with the ends of its interval."""
-        tpot_s = self.point.tpot_p50_s
         drawn = {
-            "output tokens/s": self.point.tokens_per_s,
+            "output tokens/s": self.tokens_per_s,
             "efficiency": self.efficiency,
-            "TPOT p50, ms": None if tpot_s is None else Figure(tpot_s * 1e3),
-            "mean W": self.point.power_w,
-            "J/token (GPU boards)": self.point.j_per_token,
+            "TPOT p50, ms": None if self.tpot_p50_s is None else Figure(self.tpot_p50_s * 1e3),
+            "mean W": self.power_w,
+            "J/token (GPU boards)": self.j_per_token,
         }
-        return {name: value for unit, found in drawn.items() for name, value in with_ends(unit, found).items()}
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One kind of split in one setting; it begins with one GPU where that was measured."""
-
-    kind: str
-    points: tuple[ScaledPoint, ...]
+        return {name: value for unit, figure in drawn.items() for name, value in with_ends(unit, figure).items()}
 
 
 @dataclass(frozen=True)
@@ -132,14 +113,19 @@ class Setting:
 
     Attributes:
         name: In words.
-        curves: One per kind of split; none where only one GPU was measured.
+        points: By number of GPUs.
         fewest_joules: None where energy was not measured.
     """
 
     name: str
     points: tuple[SplitPoint, ...]
-    curves: tuple[Curve, ...]
     fewest_joules: Optimum | None
+
+    @property
+    def curves(self) -> dict[str, list[SplitPoint]]:
+        """The points of each kind of split, behind the one of a single GPU; empty where only one GPU was measured."""
+        kinds = dict.fromkeys(point.kind for point in self.points if point.kind != SINGLE_GPU)
+        return {kind: [point for point in self.points if point.kind in (SINGLE_GPU, kind)] for kind in kinds}
 
 
 @dataclass(frozen=True)
@@ -225,11 +211,11 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
 
 def _setting(members: Sequence[_Usable]) -> Setting:
     points = [_point(list(same)) for _, same in groupby(members, key=lambda u: u.split_key)]
-    points.sort(key=lambda point: (point.gpus, point.split))
-    first = [point for point in points if point.kind == SINGLE_GPU]
-    kinds = dict.fromkeys(point.kind for point in points if point.kind != SINGLE_GPU)
-    curves = [_curve(kind, [*first, *(point for point in points if point.kind == kind)]) for kind in kinds]
-    return Setting(_name(members[0]), tuple(points), tuple(curves), optimum(points))
+    points.sort(key=lambda point: (point.kind != SINGLE_GPU, point.gpus, point.split))
+    setting = Setting(_name(members[0]), tuple(points), optimum(points))
+    first = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
+    relative = [_relative(point, first[id(point)]) if id(point) in first else point for point in points]
+    return replace(setting, points=tuple(relative))
 
 
 def _read(folder: Path, result: ExperimentResult) -> _Usable | str:
@@ -292,15 +278,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def _curve(kind: str, points: Sequence[SplitPoint]) -> Curve:
-    base, scaled = points[0], []
-    for point in points:
-        speed_up = _ratio(point, base, statistics.SPEED)
-        energy = _ratio(point, base, statistics.ENERGY) if point.j_per_token and base.j_per_token else None
-        share = base.gpus / point.gpus
-        low, high = (None if end is None else end * share for end in (speed_up.low, speed_up.high))
-        scaled.append(ScaledPoint(point, speed_up, Figure(speed_up.value * share, low, high), energy))
-    return Curve(kind, tuple(scaled))
+def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
+    """Return a point with its ratios to the first of its curve."""
+    speed_up = _ratio(point, first, statistics.SPEED)
+    share = first.gpus / point.gpus
+    low, high = (None if end is None else end * share for end in (speed_up.low, speed_up.high))
+    has_energy = point.j_per_token and first.j_per_token
+    return replace(
+        point,
+        speed_up=speed_up,
+        efficiency=Figure(speed_up.value * share, low, high),
+        energy_ratio=_ratio(point, first, statistics.ENERGY) if has_energy else None,
+    )
 
 
 def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> Figure:
@@ -329,21 +318,18 @@ def scaling_view(found: Scaling) -> View:
     """Yield every setting's curves and cheapest split."""
     for setting in found.settings:
         yield setting.name
-        rows = [_cells(curve.kind, scaled.point, scaled) for curve in setting.curves for scaled in curve.points]
-        alone = [_cells(point.kind, point, None) for point in setting.points if not setting.curves]
-        yield Sheet(COLUMNS, rows + alone)
+        yield Sheet(COLUMNS, [_cells(point) for point in setting.points])
         yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
         yield ""
     yield from (f"{name}: {reason}; left out" for name, reason in found.left_out.items())
     yield found.method
 
 
-def _cells(kind: str, point: SplitPoint, scaled: ScaledPoint | None) -> tuple[str, ...]:
-    """Return a row; ratios only where there is another size to compare with."""
-    relative = (scaled.speed_up, scaled.efficiency, scaled.energy_ratio) if scaled else (None, None, None)
-    speed_up, efficiency, energy_ratio = (figure_text(figure, ".3f") for figure in relative)
+def _cells(point: SplitPoint) -> tuple[str, ...]:
+    ratios = (point.speed_up, point.efficiency, point.energy_ratio)
+    speed_up, efficiency, energy_ratio = (figure_text(ratio, ".3f") for ratio in ratios)
     return (
-        *(kind, point.split, str(point.gpus), str(len(point.restarts[statistics.SPEED]))),
+        *(point.kind, point.split, str(point.gpus), str(len(point.restarts[statistics.SPEED]))),
         *(figure_text(point.tokens_per_s, ",.0f"), speed_up, efficiency),
         *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
         *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g"), energy_ratio),
