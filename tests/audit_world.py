@@ -206,7 +206,7 @@ def _restart(world: World, number: int, timeline: Timeline) -> RestartRecord:
         clock_checks=(ClockCheck("boot", 1000),),
         timeline=timeline,
         warm_up=tuple(_warm_up_pass(world, index) for index in range(9)),
-        own_pids=frozenset({RUNNER.pid}),
+        runner_pids=frozenset({RUNNER.pid}),
         started_utc="2026-01-02T03:04:05.678+00:00",
     )
 

@@ -60,7 +60,7 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
     check = energy_with(window(9.5, 20.5, {"GPU-a": 6630.0, "GPU-b": 870.0}), other).cross_check
     assert check is not None
     (one,) = check.windows
-    assert one.own_j == {"GPU-a": pytest.approx(6600, abs=1), "GPU-b": pytest.approx(880, abs=1)}
+    assert one.meter_j == {"GPU-a": pytest.approx(6600, abs=1), "GPU-b": pytest.approx(880, abs=1)}
     # Of the GPU used alone.
     assert one.difference_j == pytest.approx(30, abs=1)
     assert one.difference_share == pytest.approx(30 / 6600, rel=0.05)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wattdock.analysis.gpus import GpuProcessSeen, GpuResult
+from wattdock.analysis.gpus import GpuResult, ListedProcess
 from wattdock.checks.audit import cpus_alone, gpus_alone, machine_alone, other_gpus_idle
 from wattdock.checks.check import Outcome, Subject
 
@@ -19,20 +19,27 @@ SHARING = {
 }
 
 
-def process(pid: int, gpu: str = "GPU-a", *, own: bool = False) -> GpuProcessSeen:
-    return GpuProcessSeen(
-        gpu_uuid=gpu, pid=pid, kind="compute", memory_bytes_max=1, first_seen_ns=1, last_seen_ns=2, own=own, user="bob"
+def process(pid: int, gpu: str = "GPU-a", *, of_runner: bool = False) -> ListedProcess:
+    return ListedProcess(
+        gpu_uuid=gpu,
+        pid=pid,
+        kind="compute",
+        memory_bytes_max=1,
+        first_seen_ns=1,
+        last_seen_ns=2,
+        of_runner=of_runner,
+        user="bob",
     )
 
 
 def outcome(
-    *processes: GpuProcessSeen,
+    *processes: ListedProcess,
     exclusive: str = "machine",
     used: tuple[str, ...] = ("GPU-a",),
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
 ) -> dict[str, Outcome]:
-    shown = {process.gpu_uuid: 4 for process in processes if process.own}
+    shown = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
         uuid: GpuResult(used=uuid in used, process_lists=4, runner_lists=shown.get(uuid, 0))
         for uuid in ("GPU-a", "GPU-b")
@@ -50,14 +57,14 @@ def outcome(
 @pytest.mark.parametrize(
     ("processes", "status", "said"),
     [
-        ([process(1, own=True)], "pass", "nobody but the runner in 4 process lists"),
-        ([process(1, own=True), process(9)], "fail", "process 9 (bob, unknown command) on GPU-a"),
+        ([process(1, of_runner=True)], "pass", "nobody but the runner in 4 process lists"),
+        ([process(1, of_runner=True), process(9)], "fail", "process 9 (bob, unknown command) on GPU-a"),
         ([process(9)], "unknown", "which may be it"),
         ([], "unknown", "show no process of the runner"),
     ],
 )
 def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else(
-    processes: list[GpuProcessSeen], status: str, said: str
+    processes: list[ListedProcess], status: str, said: str
 ) -> None:
     """A list that shows not even the runner shows nothing; unknown never passes."""
     check = outcome(*processes)["exclusive GPUs"]
@@ -68,16 +75,19 @@ def test_gpus_are_exclusive_only_where_the_lists_show_the_runner_and_nobody_else
 def test_each_gpu_that_was_used_has_to_show_the_runner() -> None:
     """One whose driver lists nobody could hide anybody; one that was leased and not used shows nobody."""
     two = ("GPU-a", "GPU-b")
-    check = outcome(process(1, own=True), used=two)["exclusive GPUs"]
+    check = outcome(process(1, of_runner=True), used=two)["exclusive GPUs"]
     assert (check.status, "no process of the runner on GPU-b" in check.figure) == ("unknown", True)
-    assert outcome(process(1, own=True), process(2, "GPU-b", own=True), used=two)["exclusive GPUs"].status == "pass"
-    assert outcome(process(1, own=True), leased=two)["exclusive GPUs"].status == "pass"
-    assert outcome(process(1, "GPU-c", own=True), used=("GPU-c",))["exclusive GPUs"].status == "unknown"
+    assert (
+        outcome(process(1, of_runner=True), process(2, "GPU-b", of_runner=True), used=two)["exclusive GPUs"].status
+        == "pass"
+    )
+    assert outcome(process(1, of_runner=True), leased=two)["exclusive GPUs"].status == "pass"
+    assert outcome(process(1, "GPU-c", of_runner=True), used=("GPU-c",))["exclusive GPUs"].status == "unknown"
 
 
 def test_others_on_other_gpus_are_told_and_do_not_refuse() -> None:
     """How much they disturb is the reader's to judge."""
-    found = outcome(process(1, own=True), process(9, "GPU-b"))
+    found = outcome(process(1, of_runner=True), process(9, "GPU-b"))
     assert (found["exclusive GPUs"].status, found["no process on other GPUs"].status) == ("pass", "warn")
     assert "process 9 (bob" in found["no process on other GPUs"].figure
 

@@ -114,7 +114,7 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
     assert energy["bystander_j"][IDLE] == pytest.approx(80 * seconds, rel=STALLED)
     assert [window["pass"] for window in energy["cross_check"]["windows"]] == [0, 1]
     for window in energy["cross_check"]["windows"]:
-        assert window["own_j"][BUSY] == pytest.approx(300 * (window["end_ns"] - window["start_ns"]) / 1e9, rel=0.1)
+        assert window["meter_j"][BUSY] == pytest.approx(300 * (window["end_ns"] - window["start_ns"]) / 1e9, rel=0.1)
         # A counter step is 30 J here; more than two at an end where a busy machine kept the sampler from reading.
         assert abs(window["difference_j"]) <= window["bound_j"] < 10 * 34
     [agree] = [check for check in result["audit"]["checks"] if check["name"] == "meters agree"]

@@ -106,7 +106,7 @@ def test_a_run_whose_gpus_nobody_else_was_on_says_so(wattdock: Command) -> None:
     assert status == "pass", figure
     assert "nobody but the runner in" in figure
     [seen] = result["energy"]["gpu_processes"]
-    assert (seen["own"], seen["command"] is None) == (True, False)
+    assert (seen["of_runner"], seen["command"] is None) == (True, False)
 
 
 def test_a_foreign_process_that_appears_mid_run_is_flagged_by_name(wattdock: Command) -> None:

@@ -138,7 +138,7 @@ def _restart(plain: Plain, plan: ExecutionPlan, model: ModelFolder | None) -> Re
         timeline=_timeline(plain["timeline"]),
         warm_up=tuple(WarmUpSample(**{**sample, "span": Span(**sample["span"])}) for sample in plain["warm_up"]),
         failure=Failure(**plain["failure"]) if plain["failure"] else None,
-        own_pids=frozenset(plain["own_pids"]),
+        runner_pids=frozenset(plain["own_pids"]),
         clock=plain["clock"],
     )
     runner = _runner(plain["loaded"]["environment"]) if plain["loaded"] else None

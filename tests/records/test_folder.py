@@ -52,7 +52,7 @@ def full() -> RestartRecord:
         timeline=dataclasses.replace(timeline(gpu), host=host),
         warm_up=(WarmUpSample(Span("warm-up", 1, 2), 7, float("nan"), {"GPU-a temperature_c": 50.5}),),
         failure=Failure(kind="RunnerError", message="m", stage="pass 2", exit_code=5, log_tail="t"),
-        own_pids=frozenset({4, 5}),
+        runner_pids=frozenset({4, 5}),
         clock="boot 1",
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.gpus import GpuProcessSeen, processes_seen
+from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.joules import (
     CrossCheck,
     HostEnergy,
@@ -147,7 +147,7 @@ class EnergyResult(Stored):
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
     host: HostEnergy | None = None
-    gpu_processes: list[GpuProcessSeen] = Field(default_factory=list)
+    gpu_processes: list[ListedProcess] = Field(default_factory=list)
     cpu_estimate: CpuEstimate | None = None
 
 
@@ -199,7 +199,7 @@ def measured_energy(
         cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,
         host=host,
-        gpu_processes=processes_seen(restarts),
+        gpu_processes=listed_processes(restarts),
         cpu_estimate=_cpu_estimate([measured for _, _, measured in passes], cpu_tdp_w),
     )
 

@@ -147,12 +147,12 @@ class DataParallel(Stored):
     tail_idle_j: float | None
 
 
-class GpuProcessSeen(Stored):
-    """A process that NVML listed on a GPU, with the instants of the first and last sample that held it.
+class ListedProcess(Stored):
+    """A process that NVML listed on a GPU, with the instants of the first and last list that held it.
 
     Attributes:
-        own: It belonged to the runner.
-        clock: Which of `environment.clock.identities` these instants are of.
+        of_runner: The process belonged to the runner.
+        clock: Index of these instants' clock in `environment.clock.identities`.
         user, command: None where this host does not show the process.
     """
 
@@ -162,14 +162,14 @@ class GpuProcessSeen(Stored):
     memory_bytes_max: int | None
     first_seen_ns: int
     last_seen_ns: int
-    own: bool = False
+    of_runner: bool = False
     clock: int = 0
     user: str | None = None
     command: str | None = None
 
     @property
-    def told(self) -> str:
-        """The process in words: its number, user, command and GPU."""
+    def description(self) -> str:
+        """Number, user, command and GPU of the process."""
         who = f"{self.user or 'unknown user'}, {self.command or 'unknown command'}"
         return f"process {self.pid} ({who}) on {self.gpu_uuid}"
 
@@ -382,38 +382,50 @@ def _over_passes(
     return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}
 
 
-def processes_seen(restarts: Sequence[RestartRecord]) -> list[GpuProcessSeen]:
-    """Return every process that a process list of the timelines holds, once per GPU, kind and boot of the host.
+def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
+    """Return every process in the timelines' process lists, once per GPU, kind and boot of the host.
 
-    After a reboot, a number that was the runner's may be anybody's.
+    Process ids begin anew with a boot, so that the same id may belong to another process.
     """
-    seen: dict[tuple[str, int, str, int], GpuProcessSeen] = {}
+    processes: dict[tuple[str, int, str, int], ListedProcess] = {}
     clocks = snapshot.ClockFacts.of(restarts)
     for restart in restarts:
+        clock = clocks.number(restart)
         for uuid, gpu in restart.gpus.items():
             for sample in gpu.processes:
                 for process in sample.processes:
-                    clock, own = clocks.number(restart), process.pid in restart.own_pids
                     key = (uuid, process.pid, process.kind, clock)
-                    seen[key] = _seen_again(seen.get(key), uuid, process, sample.at_ns, clock=clock, own=own)
-    return list(seen.values())
+                    of_runner = process.pid in restart.runner_pids
+                    listed = _listed(uuid, process, sample.at_ns, of_runner=of_runner, clock=clock)
+                    processes[key] = _merged(processes[key], listed) if key in processes else listed
+    return list(processes.values())
 
 
-def _seen_again(
-    before: GpuProcessSeen | None, uuid: str, process: GpuProcess, at_ns: int, *, clock: int, own: bool
-) -> GpuProcessSeen:
-    sizes = [process.memory_bytes, before.memory_bytes_max if before else None]
-    return GpuProcessSeen(
+def _listed(uuid: str, process: GpuProcess, at_ns: int, *, of_runner: bool, clock: int) -> ListedProcess:
+    return ListedProcess(
         gpu_uuid=uuid,
         pid=process.pid,
         kind=process.kind,
-        memory_bytes_max=max((size for size in sizes if size is not None), default=None),
-        first_seen_ns=before.first_seen_ns if before else at_ns,
+        memory_bytes_max=process.memory_bytes,
+        first_seen_ns=at_ns,
         last_seen_ns=at_ns,
-        own=own or (before.own if before else False),
+        of_runner=of_runner,
         clock=clock,
-        user=process.user or (before.user if before else None),
-        command=process.command or (before.command if before else None),
+        user=process.user,
+        command=process.command,
+    )
+
+
+def _merged(earlier: ListedProcess, later: ListedProcess) -> ListedProcess:
+    sizes = [size for size in (earlier.memory_bytes_max, later.memory_bytes_max) if size is not None]
+    return later.model_copy(
+        update={
+            "memory_bytes_max": max(sizes, default=None),
+            "first_seen_ns": earlier.first_seen_ns,
+            "of_runner": earlier.of_runner or later.of_runner,
+            "user": later.user or earlier.user,
+            "command": later.command or earlier.command,
+        }
     )
 
 
@@ -429,14 +441,14 @@ def _counter_changes(restart: RestartRecord, uuid: str) -> int:
 def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
     """How often a GPU's processes were listed; how often with one of the runner's, where that is asked for."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
-    return sum(not own or any(process.pid in restart.own_pids for process in sample.processes) for sample in samples)
+    return sum(not own or any(process.pid in restart.runner_pids for process in sample.processes) for sample in samples)
 
 
 def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
     """Memory of the runner in each list near an instant that shows it; None where the driver does not tell it."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
     shown = [
-        [process.memory_bytes for process in sample.processes if process.pid in restart.own_pids]
+        [process.memory_bytes for process in sample.processes if process.pid in restart.runner_pids]
         for sample in samples
         if abs(sample.at_ns - at_ns) <= LIST_REACH_NS
     ]

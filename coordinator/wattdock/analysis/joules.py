@@ -26,14 +26,14 @@ DIFFERENT_GPUS = "restarts used different GPUs"
 
 
 class WindowCheck(Stored):
-    """One pass's window as a second meter measured it, beside our figure of the same window.
+    """One window as both meters measured it.
 
-    The window is longer than the pass: from before its request was sent until its results were here.
+    The window is longer than its pass: it begins before the request is sent and ends after the results have arrived.
 
     Attributes:
-        other_j, own_j: Joules by UUID, of every GPU of the host.
-        difference_j: The other's less ours, over the GPUs used; null where one of them is unknown.
-        difference_share: The same ÷ our figure.
+        second_meter_j, meter_j: Joules by UUID, of every GPU of the host.
+        difference_j: The second meter's joules less the first's, over the GPUs used; null where either is unknown.
+        difference_share: `difference_j` ÷ the first meter's joules.
         bound_j: What a difference of two counter readings can be off by: a counter step at each end, of each GPU.
         reason: Why `difference_j` is null, where it is.
     """
@@ -42,8 +42,8 @@ class WindowCheck(Stored):
     pass_index: int = Field(alias="pass")
     start_ns: int
     end_ns: int
-    other_j: dict[str, float]
-    own_j: dict[str, float | None]
+    second_meter_j: dict[str, float]
+    meter_j: dict[str, float | None]
     difference_j: float | None
     difference_share: float | None
     bound_j: float | None
@@ -190,15 +190,15 @@ def _window_check(
         return None
     span = window.span
     energies = {uuid: joules_in.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
-    own_j = {uuid: energy.energy_j for uuid, energy in energies.items()}
+    meter_j = {uuid: energy.energy_j for uuid, energy in energies.items()}
     reason = window.reason or next(
         (energy.reason for uuid, energy in energies.items() if uuid in used and energy.reason), None
     )
-    if reason is None and not (used and set(used) <= own_j.keys() & window.energy_j.keys()):
+    if reason is None and not (used and set(used) <= meter_j.keys() & window.energy_j.keys()):
         reason = "a GPU that was used is unknown to one of the meters"
     difference_j = share = bound_j = None
     if reason is None:
-        ours_j = sum(own_j[uuid] or 0.0 for uuid in used)
+        ours_j = sum(meter_j[uuid] or 0.0 for uuid in used)
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
         ticks = [timeline.gpus[uuid].ticks for uuid in used]
@@ -208,8 +208,8 @@ def _window_check(
         pass_index=measured.index,
         start_ns=span.start_ns,
         end_ns=span.end_ns,
-        other_j=dict(window.energy_j),
-        own_j=own_j,
+        second_meter_j=dict(window.energy_j),
+        meter_j=meter_j,
         difference_j=difference_j,
         difference_share=share,
         bound_j=bound_j,

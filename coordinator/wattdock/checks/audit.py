@@ -195,7 +195,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
         return None
     used, evidence = set(subject.environment.gpu_uuids), subject.result.gpus
     listed = [process for process in subject.energy.gpu_processes if process.gpu_uuid in gpus]
-    foreign = [process.told for process in listed if not process.own]
+    foreign = [process.description for process in listed if not process.of_runner]
     lists = min(evidence[uuid].process_lists if uuid in evidence else 0 for uuid in gpus)
     shown = {uuid for uuid in gpus if uuid in evidence and evidence[uuid].runner_lists}
     if foreign and len(foreign) < len(listed):
@@ -215,7 +215,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
 def other_gpus_idle(subject: Subject) -> Outcome | None:
     """Who was on the host's other GPUs, which share power, cooling and host; how much that matters is open."""
     gpus = _own_gpus(subject)
-    others = [process.told for process in subject.energy.gpu_processes if process.gpu_uuid not in gpus]
+    others = [process.description for process in subject.energy.gpu_processes if process.gpu_uuid not in gpus]
     return Outcome("warn", _processes(others)) if others else None
 
 

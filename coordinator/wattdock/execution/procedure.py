@@ -48,7 +48,7 @@ class Recording:
         name: The record's name in the study's folder.
         stage: What is being done now, in words; a failure names it.
         runner: What the runner says of its own environment; None before it has loaded the model.
-        own_pids: Processes of the runner; one set for all experiments that the runner serves.
+        runner_pids: Processes of the runner; one set for all experiments that the runner serves.
         passes_before: Passes of this restart that an earlier, interrupted run measured.
     """
 
@@ -57,7 +57,7 @@ class Recording:
     name: str = ""
     stage: str = "launch"
     runner: RunnerEnvironment | None = None
-    own_pids: set[int] = field(default_factory=set)
+    runner_pids: set[int] = field(default_factory=set)
     passes_before: frozenset[int] = frozenset()
 
     def add(self, **values: object) -> None:
@@ -71,7 +71,7 @@ class Recording:
 
     def with_timeline(self, timeline: Timeline) -> RestartRecord:
         """Return the record with the timeline around it and the runner's processes."""
-        return dataclasses.replace(self.record, timeline=timeline, own_pids=frozenset(self.own_pids))
+        return dataclasses.replace(self.record, timeline=timeline, runner_pids=frozenset(self.runner_pids))
 
 
 def new_record(restart: int, clock: Clock) -> RestartRecord:

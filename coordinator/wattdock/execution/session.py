@@ -275,7 +275,7 @@ class Session:
             progress=lambda stage: self._emit(Loading(model.name, stage)),
         )
         startup.add(spans=span)
-        startup.own_pids |= runner.pids()
+        startup.runner_pids |= runner.pids()
         visible_uuids = startup.runner.visible_gpu_uuids
         if sorted(visible_uuids) != sorted(planned_uuids):
             raise RunnerError(
@@ -362,7 +362,7 @@ class Session:
 
     def _save(self, meter: Meter, runner: LaunchedRunner, recording: Recording) -> None:
         """Save the current experiment after a pass."""
-        self._startup.own_pids |= runner.pids()
+        self._startup.runner_pids |= runner.pids()
         state, _ = self._recordings[-1]
         state.save(recording, meter.peek())
 

@@ -122,7 +122,7 @@ class RestartRecord:
         started_utc: When it began, ISO 8601 with milliseconds; a label, never a duration's end.
         environment: What the passes ran on and with.
         architecture: The model's config.json; None where the model was not resolved.
-        own_pids: Processes of the runner, as this host numbers them.
+        runner_pids: Processes of the runner, as this host numbers them.
         clock: Identity of the clock that all instants are of, as text.
         warm_up: Passes of a steady warm-up, in order; empty where the profile is "quick".
         failure: Why the restart ended early.
@@ -141,7 +141,7 @@ class RestartRecord:
     timeline: Timeline | None = None
     warm_up: tuple[WarmUpSample, ...] = ()
     failure: Failure | None = None
-    own_pids: frozenset[int] = frozenset()
+    runner_pids: frozenset[int] = frozenset()
     clock: str = ""
 
     @property
