@@ -5,13 +5,14 @@ Names of files that several rooms read stand here, too. Must not know: what the 
 
 from __future__ import annotations
 
-import contextlib
 import os
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
 
 from wattdock.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -22,24 +23,30 @@ TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 TAIL_LINES, TAIL_BYTES = 20, 64 * 1024
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file at `path` by `content`; durable when this returns.
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file that replaces the one at `path` when the block ends, and is durable then.
 
     Raises:
-        OSError: There is no room, or no permission.
+        OSError: There is no room, or no permission; the old file is unchanged.
     """
     # Several processes may write the same file: each has a scratch file of its own.
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-    except OSError:
+    finally:
         scratch.unlink(missing_ok=True)
-        raise
     sync(path.parent)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace the file at `path` by `content`, as `whole_file` does."""
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def write_output(path: Path, content: bytes, flag: str) -> None:
@@ -48,20 +55,20 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
     Raises:
         StoreError: The file cannot be written.
     """
-    # A link names the file to replace; a pipe or a device cannot be replaced.
-    target = path.resolve()
     try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(content)
+        if path.exists() and not path.is_file():
+            # A pipe or a device cannot be replaced.
+            path.write_bytes(content)
         else:
-            write_whole(target, content)
+            # A link names the file to replace.
+            write_whole(path.resolve(), content)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another file with {flag}") from error
 
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log, of its last 64 KiB at most; empty where there is no log."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - TAIL_BYTES))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

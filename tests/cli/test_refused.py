@@ -35,7 +35,7 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
     [
         ((*FAKE, "--backend", "pytorhc"), CONFIG, ("pytorhc", "pytorch")),
         ((*FAKE, "--batch-size", "0"), CONFIG, ("--batch-size", "0")),
-        ((*FAKE, "--model", "./nowhere"), PREFLIGHT, ("nowhere",)),
+        ((*FAKE, "--model", "./nowhere"), CONFIG, ("nowhere",)),
         ((*FAKE, "--model", "shape:tiny-lama"), CONFIG, ("tiny-lama", "tiny-llama")),
         ((*FAKE, "--gpus", "7"), PREFLIGHT, ("7", "GPU")),
         ((*FAKE, "--gpus", "GPU-none"), PREFLIGHT, ("GPU-none",)),

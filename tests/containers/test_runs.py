@@ -157,7 +157,7 @@ def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_i
     running.wait(30)
     refused = in_containers("run", *SMALL)
     assert refused.returncode == 3, refused.stderr
-    assert "this machine is measured on by" in refused.stderr
+    assert "this machine is in exclusive use by" in refused.stderr
     os.kill(keeper, signal.SIGCONT)
     assert in_containers.none_within(10)
     done = in_containers("run", *SMALL, "--wait", "20")

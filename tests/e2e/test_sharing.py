@@ -70,7 +70,7 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     refusal = other.start("run", *SMALL, stderr=subprocess.PIPE, **as_other)
     said = refusal.communicate(timeout=240)[1]
     assert refusal.returncode == 3
-    assert f"this machine is measured on by {view['leases']['machine']['user']} (process" in said
+    assert f"this machine is in exclusive use by {view['leases']['machine']['user']} (process" in said
     assert not other.results()
     second = other.start("run", *SMALL, "--wait", "50", "--quiet", **as_other)
     assert (first.wait(60), second.wait(60)) == (0, 0)

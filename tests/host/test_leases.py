@@ -154,7 +154,7 @@ def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(fol
         with held(LeaseRequest(("GPU-a",), "machine", "ours", 30), told.append, folder):
             assert holders(folder)[MACHINE].experiment == "ours"
     assert len(told) == 1
-    assert "waiting up to 30 s: this machine is measured on by" in told[0]
+    assert "waiting up to 30 s: this machine is in exclusive use by" in told[0]
 
 
 def test_looking_does_not_refuse_anybody(folder: Path) -> None:

@@ -92,10 +92,10 @@ def test_a_folder_that_is_not_whole_is_refused_in_one_line(
 
 def test_a_missing_folder_is_told_from_a_file(tmp_path: Path) -> None:
     """Giving the weights file instead of its folder is a common slip."""
-    with pytest.raises(PreflightError, match="does not exist; give a folder"):
+    with pytest.raises(ConfigError, match="does not exist; give a folder"):
         check_model(ModelSpec(path=tmp_path / "absent"))
     (tmp_path / "file").touch()
-    with pytest.raises(PreflightError, match="is a file; give a folder"):
+    with pytest.raises(ConfigError, match="is a file; give a folder"):
         check_model(ModelSpec(path=tmp_path / "file"))
 
 

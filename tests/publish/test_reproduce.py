@@ -122,9 +122,9 @@ def test_weights_from_a_folder_must_be_named_and_be_the_same(tmp_path: Path) -> 
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     changes = on_cpu(model={"path": "/home/somebody/weights"})
     changes["environment"]["model"] |= {"kind": "path", "name": "weights", "revision": "sampled-sha256:0"}
-    with pytest.raises(PreflightError, match="--model-folder"):
+    with pytest.raises(ConfigError, match="--model-folder"):
         reproduced(tmp_path / "a", LocalChoices(), **changes)
-    with pytest.raises(PreflightError, match="find that one"):
+    with pytest.raises(PreflightError, match="use the latter"):
         reproduced(tmp_path / "b", LocalChoices(model_folder=folder), **changes)
 
 

@@ -197,7 +197,7 @@ def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_non
     assert names("s1") == names(results / "studies/s1") == ["b"]
     assert names(tmp_path) == ["b", "c"]
     assert names(results / "c/result.json", "s2") == ["c"]
-    with pytest.raises(StoreError, match="no such folder, and no result or study in "):
+    with pytest.raises(ConfigError, match="no such folder, and no result or study in "):
         names("s3")
     (tmp_path / "text.tar").write_text("no archive")
     with pytest.raises(StoreError, match=r"cut short|no tar file"):

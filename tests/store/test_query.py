@@ -14,7 +14,7 @@ from stored_results import SAMPLE
 
 import wattdock
 from wattdock.analysis import ExperimentResult
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError
 from wattdock.store import COLUMNS, Filters, StoredResult, load_result, query, select
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def test_a_query_that_makes_no_sense_is_answered_in_one_line(tmp_path: Path, sql
 
 def test_no_results_and_a_date_that_is_none_are_named(tmp_path: Path) -> None:
     """An empty table would look like an answer."""
-    with pytest.raises(StoreError, match="no results in"):
+    with pytest.raises(ConfigError, match="no results in"):
         wattdock.load_results(tmp_path)
     put(tmp_path, "a")
     with pytest.raises(ConfigError, match="'yesterday' is no date"):

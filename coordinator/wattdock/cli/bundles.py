@@ -6,29 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.cli.exits import fail, interruptible
-from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, open_results, parse_fraction
+from wattdock.cli.options import RESULTS, Json, Named, OutputDir, Quiet, RunnerPython, open_results, parse_fraction
 from wattdock.errors import ConfigError, ExitCode
-from wattdock.text import pluralize, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from wattdock.publish import Bundle, CreatedBundle
     from wattdock.reports import Comparison
 
-app = typer.Typer(help="Make a publication bundle of results, check one, show one.")
+app = typer.Typer(help="Create, verify and show bundles of results for publication.")
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A .tar file, or the folder it was unpacked to.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="NAME.tar; makes no folder above it.")]
-Logs = Annotated[bool, typer.Option("--logs", help="Take the runners' logs in; read them before.")]
-Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Take files of prompts in.")]
-Lock = Annotated[Path | None, typer.Option(help="Lock file of images; docker/images.lock unless given.")]
-Margin = Annotated[str, typer.Option(help="Largest difference that does not matter: 5% or 0.05.")]
-Python = Annotated[Path | None, typer.Option(help="Interpreter that has the backend's packages already.")]
-ModelFolder = Annotated[Path | None, typer.Option(help="The weights, where the bundle's were a local folder.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Let the model's own code run.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a reproduction that was begun.")]
-NAMES_SHOWN = 3
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="New file, NAME.tar; its folder must exist.")]
+Logs = Annotated[bool, typer.Option("--logs", help="Include the runners' logs; read them first.")]
+Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include files of prompts.")]
+Lock = Annotated[Path | None, typer.Option(help="Lock file of images.  [default: docker/images.lock]")]
+Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
+ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a reproduction that was begun.")]
 
 
 @app.command()
@@ -41,56 +35,40 @@ def create(
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Put results, settings, images' digests, environment and checksums into one file for others to check and rerun."""
+    """Pack results with their settings, images' digests, environment and checksums into one file for others."""
     from wattdock.host import folders
     from wattdock.publish import create_bundle
+    from wattdock.reports import show
 
     with open_results(named, output_dir) as results:
-        made = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts, lock=lock)
-    lines = [f"missing: {line}" for line in made.manifest.missing]
-    if made.named:
-        more = ", …" if len(made.named) > NAMES_SHOWN else ""
-        files = f"{pluralize(len(made.named), 'file')}: {', '.join(made.named[:NAMES_SHOWN])}{more}"
-        lines.append(f"your user name, home folder or this machine's name stands in {files}")
-    lines.append(f"{made.path}: {pluralize(len(results), 'result')} {'with' if logs else 'without'} logs")
-    _print(made.path, made, lines, as_json=as_json)
+        created = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts, lock=lock)
+    show(created, as_json=as_json)
 
 
 @app.command()
 def verify(bundle: BundlePath, as_json: Json = False) -> None:
-    """See that a bundle is what was bundled; exit code 7 where one byte is not."""
+    """Check that a bundle is unchanged; exit code 7 if a single byte differs."""
     from wattdock.publish import open_bundle
+    from wattdock.reports import show
 
-    with open_bundle(bundle) as found:
-        whole = f"{bundle}: whole, {found.file_count} files, {found.size_bytes / 1e6:,.1f} MB"
-        _print(bundle, found, [whole], as_json=as_json)
-
-
-@app.command()
-def show(bundle: BundlePath, as_json: Json = False) -> None:
-    """Show what is in a bundle, once it was verified."""
-    from wattdock.publish import open_bundle, results_table
-
-    with open_bundle(bundle) as found:
-        missing = (f"missing: {line}" for line in found.manifest.missing)
-        lines = [found.manifest.name, "", *results_table(found.results()).splitlines(), *missing]
-        _print(bundle, found, lines, as_json=as_json)
+    with open_bundle(bundle) as verified:
+        show(verified, as_json=as_json)
 
 
-def _print(path: Path, bundle: "Bundle | CreatedBundle", lines: "Iterable[str]", *, as_json: bool) -> None:
-    """Print lines and the digest of a bundle, without what would steer a terminal: it may be anybody's; or JSON."""
-    if as_json:
-        print_json({"path": str(path), "digest": f"sha256:{bundle.digest}", **bundle.manifest.model_dump()})
-        return
-    for line in lines:
-        typer.echo("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line))
-    typer.echo(f"digest sha256:{bundle.digest}")
+@app.command("show")
+def show_(bundle: BundlePath, as_json: Json = False) -> None:
+    """Verify a bundle and show its results."""
+    from wattdock.publish import open_bundle
+    from wattdock.reports import show
+
+    with open_bundle(bundle) as verified:
+        show(verified, as_json=as_json, with_results=True)
 
 
 def reproduce(
     bundle: BundlePath,
     margin: Margin = "5%",
-    runner_python: Python = None,
+    runner_python: RunnerPython = None,
     model_folder: ModelFolder = None,
     trust_remote_code: Trust = False,
     resume: Resume = False,
@@ -98,7 +76,7 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a bundle's study here and say of each experiment whether it came out the same; exit code 9: not all did."""
+    """Measure a bundle's study again here and compare; exit code 9 if a result is not equivalent, 10 if undecided."""
     from wattdock.cli.progress import progress_for
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction

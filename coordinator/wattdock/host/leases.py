@@ -166,7 +166,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
 def _machine_holders(machine: int, folder: Path) -> str:
     """Who holds the machine alone, or who shares it."""
     if not _lock(machine, fcntl.LOCK_SH):
-        return f"this machine is measured on by {_noted(machine)}"
+        return f"this machine is in exclusive use by {_noted(machine)}"
     fcntl.flock(machine, fcntl.LOCK_UN)
     others = "; ".join(f"{name} by {holder}" for name, holder in holders(folder).items() if name != MACHINE)
     return f"this machine is shared by other measurements: {others or 'a measurement that has just ended'}"

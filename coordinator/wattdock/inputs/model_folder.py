@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattdock.errors import PreflightError
+from wattdock.errors import ConfigError, PreflightError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -97,11 +97,12 @@ def check_folder(path: Path) -> None:
     """Raise unless the folder holds a config and whole weights.
 
     Raises:
-        PreflightError: The folder, its config or its weights are missing, or a weight file is cut short or unreadable.
+        ConfigError: There is no such folder.
+        PreflightError: Its config or its weights are missing, or a weight file is cut short or unreadable.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
-        raise PreflightError(f"model folder {path} {what}; give a folder with config.json and *.safetensors")
+        raise ConfigError(f"model folder {path} {what}; give a folder with config.json and *.safetensors")
     read_config(path)
     for file in weight_files(path):
         try:

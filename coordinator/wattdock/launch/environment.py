@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.errors import LaunchError, PreflightError
+from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.launch.process import KEEPER
 from wattdock.launch.uv import failure, uv_call
 
@@ -58,12 +58,15 @@ def check_python(python: str | Path) -> Path:
     the runner finds out.
 
     Raises:
-        PreflightError: It is not there, cannot be executed, is older than 3.10, or lacks grpcio or protobuf.
+        ConfigError: There is no such file.
+        PreflightError: The interpreter cannot be executed, is older than 3.10, or lacks grpcio or protobuf.
     """
     executable = shutil.which(python)
     if executable is None:
-        state = "cannot be executed" if Path(python).exists() else "is not there"
-        raise PreflightError(f"runner_python: {python} {state}; name a Python interpreter by path, or leave it out")
+        advice = "name a Python interpreter by path, or leave it out"
+        if not Path(python).exists():
+            raise ConfigError(f"runner_python: {python} is not there; {advice}")
+        raise PreflightError(f"runner_python: {python} cannot be executed; {advice}")
     path = Path(executable).absolute()
     if path == Path(sys.executable):
         # The coordinator's own interpreter, which is recent enough and has both packages.

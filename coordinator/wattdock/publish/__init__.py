@@ -1,13 +1,13 @@
-"""Results handed to others: one file with everything behind a figure, checked byte by byte, and measured again.
+"""Bundles of results for others: one file with everything behind a figure, verified byte by byte, and measured again.
 
-In: stored results, the lock file of images, meter cards; or somebody's bundle.
-Out: a tar file whose bytes follow from its content; a `Bundle` whose files are those it was made with; a
-`Reproduction`: its study, ready to be measured here, and the bundled results to compare with.
+In: stored results, the lock file of images, meter cards; or a bundle from anybody.
+Out: a tar file whose bytes follow from its content; a verified `Bundle`; a `Reproduction`: the bundle's study, ready to
+be measured here, and its results to compare with.
 Must not know: the command line; how runners are started or metered. Nothing in a bundle is executed.
 """
 
 from wattdock.publish.bundle import Bundle, open_bundle
-from wattdock.publish.create import CreatedBundle, create_bundle, results_table
+from wattdock.publish.create import CreatedBundle, create_bundle
 from wattdock.publish.reproduce import LocalChoices, Reproduction, prepare_reproduction
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "create_bundle",
     "open_bundle",
     "prepare_reproduction",
-    "results_table",
 ]

@@ -1,7 +1,7 @@
 """The files of a bundle: their names, the tar file that holds them, and the check that nothing was changed.
 
-A bundle is somebody else's: only plain files below one folder are unpacked, and nothing is used before all hashes
-agree. Matching hashes do not say who made a bundle: compare its digest with the one its authors have printed.
+A bundle may come from anybody: only plain files below one folder are unpacked, and none is used before all hashes
+match. Matching hashes do not say who made a bundle: compare its digest with the one that its authors printed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from wattdock.errors import StoreError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST
+from wattdock.reports import draw
 from wattdock.store import RESULT, StoredResult, load_result
 
 if TYPE_CHECKING:
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
 BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
 PROMPTS, CARDS = "prompts", "meter-cards"
-# Neither hidden nor a way out of the folder, on any system.
+# A name that is not hidden and does not lead out of its folder, on any system.
 SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.DIRTYPE: "a folder"}
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
 MTIME_S = 315_532_800
 DIFFERENCES_SHOWN = 3
 AGAIN = "get it again from its source"
-REPACKED = "if you packed it anew, unpack it and name the folder instead"
+REPACKED = "if you packed it anew yourself, name its folder instead"
 Content = Path | bytes
 
 
@@ -45,9 +45,7 @@ class Manifest(BaseModel):
 
     Attributes:
         results: Result folder below `results/` → position of its experiment in study.yaml.
-        studies: Names of the studies whose journals are in the bundle.
-        prompts: SHA-256 of a prompt file → its place in the bundle.
-        missing: What would belong in the bundle and could not be had, in words.
+        missing: Sentences about what belongs in the bundle and could not be had.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,24 +53,43 @@ class Manifest(BaseModel):
     schema_version: Literal[1] = BUNDLE_SCHEMA
     name: str
     results: dict[str, int] = Field(min_length=1)
-    studies: list[str] = Field(default_factory=list)
-    prompts: dict[str, str] = Field(default_factory=dict)
     missing: list[str] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """An unpacked bundle whose files are those it was made with.
+class BundleFile:
+    """A bundle as its user named it.
 
     Attributes:
-        digest: SHA-256 of its SHA256SUMS, which stands for all of it.
-        file_count: Files, the list of hashes included.
+        path: The tar file, or the folder that it was unpacked to.
+        digest: SHA-256 of its SHA256SUMS, which stands for all of it; print it in a paper.
+    """
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {"path": str(self.path), "digest": f"sha256:{self.digest}", **self.manifest.model_dump()}
+
+    def as_view(self) -> Iterator[str]:
+        """Yield what is missing, then the digest."""
+        yield from (f"missing: {sentence}" for sentence in self.manifest.missing)
+        yield f"digest sha256:{self.digest}"
+
+
+@dataclass(frozen=True)
+class Bundle(BundleFile):
+    """An unpacked bundle with unchanged files.
+
+    Attributes:
+        folder: The folder of the files.
+        file_count: Number of files, SHA256SUMS included.
         size_bytes: Sum of their sizes.
     """
 
     folder: Path
-    manifest: Manifest
-    digest: str
     file_count: int
     size_bytes: int
 
@@ -80,10 +97,25 @@ class Bundle:
         """Return its results.
 
         Raises:
-            StoreError: One cannot be read.
+            StoreError: A result cannot be read.
         """
         folders = [self.folder / BUNDLED / name for name in self.manifest.results]
         return [StoredResult(folder, load_result(folder)) for folder in folders]
+
+    def as_view(self, *, with_results: bool = False) -> Iterator[str]:
+        """Yield that the bundle is whole, and a table of its results if asked for."""
+        yield f"{self.path}: whole, {self.file_count} files, {self.size_bytes / 1e6:,.1f} MB"
+        if with_results:
+            yield from ("", *results_table(self.results()).splitlines())
+        yield from super().as_view()
+
+
+def results_table(results: Sequence[StoredResult]) -> str:
+    """Return results as a Markdown table for people."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "table.md")
+        draw("table", results, file)
+        return file.read_text(encoding="utf-8")
 
 
 def pack(files: Mapping[str, Content], file: IO[bytes], *, top: str) -> None:
@@ -108,19 +140,21 @@ def sums_of(files: Mapping[str, Content]) -> str:
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[Bundle]:
-    """Yield a bundle, a tar file or the folder that one was unpacked to, once every byte of it was checked.
+    """Yield the bundle at `path`, a tar file or the folder that one was unpacked to, after checking every byte of it.
 
-    A tar file is unpacked to a temporary folder, which goes at the end.
+    A tar file is unpacked to a temporary folder, which is removed at the end.
 
     Raises:
+        ConfigError: There is nothing at `path`.
         StoreError: The bundle is damaged, cut short, changed or hostile, or cannot be read; says what and where.
     """
+    if not path.exists():
+        raise ConfigError(f"{path}: there is no such bundle; name a .tar file, or the folder it was unpacked to")
     with tempfile.TemporaryDirectory(prefix="wattdock-bundle-") as scratch:
         try:
-            bundle = _checked(path) if path.is_dir() else _unpacked(path, Path(scratch))
+            bundle = _checked(path, path) if path.is_dir() else _unpacked(path, Path(scratch))
         except OSError as error:
-            why = f"{error.strerror or error}; name a bundle, a .tar file or a folder; TMPDIR says where it is unpacked"
-            raise StoreError(f"{path}: {why}") from error
+            raise StoreError(f"{path}: {error.strerror or error}; TMPDIR says where bundles are unpacked") from error
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from error
         yield bundle
@@ -131,107 +165,99 @@ def is_safe(name: str) -> bool:
     return all(SAFE_PART.fullmatch(part) for part in name.split("/"))
 
 
-def _unpacked(path: Path, into: Path) -> Bundle:
+def _unpacked(path: Path, scratch: Path) -> Bundle:
     try:
         with tarfile.open(path, "r:") as tar:
             members = tar.getmembers()
-            top = _require_plain(members, path.stat().st_size)
-            # Python before 3.11.4 has no filters; what this one refuses was refused above.
+            _require_plain(members, path.stat().st_size)
+            # Plain files with safe names need no filter, which Python has since 3.11.4 only; 3.14 filters unless told.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
-            tar.extractall(into)
+            tar.extractall(scratch)
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise StoreError(f"is no tar file, or is damaged or cut short ({error}); {AGAIN}") from error
-    bundle = _checked(into / top)
-    # Hashes cover content only; headers, padding and what follows the end are bytes, too.
+    top = members[0].name.partition("/")[0]
+    bundle = _checked(path, scratch / top)
+    # SHA256SUMS covers the files' content. Their headers, padding, names told twice, and files beside the top folder
+    # show when the files are packed again.
     packed = _Hasher()
     pack(_files_of(bundle.folder), packed, top=top)  # type: ignore[arg-type]
     if packed.hexdigest() != _sha256(path):
-        said = f"its files are whole and the tar file around them is not as wattdock wrote it; {AGAIN}"
-        raise StoreError(f"{said}; {REPACKED}")
+        raise StoreError(
+            f"its files are whole and the tar file around them is not as wattdock wrote it; {AGAIN}; {REPACKED}"
+        )
     return bundle
 
 
-def _require_plain(members: Sequence[tarfile.TarInfo], size_bytes: int) -> str:
-    """Return the folder that holds all members, which must be plain files with harmless names."""
+def _require_plain(members: Sequence[tarfile.TarInfo], size_bytes: int) -> None:
+    """Refuse what no bundle holds before anything is unpacked."""
     if not members or sum(member.size for member in members) > size_bytes:
         raise StoreError(f"holds no files, or claims more than it holds; it is no bundle, or was cut short; {AGAIN}")
-    top = members[0].name.partition("/")[0]
-    seen: set[str] = set()
     for member in members:
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            kind = KINDS.get(member.type, "neither file nor folder")
-            raise StoreError(f"holds {member.name!r}, {kind}: no bundle has one; do not unpack it; {REPACKED}")
-        if not is_safe(member.name):
-            raise StoreError(f"holds {member.name!r}, which would lie outside its folder or hidden; do not unpack it")
-        if not member.name.startswith(f"{top}/"):
-            raise StoreError(f"holds {member.name!r} outside its folder {top!r}; do not unpack it")
-        if member.name.casefold() in seen:
-            raise StoreError(f"holds {member.name!r} twice; do not unpack it")
-        seen.add(member.name.casefold())
-    return top
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or not is_safe(member.name):
+            raise StoreError(
+                f"holds {member.name!r}, which is no plain file, is hidden or lies outside its folder: "
+                f"no bundle holds such; do not unpack it; {REPACKED}"
+            )
 
 
-def _checked(folder: Path) -> Bundle:
-    """Return the bundle in `folder`, every file held against the list of hashes."""
+def _checked(path: Path, folder: Path) -> Bundle:
+    """Return the bundle in `folder` after comparing every file with the list of hashes."""
     files = _files_of(folder)
     for name in (SUMS, MANIFEST, STUDY):
         if name not in files:
             raise StoreError(f"has no {name}; it is no bundle, or was cut short")
     sums = files.pop(SUMS)
-    written = sums.read_text(encoding="utf-8", errors="backslashreplace")
-    found = sums_of(files)
-    if found != written:
-        raise StoreError(_difference(written, found))
-    manifest = _manifest(files[MANIFEST], found)
-    size = sum(path.stat().st_size for path in (sums, *files.values()))
-    return Bundle(folder, manifest, hashlib.sha256(found.encode()).hexdigest(), len(files) + 1, size)
+    listed = sums.read_text(encoding="utf-8", errors="backslashreplace")
+    actual = sums_of(files)
+    if actual != listed:
+        raise StoreError(_difference(listed, actual))
+    manifest = _manifest(files[MANIFEST])
+    for name in manifest.results:
+        if f"{BUNDLED}/{name}/{RESULT}" not in files:
+            raise StoreError(f"{MANIFEST} names the result {name!r}, which is not in the bundle; {AGAIN}")
+    size_bytes = sum(file.stat().st_size for file in (sums, *files.values()))
+    return Bundle(path, manifest, hashlib.sha256(actual.encode()).hexdigest(), folder, len(files) + 1, size_bytes)
 
 
 def _files_of(folder: Path) -> dict[str, Path]:
-    """Return every file below `folder` by name; anything but plain files with harmless names is an error."""
-    found = {}
-    for here, folders, names in os.walk(folder):
-        for path in (Path(here, name) for name in (*folders, *names)):
+    """Return every file below `folder` by name; anything but plain files with safe names is an error."""
+    files = {}
+    for parent, folders, names in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *names)):
             name = str(path.relative_to(folder))
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise StoreError(f"holds {name!r}, a link or device: no bundle has one")
             if path.is_file():
                 if not is_safe(name):
-                    raise StoreError(f"holds {name!r}, which is no name of a bundle's file; it was added")
-                found[name] = path
-    return found
+                    raise StoreError(f"holds {name!r}, which cannot be a name in a bundle; the file was added")
+                files[name] = path
+    return files
 
 
-def _difference(written: str, found: str) -> str:
-    """Return what is not as the list of hashes says."""
-    listed, there = ({line[66:]: line[:64] for line in text.splitlines()} for text in (written, found))
-    wrong = [f"missing: {name!r}" for name in listed if name not in there]
-    wrong += [f"not in the list: {name!r}" for name in there if name not in listed]
-    wrong += [f"changed: {name!r}" for name in there if listed.get(name, there[name]) != there[name]]
+def _difference(listed: str, actual: str) -> str:
+    """Return how two lists of hashes differ."""
+    expected, hashes = ({line[66:]: line[:64] for line in text.splitlines()} for text in (listed, actual))
+    wrong = [f"missing: {name!r}" for name in expected if name not in hashes]
+    wrong += [f"not in the list: {name!r}" for name in hashes if name not in expected]
+    wrong += [f"changed: {name!r}" for name in hashes if expected.get(name, hashes[name]) != hashes[name]]
     more = f" and {len(wrong) - DIFFERENCES_SHOWN} more" if len(wrong) > DIFFERENCES_SHOWN else ""
     return f"not as it was bundled: {'; '.join(wrong[:DIFFERENCES_SHOWN]) or f'changed: {SUMS}'}{more}; {AGAIN}"
 
 
-def _manifest(path: Path, sums: str) -> Manifest:
-    """Return the manifest; the results and prompts that it names must be there, and no other results."""
+def _manifest(path: Path) -> Manifest:
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
-        said = f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']})"
-        raise StoreError(f"{said}; use the wattdock that made it") from error
-    lines = set(sums.splitlines())
-    listed = {f"{BUNDLED}/{folder}/{RESULT}" for folder in manifest.results}
-    there = set(re.findall(rf"  ({BUNDLED}/[^/\n]+/{RESULT})$", sums, re.MULTILINE))
-    prompts = {name for digest, name in manifest.prompts.items() if f"{digest}  {name}" not in lines}
-    if wrong := sorted((listed ^ there) | prompts):
-        raise StoreError(f"{MANIFEST} and the files disagree about {wrong[0]!r}; wattdock did not make it so")
-    return manifest
+        raise StoreError(
+            f"{MANIFEST} is not of bundle schema {BUNDLE_SCHEMA} ({where}: {problem['msg']}); "
+            "use the wattdock that made it"
+        ) from error
 
 
 class _Hasher:
-    """A file that keeps the hash of what is written to it, and nothing else."""
+    """A file that hashes what is written to it, and stores nothing."""
 
     def __init__(self) -> None:
         digest = hashlib.sha256()

@@ -1,8 +1,8 @@
 """Make a bundle: gather the files of results, describe them, hash them, and write one tar file.
 
-Results are bundled as they are stored, byte for byte. Logs stay out unless they are asked for, and a file that holds
-what looks like a key or a password is refused. Names of users, folders and hosts are not replaced; where this machine's
-stand is told.
+Results are bundled byte for byte as they are stored. Logs are left out by default, and a file that holds what looks
+like a key or a password is refused. Names of users, folders and hosts are not replaced; files that hold this user's or
+this machine's are listed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ import yaml
 from wattdock.analysis import ExperimentResult
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, StoreError
-from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
 from wattdock.launch.images import lock_path
 from wattdock.publish.bundle import (
     CARDS,
@@ -31,42 +30,59 @@ from wattdock.publish.bundle import (
     README,
     STUDY,
     SUMS,
+    BundleFile,
     Content,
     Manifest,
     is_safe,
     pack,
+    results_table,
     sums_of,
 )
-from wattdock.reports import draw
-from wattdock.text import holds_secret, json_text
+from wattdock.text import holds_secret, json_text, pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wattdock.store import StoredResult
 
 LOG_SUFFIX = ".log"
+FILES_SHOWN = 3
 TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
 
 @dataclass(frozen=True)
-class CreatedBundle:
+class CreatedBundle(BundleFile):
     """A new bundle.
 
     Attributes:
-        digest: SHA-256 of its SHA256SUMS: what to print in a paper to pin all of it.
-        named: Files in which this user's name or home folder, or this machine's name, stands.
+        identifying_files: Files that hold this user's name or home folder, or this machine's name.
     """
 
-    path: Path
-    manifest: Manifest
-    digest: str
-    named: tuple[str, ...]
+    identifying_files: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return super().as_json() | {"identifying_files": self.identifying_files}
+
+    def as_view(self) -> Iterator[str]:
+        """Yield what was written, and what to look at before it is handed out."""
+        if names := self.identifying_files:
+            more = ", …" if len(names) > FILES_SHOWN else ""
+            files = f"{pluralize(len(names), 'file')}: {', '.join(names[:FILES_SHOWN])}{more}"
+            yield f"your user name, home folder or this machine's name stands in {files}"
+        yield f"{self.path}: {pluralize(len(self.manifest.results), 'result')}"
+        yield from super().as_view()
 
 
 @dataclass
 class _Gathered:
-    """Files by their name in the bundle, and what the manifest says of them."""
+    """Files by their name in the bundle.
+
+    Attributes:
+        studies: Ids of the studies whose journals are in the bundle.
+        prompts: SHA-256 of a prompt file → its name in the bundle.
+        missing: Sentences about what belongs in the bundle and could not be had.
+    """
 
     files: dict[str, Content] = field(default_factory=dict)
     studies: list[str] = field(default_factory=list)
@@ -88,9 +104,9 @@ def create_bundle(
     Args:
         out: A new file that ends in .tar; None makes wattdock-NAME.tar in the current folder.
         home: WATTDOCK_HOME, for meter cards.
-        logs: Take the runners' logs in.
-        prompts: Take files of prompts in.
-        lock: The lock file of images; None takes the one in use.
+        logs: Include the runners' logs.
+        prompts: Include files of prompts.
+        lock: The lock file of images; None takes the current one.
 
     Raises:
         ConfigError: A name cannot be one in a bundle, or a file holds a secret.
@@ -112,27 +128,19 @@ def create_bundle(
         _write(gathered.files | {SUMS: sums}, out)
     except OSError as error:
         raise StoreError(f"{error.filename or out}: {error.strerror or error}; see its owner and free space") from error
-    own = _own_names()
-    named = tuple(name for name, text in texts.items() if own.search(text))
-    return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), named)
-
-
-def results_table(rows: Sequence[StoredResult]) -> str:
-    """Return results as a Markdown table for people."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "table.md")
-        draw("table", rows, file)
-        return file.read_text(encoding="utf-8")
+    identifying = _identifying_names()
+    files = tuple(name for name, text in texts.items() if identifying.search(text))
+    return CreatedBundle(out, manifest, hashlib.sha256(sums).hexdigest(), files)
 
 
 def _gather(rows: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
-    """Find the files of results, journals of studies, cards of meters, and prompts."""
+    """Return the files of results, journals of studies, cards of meters, and prompts."""
     gathered = _Gathered()
     for row in rows:
         folder = row.folder.resolve()
         place = f"{BUNDLED}/{folder.name}"
         if any(name.startswith(f"{place}/") for name in gathered.files):
-            raise ConfigError(f"two results are called {folder.name}; bundle them apart")
+            raise ConfigError(f"two results have the name {folder.name}; make a bundle of each")
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder)
             hidden = any(part.startswith(".") for part in inside.parts)
@@ -158,31 +166,31 @@ def _gather_cards(result: ExperimentResult, gathered: _Gathered, home: Path) -> 
 
 
 def _gather_prompts(result: ExperimentResult, gathered: _Gathered, *, wanted: bool) -> None:
-    seen = result.environment
+    environment = result.environment
     path = ExperimentConfig.model_validate(result.config).prompts.file
-    if seen is None or path is None or not seen.dataset_sha256:
+    if environment is None or path is None or not environment.dataset_sha256:
         return
-    digest = seen.dataset_sha256
-    if why := _why_not(path, digest) if wanted else "was left out":
-        gathered.missing.append(f"the file of prompts with SHA-256 {digest} {why}; nothing can be run again without it")
+    digest = environment.dataset_sha256
+    if problem := _problem_with(path, digest) if wanted else "was left out":
+        gathered.missing.append(f"the file of prompts with SHA-256 {digest} {problem}; a rerun needs it")
         return
     gathered.prompts[digest] = f"{PROMPTS}/{digest[:16]}.jsonl"
     gathered.files[gathered.prompts[digest]] = path
 
 
-def _why_not(path: Path, digest: str) -> str | None:
-    """Return why a file with this SHA-256 cannot be had; None where it can."""
+def _problem_with(path: Path, digest: str) -> str | None:
+    """Return why there is no file with this SHA-256 at `path`; None if there is."""
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return None if found == digest else "has changed"
+    return None if actual == digest else "has changed"
 
 
-def _gather_lock(given: Path | None, gathered: _Gathered) -> None:
-    path = given or lock_path()
-    if given and not path.is_file():
-        raise ConfigError(f"--lock {given}: is not there")
+def _gather_lock(lock: Path | None, gathered: _Gathered) -> None:
+    path = lock or lock_path()
+    if lock and not lock.is_file():
+        raise ConfigError(f"--lock {lock}: there is no such file")
     if path.is_file():
         gathered.files[LOCK] = path.read_bytes()
 
@@ -200,11 +208,11 @@ def _refuse_secrets(files: dict[str, Content], texts: dict[str, str]) -> None:
             raise ConfigError(f"{where} holds what looks like a key or password; measure without it, or leave it out")
 
 
-def _own_names() -> re.Pattern[str]:
-    """Return what finds this user's name and home folder and this machine's name, where they are not everybody's."""
+def _identifying_names() -> re.Pattern[str]:
+    """Return a pattern of this user's name and home folder and this machine's name, except names that many have."""
     names = {platform.node(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"))}
-    own = sorted(map(re.escape, names - {"", "/", "root", "/root", "localhost"}))
-    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(own) or '(?!)'})(?![A-Za-z0-9])")
+    identifying = sorted(map(re.escape, names - {"", "/", "root", "/root", "localhost"}))
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(identifying) or '(?!)'})(?![A-Za-z0-9])")
 
 
 def _text(content: Content) -> str:
@@ -223,13 +231,7 @@ def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered) -> M
         )
         experiments.setdefault(identity, settings)
         positions[row.folder.resolve().name] = [*experiments].index(identity)
-    manifest = Manifest(
-        name=name,
-        results=positions,
-        studies=gathered.studies,
-        prompts=gathered.prompts,
-        missing=gathered.missing,
-    )
+    manifest = Manifest(name=name, results=positions, missing=gathered.missing)
     study = {"name": name, "experiments": list(experiments.values())}
     gathered.files |= {
         STUDY: yaml.safe_dump(study, sort_keys=False).encode(),
@@ -239,46 +241,46 @@ def _describe(rows: Sequence[StoredResult], name: str, gathered: _Gathered) -> M
     return manifest
 
 
-def _settings(result: ExperimentResult, prompts: dict[str, str], lock: str | None) -> dict[str, Any]:
-    """Return a result's settings with what "auto" meant when it ran: model commit, image, GPUs, launcher, accelerator.
+def _settings(result: ExperimentResult, prompts: dict[str, str], lock_sha256: str | None) -> dict[str, Any]:
+    """Return a result's settings with "auto" replaced by what ran: model commit, image, GPUs, launcher, accelerator.
 
     An interpreter's path is left out, and GPUs by index or UUID become their number.
     """
     settings: dict[str, Any] = {key: value for key, value in result.config.items() if key != "runner_python"}
     if isinstance(settings.get("gpus"), list):
         settings["gpus"] = {"count": len(settings["gpus"])}
-    seen = result.environment
-    if seen is None:
+    environment = result.environment
+    if environment is None:
         return settings
-    if seen.model.kind == "hub" and seen.model.revision:
-        settings["model"] = settings["model"] | {"revision": seen.model.revision}
-    if place := prompts.get(seen.dataset_sha256 or ""):
-        given = settings["workload"]["prompts"] | {"source": place}
-        settings["workload"] = settings["workload"] | {"prompts": given}
-    settings |= {"accelerator": "cuda" if seen.gpu_count else "cpu", "launcher": seen.launcher}
-    if not seen.gpu_count:
+    if environment.model.kind == "hub" and environment.model.revision:
+        settings["model"] = settings["model"] | {"revision": environment.model.revision}
+    if source := prompts.get(environment.dataset_sha256 or ""):
+        workload = settings["workload"]
+        settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
+    settings |= {"accelerator": "cuda" if environment.gpu_count else "cpu", "launcher": environment.launcher}
+    if not environment.gpu_count:
         settings["gpus"] = "auto"
-    if inside := seen.container:
-        locked = inside.locked and inside.lock_sha256 == lock
-        image = None if locked else inside.locked_digest or seen.image_digest or inside.image
+    if container := environment.container:
+        locked = container.locked and container.lock_sha256 == lock_sha256
+        image = None if locked else container.locked_digest or environment.image_digest or container.image
         settings["container"] = settings.get("container", {}) | {"image": image, "locked": locked}
     return settings
 
 
-def _code(rows: Iterable[StoredResult]) -> list[tuple[str, str, bool]]:
-    """Return version, commit or "", and whether files were changed, of every wattdock that measured."""
-    seen = [row.result.environment for row in rows if row.result.environment]
-    return sorted({(run.wattdock_version, run.wattdock_commit or "", bool(run.wattdock_dirty)) for run in seen})
+def _versions(rows: Iterable[StoredResult]) -> str:
+    """Return every wattdock that measured: its version, its commit if known, and whether files were changed."""
+    environments = [row.result.environment for row in rows if row.result.environment]
+    versions = {(env.wattdock_version, env.wattdock_commit or "", bool(env.wattdock_dirty)) for env in environments}
+    return " and ".join(
+        f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
+        for version, commit, dirty in sorted(versions)
+    )
 
 
 def _readme(manifest: Manifest, rows: Sequence[StoredResult]) -> str:
-    code = " and ".join(
-        f"wattdock {version}{commit and f' at commit {commit}'}{' with changes' if dirty else ''}"
-        for version, commit, dirty in _code(rows)
-    )
     return f"""# {manifest.name}
 
-Energy of LLM inference, measured with {code or "wattdock"}.
+Energy of LLM inference, measured with {_versions(rows) or "wattdock"}.
 
 {results_table(rows)}
 Boundary of energy: {ExperimentResult.BOUNDARY_STATEMENT}
@@ -303,20 +305,13 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 
 def _write(files: dict[str, Content], out: Path) -> None:
-    """Give the bundle its name once it is whole; nothing is overwritten."""
     parent = out.absolute().parent
     if not parent.is_dir():
-        raise StoreError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
+        raise ConfigError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another --output")
     if out.exists():
-        raise StoreError(f"{out} is there already; bundles are never overwritten: choose another name with --output")
+        raise StoreError(f"{out} exists, and bundles are never overwritten; choose another name with --output")
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=parent, ignore_cleanup_errors=True) as scratch:
-            partial = Path(scratch, out.name)
-            with partial.open("wb") as file:
-                pack(files, file, top=out.stem)
-                file.flush()
-                os.fsync(file.fileno())
-            # Unlike a rename, a link does not replace what has come there meanwhile.
-            out.hardlink_to(partial)
+        with whole_file(out) as file:
+            pack(files, file, top=out.stem)
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror or error}; choose another with --output") from error

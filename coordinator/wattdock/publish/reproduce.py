@@ -1,12 +1,12 @@
 """Make a bundle's study ready to be measured again on this machine.
 
-A bundle is somebody else's: of its settings, no interpreter, no local folder and no model's own code is used unless
-this machine's user says so.
+A bundle may come from anybody: an interpreter, a local folder or a model's own code is used only if this machine's user
+says so.
 """
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,9 +15,10 @@ from wattdock.analysis import conditions
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
+from wattdock.files import write_whole
 from wattdock.host import inventory
 from wattdock.inputs import resolve_model
-from wattdock.publish.bundle import LOCK, STUDY
+from wattdock.publish.bundle import LOCK, PROMPTS, STUDY, is_safe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,11 +34,11 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class LocalChoices:
-    """What only this machine's user can say.
+    """Choices that only this machine's user can make.
 
     Attributes:
-        runner_python: Interpreter that has the backend's packages already.
-        model_folder: Where the weights are of a model that was a local folder.
+        runner_python: Python interpreter that has the backend's packages installed.
+        model_folder: The weights of a model that was a local folder.
         trust_remote_code: Whether a model's own code may run.
     """
 
@@ -51,8 +52,8 @@ class Reproduction:
     """A bundle's experiments, checked and ready to be measured by `run`.
 
     Attributes:
-        bundled: The bundle's whole results, under the settings that they are measured with here, so that
-            `reports.compare` pairs them with what `run` measures.
+        bundled: The bundle's successful results with the settings of this machine, so that `reports.compare` pairs them
+            with the results of `run`.
         skipped: A line for each result that is not measured again.
     """
 
@@ -64,21 +65,21 @@ class Reproduction:
 def prepare_reproduction(
     bundle: Bundle, local: LocalChoices, *, output_dir: Path, home: Path, resume: bool, emit: events.Emit
 ) -> Reproduction:
-    """Return what can be measured again, everything checked that needs no runner.
+    """Return the study of a bundle after every check that needs no runner.
 
     Args:
-        home: WATTDOCK_HOME; files of prompts are kept below it.
-        resume: Go on with a reproduction that was begun.
+        home: WATTDOCK_HOME; files of prompts are stored below it.
+        resume: Continue a reproduction that was begun.
 
     Raises:
-        ConfigError: Something in the bundle needs the user's word first.
-        PreflightError: This machine has not its GPUs, images or model; nothing was started.
-        StoreError: The bundle's results or study cannot be read, or no result is whole.
+        ConfigError: Something in the bundle needs the user's permission first.
+        PreflightError: This machine lacks the GPUs, images or model; nothing was started.
+        StoreError: The bundle's results or study cannot be read, or no result was measured to its end.
     """
     rows = bundle.results()
     whole = [row for row in rows if row.result.status == "ok" and row.result.environment]
     if not whole:
-        raise StoreError(f"{bundle.manifest.name} holds no experiment that was measured whole; nothing to reproduce")
+        raise StoreError(f"{bundle.manifest.name} holds no result without an error; nothing to reproduce")
     skipped = tuple(
         f"{_label(row.result)} is not measured again: it is {row.result.status} in the bundle"
         for row in rows
@@ -90,7 +91,7 @@ def prepare_reproduction(
     for row in whole:
         config = _config_here(written[bundle.manifest.results[row.folder.name]], row.result, bundle, local, home)
         configs[config.experiment_id] = config
-        # Paired with what is measured here by these settings, which say what "auto" was.
+        # `compare` pairs results by their settings.
         here = {"experiment_id": config.experiment_id, "config": config.model_dump(mode="json")}
         bundled.append(replace(row, result=row.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
@@ -105,15 +106,15 @@ def _label(result: ExperimentResult) -> str:
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:
-    """See first of all that the GPUs are here: nothing else matters without them."""
-    wanted: Counter[str] = Counter()
+    """Refuse a machine without the bundle's GPUs before anything else is checked."""
+    needed: Counter[str] = Counter()
     for result in results:
-        wanted |= Counter(result.environment.gpu_names if result.environment else ())
-    found = inventory()
-    here = Counter(gpu.name for gpu in found.gpus)
-    if wanted - here:
-        seen = _counts(here) or f"no GPU ({found.reason})"
-        raise PreflightError(f"the bundle was measured on {_counts(wanted)}; this machine has {seen}; {INSTEAD}")
+        needed |= Counter(result.environment.gpu_names if result.environment else ())
+    machine = inventory()
+    present = Counter(gpu.name for gpu in machine.gpus)
+    if needed - present:
+        here = _counts(present) or f"no GPU ({machine.reason})"
+        raise PreflightError(f"the bundle was measured on {_counts(needed)}; this machine has {here}; {INSTEAD}")
 
 
 def _counts(names: Counter[str]) -> str:
@@ -124,53 +125,52 @@ def _experiments(bundle: Bundle) -> tuple[ExperimentConfig, ...]:
     """Return what study.yaml holds, one experiment for each position that the manifest names."""
     experiments = load_study(bundle.folder / STUDY, {}).experiments
     if len(experiments) != (count := 1 + max(bundle.manifest.results.values())):
-        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments; wattdock did not write it so")
+        raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments; it was changed")
     return experiments
 
 
 def _config_here(
-    written: ExperimentConfig, before: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
+    written: ExperimentConfig, bundled: ExperimentResult, bundle: Bundle, local: LocalChoices, home: Path
 ) -> ExperimentConfig:
-    """Return an experiment of study.yaml as it is measured here."""
-    prompts, model = written.workload.prompts, written.model
+    """Return an experiment of study.yaml with the settings that this machine's user chose."""
+    prompts, model, label = written.workload.prompts, written.model, _label(bundled)
     if prompts.source and prompts.file:
-        kept = str(_kept_prompts(prompts.source, before, bundle, home))
-        prompts = prompts.model_copy(update={"source": kept})
+        stored = _stored_prompts(prompts.source, label, bundle, home)
+        prompts = prompts.model_copy(update={"source": str(stored)})
     if model.trust_remote_code and not local.trust_remote_code:
-        raise ConfigError(
-            f"{_label(before)} runs the model's own code; read it, then allow it with --trust-remote-code"
-        )
+        raise ConfigError(f"{label} runs the model's own code; read it, then allow it with --trust-remote-code")
     if model.path:
-        model = model.model_copy(update={"path": _model_folder(before, local)})
+        model = model.model_copy(update={"path": _model_folder(bundled, local)})
     workload = written.workload.model_copy(update={"prompts": prompts})
     return written.model_copy(update={"runner_python": local.runner_python, "model": model, "workload": workload})
 
 
-def _model_folder(before: ExperimentResult, local: LocalChoices) -> Path:
-    """Return the folder of weights that the user named, which must be those that the bundle was measured with."""
-    wanted = before.environment.model if before.environment else None
-    named = wanted.name if wanted else "?"
+def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
+    """Return the user's folder of weights, which must hold the weights that the bundle was measured with."""
+    model = bundled.environment.model if bundled.environment else None
+    name = model.name if model else "?"
     if local.model_folder is None:
-        raise PreflightError(
-            f"{_label(before)} used a local folder of weights, {named!r}: say where it is with --model-folder"
+        raise ConfigError(
+            f"{_label(bundled)} used a local folder of weights, {name!r}; say where it is with --model-folder"
         )
     folder = local.model_folder.expanduser().absolute()
-    found = resolve_model(ModelSpec(path=folder), home=folder, progress=lambda _: None).revision
-    if wanted and wanted.revision not in (None, found):
-        said = f"is {found}, the bundle's {named!r} is {wanted.revision}; find that one"
-        raise PreflightError(f"--model-folder {folder}: {said}")
+    revision = resolve_model(ModelSpec(path=folder), home=folder, progress=lambda _: None).revision
+    if model and model.revision not in (None, revision):
+        raise PreflightError(
+            f"--model-folder {folder} is {revision}, the bundle's {name!r} is {model.revision}; use the latter"
+        )
     return folder
 
 
-def _kept_prompts(source: str, before: ExperimentResult, bundle: Bundle, home: Path) -> Path:
-    """Copy a file of prompts to where it outlives an unpacked bundle, named by its content."""
-    digest = next((digest for digest, name in bundle.manifest.prompts.items() if name == source), None)
-    if digest is None:
-        raise PreflightError(f"{_label(before)} took prompts from a file that is not in the bundle; ask its authors")
-    target = home / "prompts" / f"{digest}.jsonl"
+def _stored_prompts(source: str, experiment: str, bundle: Bundle, home: Path) -> Path:
+    """Copy a file of prompts to WATTDOCK_HOME, where it outlives the unpacked bundle, named by its content."""
+    if not source.startswith(f"{PROMPTS}/") or not is_safe(source) or not (bundle.folder / source).is_file():
+        raise PreflightError(f"{experiment} took prompts from a file that is not in the bundle; ask its authors")
+    content = (bundle.folder / source).read_bytes()
+    target = home / "prompts" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(bundle.folder / source, target)
+        write_whole(target, content)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror or error}; choose another WATTDOCK_HOME") from error
     return target

@@ -69,9 +69,9 @@ def gpus_view(view: GpuView) -> View:
         yield _links(host)
     yield from (Text(f"does not answer: {gpu}", style="red") for gpu in host.unreadable)
     if holder := view.leases.get(leases.MACHINE):
-        yield f"the machine is measured on by {holder}"
+        yield f"the machine is in exclusive use by {holder}"
     elif holder := view.leases.get(leases.CPU):
-        yield f"the CPU is measured on by {holder}"
+        yield f"the CPU is in exclusive use by {holder}"
     if view.leases_unknown:
         yield f"leases unknown: {view.leases_unknown}"
 

@@ -46,7 +46,7 @@ INDENT = " " * 8
 
 
 def show(value: Any, *, as_json: bool = False, indent: int | None = 2, **options: Any) -> None:
-    """Print an object of a class in `VIEWS`, or a list of such, as tables and lines, or as JSON of the same object.
+    """Print an object of a class in `VIEWS` or with a method `as_view`, or a list of the former; or as JSON.
 
     Args:
         indent: Spaces per level of JSON; a single line without it.
@@ -54,6 +54,9 @@ def show(value: Any, *, as_json: bool = False, indent: int | None = 2, **options
     """
     if as_json:
         print_json(to_plain(value), indent=indent, default=str)
+        return
+    if hasattr(value, "as_view"):
+        print_view(value.as_view(**options))
         return
     kind = type(value[0]) if isinstance(value, list | tuple) and value else type(value)
     module, name = VIEWS.get(kind.__name__, ("result_view", "results_view"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError
 from wattdock.store.folders import RESTARTS, read_results, restart_folders, result_folders
 from wattdock.store.table import Row, in_order, passes_of, passes_table, results_table, utc
 
@@ -96,7 +96,7 @@ def select(output_dir: Path, filters: Filters, *, tell: Tell = lambda _: None) -
 
     Raises:
         ConfigError: A date makes no sense.
-        StoreError: There are no results.
+        ConfigError: There are no results.
     """
     _require_results(output_dir)
     rows = [Row.of(stored) for stored in read_results(output_dir, tell=tell)]
@@ -111,7 +111,7 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
 
     Raises:
         ConfigError: The SQL is wrong, with what DuckDB says of it, or is no question.
-        StoreError: There are no results.
+        ConfigError: There are no results.
     """
     import duckdb
 
@@ -139,7 +139,7 @@ def query(output_dir: Path, sql: str, *, tell: Tell = lambda _: None) -> pa.Tabl
 
 def _require_results(output_dir: Path) -> None:
     if not result_folders(output_dir):
-        raise StoreError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
+        raise ConfigError(f"no results in {output_dir}; name the folder that holds them with --output-dir")
 
 
 def _parquet_files(folders: Sequence[Path], name: str, tell: Tell) -> list[Path]:

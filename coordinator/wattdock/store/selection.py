@@ -46,7 +46,7 @@ class _Names:
                 "restore it, move its folder away, or name each result's folder"
             )
         if not self.studies[name]:
-            raise StoreError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
+            raise ConfigError(f"{name}: this study has no results yet; go on with it by `wattdock run … --resume`")
         return self.studies[name]
 
 
@@ -61,8 +61,8 @@ def find_results(named: Sequence[str], output_dir: Path, open_bundle: Callable[[
         open_bundle: Verifies a bundle and returns the folder of its files, which stays as long as the results are read.
 
     Raises:
-        StoreError: A name means no result, a result cannot be read, or an unreadable one may belong to a named study.
-        ConfigError: A name may mean several results.
+        ConfigError: A name means no result, or may mean several.
+        StoreError: A result cannot be read, or an unreadable one may belong to a named study.
     """
     folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle)]
     return _without_superseded([StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)])
@@ -84,7 +84,7 @@ def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path]) -
     if path.name == RESULT:
         return [path.parent]
     if path.is_file() and path.suffix != TAR:
-        raise StoreError(f"{name}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
+        raise ConfigError(f"{name}: is no bundle, which ends in {TAR}, and no {RESULT}; name results or their study")
     if path.is_file():
         return result_folders(open_bundle(path) / BUNDLED)
     if (path / JOURNAL).exists():
@@ -104,7 +104,7 @@ def _in_folder(folder: Path, name: str, open_bundle: Callable[[Path], Path]) -> 
             if place != folder and (place.parent / MANIFEST).exists():
                 open_bundle(place.parent)
             return folders
-    raise StoreError(f"{name}: holds no results; name a result folder, a study, a bundle, or a folder of results")
+    raise ConfigError(f"{name}: holds no results; name a result folder, a study, a bundle, or a folder of results")
 
 
 def _of_name(text: str, output_dir: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def _of_name(text: str, output_dir: Path) -> list[Path]:
     folders = dict(sorted((names.results | names.studies).items()))
     matches = [text] if text in folders else [name for name in folders if begins(name, text)]
     if not matches:
-        raise StoreError(
+        raise ConfigError(
             f"{text}: no such folder, and no result or study in {output_dir} whose name begins so; "
             "`wattdock results list` shows what there is"
         )
