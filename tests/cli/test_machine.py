@@ -121,7 +121,7 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("fake", "--gpus", "7"), "there are GPUs 0"), (("vllm",), "makes no load pulses")],
+    [(("fake", "--gpus", "7"), "there is no GPU 7; GPUs here: 0 ("), (("vllm",), "makes no load pulses")],
 )
 def test_an_energy_counter_that_cannot_be_looked_at_is_refused(on: Called, words: tuple[str, ...], said: str) -> None:
     """In one line, before anything is made."""

@@ -197,13 +197,13 @@ def gpus_alone(subject: Subject) -> Outcome | None:
     listed = [process for process in subject.energy.gpu_processes if process.gpu_uuid in gpus]
     foreign = [process.description for process in listed if not process.of_runner]
     lists = min(evidence[uuid].process_lists if uuid in evidence else 0 for uuid in gpus)
-    shown = {uuid for uuid in gpus if uuid in evidence and evidence[uuid].runner_lists}
+    showing = {uuid for uuid in gpus if uuid in evidence and evidence[uuid].runner_lists}
     if foreign and len(foreign) < len(listed):
         return Outcome("fail", _processes(foreign))
-    if not shown or used - shown or not lists:
-        seen = f"and {_processes(foreign)}, which may be it" if foreign else "and no other"
-        where = f" on {', '.join(sorted(used - shown))}" if shown and used - shown else ""
-        figure = f"{lists} process lists per GPU of a restart show no process of the runner{where} {seen}"
+    if not showing or used - showing or not lists:
+        others = f"and {_processes(foreign)}, which may be it" if foreign else "and no other"
+        where = f" on {', '.join(sorted(used - showing))}" if showing and used - showing else ""
+        figure = f"{lists} process lists per GPU of a restart show no process of the runner{where} {others}"
         return Outcome("unknown", figure)
     if unseen := max((evidence[uuid].unlisted_ends for uuid in used), default=0):
         figure = f"no process list near {unseen} begins or ends of passes of a restart shows the runner"
@@ -224,6 +224,6 @@ def _own_gpus(subject: Subject) -> set[str]:
     return set(environment.gpu_uuids) | {name for name in environment.leased if name.startswith("GPU-")}
 
 
-def _processes(told: list[str]) -> str:
-    more = len(told) - FIGURE_PROCESSES
-    return "; ".join(told[:FIGURE_PROCESSES]) + (f" and {more} more" if more > 0 else "")
+def _processes(descriptions: list[str]) -> str:
+    more = len(descriptions) - FIGURE_PROCESSES
+    return "; ".join(descriptions[:FIGURE_PROCESSES]) + (f" and {more} more" if more > 0 else "")

@@ -9,9 +9,8 @@ import functools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from wattdock.checks.doctor import named_gpus
 from wattdock.errors import PreflightError
-from wattdock.host import inventory, leases
+from wattdock.host import choose_gpus, inventory, leases
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterCard, choose_meter
@@ -43,9 +42,9 @@ def calibrate_meters(
         MeterError: A GPU's counter cannot be read.
         StoreError: A card cannot be written.
     """
-    found = inventory()
-    gpus = _free_gpus(config, found)
-    meter = choose_meter("nvml", found)
+    host_gpus = inventory()
+    gpus = _free_gpus(config, host_gpus)
+    meter = choose_meter("nvml", host_gpus)
     as_process = {"launcher": "process", "container": config.container.model_copy(update={"locked": False})}
     choice = choose_launcher(config.model_copy(update=as_process), on_gpu=True, home=home, lock=read_lock)
     program = choice.runner_dir / f"wattdock_{config.backend}_pulses.py"
@@ -59,17 +58,13 @@ def calibrate_meters(
             say(f"GPU {gpu.index}: {pulses} load pulses")
             limit_s = START_LIMIT_S + pulses * PULSE_LIMIT_S
             card = MeterCard.record(gpu, meter.new_meter(), functools.partial(run, gpu.index, limit_s, str(pulses)))
-            say(f"kept in {card.store(home)}")
+            say(f"stored in {card.store(home)}")
             yield card
 
 
-def _free_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
-    gpus = named_gpus(config, found)
-    named = config.gpus if isinstance(config.gpus, list) else ()
-    if not gpus or len(gpus) < len(named):
-        there = found.reason or f"there are GPUs {', '.join(str(gpu.index) for gpu in found.gpus) or 'none'}"
-        raise PreflightError(f"no energy counter to calibrate on {list(named) or 'this machine'}: {there}")
-    for gpu in gpus:
-        if occupied := found.why_occupied(gpu):
-            raise PreflightError(f"GPU {gpu.index}: {occupied}; wait for it to end, or choose others with --gpus")
-    return gpus
+def _free_gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Sequence[Gpu]:
+    indices = [gpu.index for gpu in host_gpus.gpus]
+    if not indices:
+        raise PreflightError(f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}")
+    named = config.gpus if isinstance(config.gpus, list) else indices
+    return choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)

@@ -45,14 +45,14 @@ def examine(
     """
     has_gpus = False
     try:
-        found = inventory()
+        host_gpus = inventory()
     except PreflightError as error:
         yield Outcome.of_error(error).named("driver", remedy="see that nvidia-smi works on this host")
     else:
-        has_gpus = bool(found.gpus)
-        yield from DRIVER.run(found)
+        has_gpus = bool(host_gpus.gpus)
+        yield from DRIVER.run(host_gpus)
         if has_gpus:
-            yield from _gpus(config, found)
+            yield from _gpus(config, host_gpus)
     yield from MACHINE.run(MachineSubject(output_dir, home, config.backend, needs_gpu=has_gpus))
     if with_engine:
         try:
@@ -64,34 +64,28 @@ def examine(
             yield Outcome.of_error(error, "see above").named(config.backend)
 
 
-def named_gpus(config: ExperimentConfig, found: GpuInventory) -> Sequence[Gpu]:
-    """Return the GPUs that a configuration names; all where it names none."""
-    if not isinstance(config.gpus, list):
-        return found.gpus
-    return [gpu for gpu in found.gpus if gpu.index in config.gpus or gpu.uuid in config.gpus]
-
-
-def _gpus(config: ExperimentConfig, found: GpuInventory) -> Iterable[Check]:
-    gpus = named_gpus(config, found)
-    choice, chosen = _chosen(config, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
+    named = config.gpus if isinstance(config.gpus, list) else [gpu.index for gpu in host_gpus.gpus]
+    gpus = [gpu for gpu in host_gpus.gpus if gpu.index in named or gpu.uuid in named]
+    choice, chosen = _chosen(config, host_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if config.accelerator != "cpu":
         yield choice
-    meter = choose_meter("nvml", found).new_meter()
+    meter = choose_meter("nvml", host_gpus).new_meter()
     meter.start()
     time.sleep(RECORDED_S)
     timeline = meter.stop()
     for gpu in gpus:
-        for check in EACH_GPU.run(GpuSubject(gpu, found, timeline), prefix=f"GPU {gpu.index} "):
+        for check in EACH_GPU.run(GpuSubject(gpu, host_gpus, timeline), prefix=f"GPU {gpu.index} "):
             # What is wrong with a GPU that a measurement here would not choose spoils none.
             spoils = check.status == "fail" and (gpu in chosen or not chosen)
             yield check if spoils or check.status != "fail" else check.model_copy(update={"status": "warn"})
-    yield from GROUP.run(GroupSubject(gpus, found))
+    yield from GROUP.run(GroupSubject(gpus, host_gpus))
 
 
-def _chosen(config: ExperimentConfig, found: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
+def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
     """Return which GPUs a measurement here would run on, and none where it could not run."""
     try:
-        chosen = choose_gpus(config, found, visible=visible)
+        chosen = choose_gpus(config, host_gpus, visible=visible)
     except PreflightError as error:
         return Outcome.of_error(error).named("GPUs chosen"), ()
     if not chosen:

@@ -66,12 +66,12 @@ class ExecutionPlan:
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
 
-    def on(self, found: GpuInventory) -> ExecutionPlan:
+    def on(self, host_gpus: GpuInventory) -> ExecutionPlan:
         """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""
-        now = {gpu.uuid: gpu for gpu in found.gpus}
+        now = {gpu.uuid: gpu for gpu in host_gpus.gpus}
         if any(gpu.uuid not in now for gpu in self.inventory.gpus):
             return self
-        return replace(self, inventory=found, gpus=tuple(now[gpu.uuid] for gpu in self.gpus))
+        return replace(self, inventory=host_gpus, gpus=tuple(now[gpu.uuid] for gpu in self.gpus))
 
     @property
     def decisions(self) -> str:
@@ -138,29 +138,29 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     if config.model.shape is not None:
         config.section.require_drawable()
     check_prompts(config, has_tokenizer=config.model.shape is None)
-    found = host.inventory
-    weight_bytes, _ = _memory(config, found, weights_only=True)
+    host_gpus = host.inventory
+    weight_bytes, _ = _memory(config, host_gpus, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = choose_gpus(config, found, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
     return ExecutionPlan(
         config=config,
         machine=Machine.here(),
-        inventory=found,
+        inventory=host_gpus,
         gpus=gpus,
         launch=launch,
-        meter=choose_meter(config.meter, found),
+        meter=choose_meter(config.meter, host_gpus),
         variables=launch.variables,
     )
 
 
 def _memory(
-    config: ExperimentConfig, found: GpuInventory, *, weights_only: bool = False
+    config: ExperimentConfig, host_gpus: GpuInventory, *, weights_only: bool = False
 ) -> tuple[int | None, str | None]:
     """Return the size of the weights and a line about the model's memory; refuse what cannot fit any GPU here."""
-    sizes_bytes = [gpu.vram_total_bytes for gpu in found.gpus if gpu.vram_total_bytes is not None]
+    sizes_bytes = [gpu.vram_total_bytes for gpu in host_gpus.gpus if gpu.vram_total_bytes is not None]
     memory_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
     return memory_fit(config, gpus=config.gpus_asked, memory_bytes=memory_bytes, weights_only=weights_only)
 

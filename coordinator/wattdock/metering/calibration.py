@@ -22,7 +22,7 @@ from wattdock.files import write_whole
 from wattdock.metering.curve import COUNTER_LAG, EnergyCurve, tick_instants
 from wattdock.metering.timeline import MJ_PER_J, LagModel, MeterEvent
 from wattdock.text import json_text
-from wattdock.values import Stored
+from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,16 +197,16 @@ def _step_lags(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> list[StepLag]:
     for pulse in pulses:
         instants.setdefault(f"{pulse.kind} on", []).append(pulse.on_ns)
         instants.setdefault(f"{pulse.kind} off", []).append(pulse.off_ns)
-    found = []
+    step_lags = []
     for kind, steps_ns in instants.items():
         lags_s = [lag_s for at_ns in steps_ns if (lag_s := apparent_lag_s(gpu.ticks, at_ns)) is not None]
         if len(lags_s) > 1:
             overshoot = _overshoots(gpu.ticks, steps_ns)
             mean_s, std_s = float(np.mean(lags_s)), float(np.std(lags_s, ddof=1))
-            found.append(
+            step_lags.append(
                 StepLag(kind=kind, steps=len(lags_s), mean_s=mean_s, standard_deviation_s=std_s, overshoot=overshoot)
             )
-    return found
+    return step_lags
 
 
 def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
@@ -250,13 +250,13 @@ def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:
     )
     counts = []
     for step_ns in (edge_ns for pulse in pulses for edge_ns in (pulse.on_ns, pulse.off_ns)):
-        own = int(np.searchsorted(at_ns, step_ns)) - 1
-        if own < 3 or own + 5 > len(power_w):
+        step = int(np.searchsorted(at_ns, step_ns)) - 1
+        if step < 3 or step + 5 > len(power_w):
             continue
-        before_w, after_w = float(np.median(power_w[own - 3 : own])), float(np.median(power_w[own + 2 : own + 5]))
+        before_w, after_w = float(np.median(power_w[step - 3 : step])), float(np.median(power_w[step + 2 : step + 5]))
         if abs(after_w - before_w) < MIN_STEP_W:
             continue
-        off_level = np.abs(power_w[own + 1 : own + 4] - after_w) > LEVEL_SHARE * abs(after_w - before_w)
+        off_level = np.abs(power_w[step + 1 : step + 4] - after_w) > LEVEL_SHARE * abs(after_w - before_w)
         counts.append(int(np.count_nonzero(off_level)))
     return float(np.mean(counts)) if counts else None
 
@@ -267,11 +267,10 @@ def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
         return None
     edges_ns = [edge for pulse in pulses for edge in (pulse.on_ns, pulse.off_ns)]
     curve = EnergyCurve(gpu)
-    parts = [curve.between(a, b).energy_j for a, b in itertools.pairwise(edges_ns)]
     first, last = np.searchsorted(gpu.ticks.after_end_ns, [edges_ns[0], edges_ns[-1]]) - 1
     whole_j = float(gpu.ticks.energy_mj[last] - gpu.ticks.energy_mj[first]) / MJ_PER_J
-    known = [part for part in parts if part is not None]
-    return sum(known) / whole_j - 1 if len(known) == len(parts) and whole_j else None
+    parts_j = known_sum(curve.between(start_ns, end_ns).energy_j for start_ns, end_ns in itertools.pairwise(edges_ns))
+    return parts_j / whole_j - 1 if parts_j is not None and whole_j else None
 
 
 @dataclass(frozen=True)

@@ -58,37 +58,37 @@ class MeterChoice:
         return Meter(make(), self.domains.readable, cards=cards)
 
 
-def choose_meter(asked: str, found: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:
-    """Return the meter for `asked`, a config's `meter`.
+def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:
+    """Return the meter for a configuration's `meter`.
 
     Args:
-        found: Every GPU of this machine.
+        inventory: Every GPU of this machine.
         powercap: Where the kernel shows RAPL's counters.
 
     Raises:
         PreflightError: What was asked for cannot be had here.
     """
-    if asked == "none":
+    if setting == "none":
         return MeterChoice("none", "asked for", "meter: none was asked for")
     domains = find_domains(powercap)
-    chosen = _among(asked, found, domains)
-    return replace(chosen, reason=f"{chosen.reason}; {domains}", domains=domains)
+    choice = _meter_for(setting, inventory, domains)
+    return replace(choice, reason=f"{choice.reason}; {domains}", domains=domains)
 
 
-def _among(asked: str, found: GpuInventory, domains: Domains) -> MeterChoice:
-    no_gpu = None if found.gpus else found.reason or "no NVIDIA GPU on this machine"
-    if asked in ("nvml", "zeus"):
+def _meter_for(setting: str, inventory: GpuInventory, domains: Domains) -> MeterChoice:
+    no_gpu = None if inventory.gpus else inventory.reason or "no NVIDIA GPU on this machine"
+    if setting in ("nvml", "zeus"):
         if no_gpu:
-            raise PreflightError(f"meter: {asked}: {no_gpu}; {WITHOUT}")
-        if asked == "zeus":
+            raise PreflightError(f"meter: {setting}: {no_gpu}; {WITHOUT}")
+        if setting == "zeus":
             _require_zeus()
-        return MeterChoice(asked, "asked for")
-    if asked == "rapl":
+        return MeterChoice(setting, "asked for")
+    if setting == "rapl":
         if not domains.readable:
             raise PreflightError(f"meter: rapl: {domains.reason}; {WITHOUT}")
         return MeterChoice("rapl", "asked for", "meter: rapl reads CPU packages and memory, no GPU")
     if no_gpu is None:
-        gpus = pluralize(len(found.gpus), "NVIDIA GPU")
+        gpus = pluralize(len(inventory.gpus), "NVIDIA GPU")
         return MeterChoice("nvml", f"{gpus} found; checked against Zeus with --meter zeus")
     return MeterChoice("rapl" if domains.readable else "none", no_gpu, no_gpu)
 
@@ -97,13 +97,13 @@ def _require_zeus() -> None:
     """Raise PreflightError unless a Zeus that this version knows is installed and can be imported."""
     how = f"install it with `.venv/bin/pip install 'zeus>={ZEUS_MIN}'`, or use --meter nvml"
     try:
-        found = version("zeus")
+        installed = version("zeus")
     except PackageNotFoundError as error:
         raise PreflightError(f"meter: zeus: Zeus is not installed; {how}") from error
-    if Version(found) < Version(ZEUS_MIN):
-        raise PreflightError(f"meter: zeus: Zeus {found} is too old; {how}")
+    if Version(installed) < Version(ZEUS_MIN):
+        raise PreflightError(f"meter: zeus: Zeus {installed} is too old; {how}")
     try:
         import zeus.device
         import zeus.monitor  # noqa: F401  (what it needs may be missing)
     except ImportError as error:
-        raise PreflightError(f"meter: zeus: Zeus {found} cannot be imported: {error}; {how}") from error
+        raise PreflightError(f"meter: zeus: Zeus {installed} cannot be imported: {error}; {how}") from error

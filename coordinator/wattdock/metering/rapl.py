@@ -1,4 +1,4 @@
-"""CPU packages' and memory's energy through RAPL's counters in sysfs, as series of their own.
+"""CPU packages' and memory's energy through RAPL's counters in sysfs, as series of their label.
 
 Never part of a GPU's energy. Knows no spans. AMD's processors are under the same names as Intel's.
 Source: Linux kernel documentation, power/powercap: energy_uj, max_energy_range_uj, name.
@@ -72,8 +72,8 @@ def find_domains(root: Path = POWERCAP) -> Domains:
     reasons: list[str] = []
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
-            name, own = _name(folder, root), (folder / "name").read_text().strip()
-            if not SUMMED.fullmatch(own):
+            name, label = _name(folder, root), (folder / "name").read_text().strip()
+            if not SUMMED.fullmatch(label):
                 left_out.append(name)
                 continue
             domain = Domain(name, folder, int((folder / "max_energy_range_uj").read_text()))
@@ -92,8 +92,8 @@ def find_domains(root: Path = POWERCAP) -> Domains:
 
 def _name(folder: Path, root: Path) -> str:
     """Return its name, after its package's where it is a part of a package: intel-rapl:0:1 lies in intel-rapl:0."""
-    own, parent = (folder / "name").read_text().strip(), folder.name.rpartition(":")[0]
-    return f"{(root / parent / 'name').read_text().strip()}-{own}" if parent.count(":") else own
+    label, parent = (folder / "name").read_text().strip(), folder.name.rpartition(":")[0]
+    return f"{(root / parent / 'name').read_text().strip()}-{label}" if parent.count(":") else label
 
 
 class RaplRecorder(threading.Thread):

@@ -151,27 +151,27 @@ class GpuSampler:
 
     def run(self) -> None:
         """Sample until stopped, or until the GPU is lost or answers with errors only."""
-        seen = self.recording
-        seen.start_ns = seen.end_ns = self._clock.now_ns()
-        self._schedule = TickSchedule(seen.start_ns)
+        recording = self.recording
+        recording.start_ns = recording.end_ns = self._clock.now_ns()
+        self._schedule = TickSchedule(recording.start_ns)
         try:
             self._probe()
             while not self._is_done():
                 self._step()
-                seen.end_ns = self._clock.now_ns()
+                recording.end_ns = self._clock.now_ns()
             if self._process_task is not None:
                 self._try(PROCESS_LIST, self._read_processes)
         except _TimelineEndsError as error:
             self._event(error.kind, f"{error}; this GPU's timeline ends here")
             self.latest_power_w = None
-        seen.end_ns = self._clock.now_ns()
+        recording.end_ns = self._clock.now_ns()
 
     def _probe(self) -> None:
         """Try every read once, and set up tasks for those that the GPU supports."""
         now_ns = self._clock.now_ns()
-        seen = self.recording
+        recording = self.recording
         if self._ask(ENERGY_COUNTER, self._read_counter):
-            seen.has_counter = True
+            recording.has_counter = True
             self._counter_due_ns = self._schedule.next_read_ns(self._clock.now_ns())
         for way in self._reader.power:
             sample = self._sampler_of(way.series, way.read)
@@ -259,11 +259,11 @@ class GpuSampler:
 
     def _read_processes(self) -> None:
         at_ns = self._clock.now_ns()
-        found = [(kind, self._timed(partial(self._reader.processes, kind))) for kind in PROCESS_KINDS]
+        listings = [(kind, self._timed(partial(self._reader.processes, kind))) for kind in PROCESS_KINDS]
         processes = tuple(
             GpuProcess(pid, kind, memory_bytes, *host_processes.owner_of(pid))
-            for kind, listed in found
-            for pid, memory_bytes in listed
+            for kind, listing in listings
+            for pid, memory_bytes in listing
         )
         self.recording.processes.append(ProcessSample(at_ns=at_ns, processes=processes))
 

@@ -78,18 +78,18 @@ class ZeusSource(NvmlSource):
     def reader(self, index: int) -> GpuReader:
         """Return what can be read of one GPU: through Zeus where it has the call, else through NVML."""
         gpu = self._gpus[index]
-        own = nvml_reader(gpu.handle)
+        through_nvml = nvml_reader(gpu.handle)
         return replace(
-            own,
+            through_nvml,
             counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
             power=(
                 PowerRead("power_w", "get_instant_power_usage", lambda: gpu.get_instant_power_usage() / nvml.MW_PER_W),
                 PowerRead(
                     "power_average_w", "get_average_power_usage", lambda: gpu.get_average_power_usage() / nvml.MW_PER_W
                 ),
-                *(way for way in own.power if way.call == "power_usage_w"),
+                *(way for way in through_nvml.power if way.call == "power_usage_w"),
             ),
-            slow={**own.slow, "temperature_c": gpu.get_gpu_temperature},
+            slow={**through_nvml.slow, "temperature_c": gpu.get_gpu_temperature},
             errors=self._errors,
             # Zeus wraps NVML's errors in its own.
             meaning=lambda error: nvml_meaning(error.__cause__ or error),
@@ -127,8 +127,8 @@ class ZeusSource(NvmlSource):
 @contextmanager
 def _hidden(names: tuple[str, ...]) -> Iterator[None]:
     """Take variables out of this process's environment for a moment; runners get them as before."""
-    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:
-        os.environ.update(kept)
+        os.environ.update(hidden)
