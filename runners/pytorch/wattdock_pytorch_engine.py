@@ -6,7 +6,9 @@ Drawn parameters are made where they will live: an 8 B model must neither pass t
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -345,9 +347,11 @@ class PyTorchEngine(Engine):
         """Generate for all requests of one batch, to the end."""
         batch, self._next = self._next, []
         first_step, device = len(self._clock), self.devices[0]
-        self._clock.sequences = len(batch)
         ids, mask = left_pad([self._ids[prompt.position] for _, prompt in batch], self.pad_id, device)
         limits = [prompt.max_output_tokens for _, prompt in batch]
+        # Padding after a sequence's limit is no token. Padding after an end of sequence counts until the pass is over.
+        ordered = sorted(limits)
+        self._clock.step_tokens = (len(ordered) - bisect_right(ordered, step) for step in count())
         width = ids.shape[1]
         criteria = None if len(set(limits)) == 1 else [_OwnLimits(torch.tensor(limits, device=device), width)]
         output = self.model.generate(

@@ -33,11 +33,11 @@ class StepClock:
         device: Where scores are computed.
 
     Attributes:
-        sequences: Of the batch that is being generated; heartbeats show so many tokens more after each step.
+        step_tokens: How many tokens each further step of the current batch generates, for heartbeats.
     """
 
     def __init__(self, recorder: PassRecorder, device: Any) -> None:
-        self.sequences = 0
+        self.step_tokens: Iterator[int] = iter(())
         self._recorder = recorder
         self._device = device
         self._on_device = device.type != "cpu"
@@ -70,7 +70,7 @@ class StepClock:
             output = forward(*inputs, **named)
             check_cancelled()
             keep(mark())
-            recorder.tokens_so_far += self.sequences
+            recorder.tokens_so_far += next(self.step_tokens, 0)
             return output
 
         model.forward = marked

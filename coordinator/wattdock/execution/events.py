@@ -93,8 +93,8 @@ class TokensSeen(Event):
     """The pass goes on.
 
     Attributes:
-        output_tokens: Output tokens so far. An upper bound on PyTorch, which cannot tell padding from tokens before
-            its batch has ended.
+        output_tokens: Output tokens so far; on PyTorch an upper bound where sequences end before their limit, since
+            their padding is seen after the pass.
         elapsed_s: Seconds since the pass began.
         watts: Latest power by GPU UUID; None where it is unknown.
     """

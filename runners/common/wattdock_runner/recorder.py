@@ -80,7 +80,7 @@ class PassRecorder:
 
     Attributes:
         cancelled: Set when the client has gone.
-        tokens_so_far: For heartbeats; an upper bound while a static batch runs.
+        tokens_so_far: For heartbeats; an upper bound where sequences of a static batch end before their limit.
         requests_finished: For heartbeats.
         requests: In order of submission, once the pass is over.
         replicas: What each of several equal engines did; empty where there was one.
