@@ -16,6 +16,7 @@ from wattdock.analysis.joules import SpanJoules
 from wattdock.checks.audit_gpus import meters_agree
 from wattdock.checks.check import Outcome, Subject
 from wattdock.clock import NS_PER_S
+from wattdock.config import ExperimentConfig
 from wattdock.metering.timeline import (
     GpuTimeline,
     HostTimeline,
@@ -50,7 +51,7 @@ def energy_with(*windows: Window, host: HostTimeline | None = None) -> EnergyRes
     )
     watched = dataclasses.replace(watched, windows=windows, host=host)
     return measured_energy(
-        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, None, cpu_tdp_w=65, joules_in=SpanJoules()
+        [RestartRecord(0, passes=(PASS,), timeline=watched)], ONE, None, ExperimentConfig(cpu_tdp_w=65), SpanJoules()
     )
 
 

@@ -28,7 +28,11 @@ ONE_OF_TWO = Gpus(used=("GPU-busy",), leased=("GPU-busy",), bystanders=("GPU-idl
 def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart() -> None:
     """20 s at 600 W for 200 tokens are 60 J/token; the idle neighbour's 1,600 J are told, not added."""
     energy = measured_energy(
-        [RESTART], ONE_OF_TWO, performance([PASS], offered_rate_per_s=None), cpu_tdp_w=50, joules_in=SpanJoules()
+        [RESTART],
+        ONE_OF_TWO,
+        performance([PASS], offered_rate_per_s=None),
+        ExperimentConfig(cpu_tdp_w=50),
+        SpanJoules(),
     )
     assert energy.total_j == pytest.approx(12_000, rel=1e-3)
     assert energy.energy_per_output_token_j == pytest.approx(60, rel=1e-3)
@@ -41,7 +45,7 @@ def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     """680 W over both; the larger share is 600 ÷ 340 of the mean."""
     both = Gpus(used=("GPU-busy", "GPU-idle"), leased=("GPU-busy", "GPU-idle"), bystanders=())
     done = performance([PASS], offered_rate_per_s=None)
-    energy = measured_energy([RESTART], both, done, SpanJoules(), cpu_tdp_w=50)
+    energy = measured_energy([RESTART], both, done, ExperimentConfig(cpu_tdp_w=50), SpanJoules())
     shared = multi_gpu(energy, done, [RESTART])
     assert shared is not None
     assert shared.gpu_count == 2
@@ -69,7 +73,7 @@ def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None
     """A missing part must not look like efficiency."""
     both = Gpus(used=("GPU-busy", "GPU-gone"), leased=(), bystanders=())
     energy = measured_energy(
-        [RESTART], both, performance([PASS], offered_rate_per_s=None), cpu_tdp_w=50, joules_in=SpanJoules()
+        [RESTART], both, performance([PASS], offered_rate_per_s=None), ExperimentConfig(cpu_tdp_w=50), SpanJoules()
     )
     assert energy.total_j is None
     assert energy.energy_per_output_token_j is None
@@ -81,7 +85,11 @@ def test_without_a_gpu_energy_is_null_with_a_reason_and_the_cpu_estimate_stands_
     """Half the CPUs busy for 20 s at an assumed 50 W are 500 J, in a field of their own."""
     restart = dataclasses.replace(RESTART, timeline=None)
     energy = measured_energy(
-        [restart], Gpus((), (), ()), performance([PASS], offered_rate_per_s=None), cpu_tdp_w=50, joules_in=SpanJoules()
+        [restart],
+        Gpus((), (), ()),
+        performance([PASS], offered_rate_per_s=None),
+        ExperimentConfig(cpu_tdp_w=50),
+        SpanJoules(),
     )
     assert energy.total_j is None
     assert energy.reason == "no GPU was used"
@@ -179,8 +187,8 @@ def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
         [dataclasses.replace(RESTART, passes=(PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),))))],
         ONE_OF_TWO,
         performance([PASS], offered_rate_per_s=None),
+        ExperimentConfig(cpu_tdp_w=50),
         SpanJoules(),
-        cpu_tdp_w=50,
     )
     spread = statistics(energy.passes)
     assert spread is not None
@@ -190,10 +198,10 @@ def test_a_restart_is_its_joules_over_its_tokens_not_a_mean_of_ratios() -> None:
 
 def test_an_excerpt_of_a_timeline_gives_the_same_joules() -> None:
     """Cutting away what is far from a span must not change the span's energy."""
-    whole = measured_energy([RESTART], ONE_OF_TWO, None, SpanJoules(), cpu_tdp_w=50).total_j
+    whole = measured_energy([RESTART], ONE_OF_TWO, None, ExperimentConfig(cpu_tdp_w=50), SpanJoules()).total_j
     part = timeline(BUSY, IDLE).excerpt([PASS.span])
     cut = measured_energy(
-        [dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, None, cpu_tdp_w=50, joules_in=SpanJoules()
+        [dataclasses.replace(RESTART, timeline=part)], ONE_OF_TWO, None, ExperimentConfig(cpu_tdp_w=50), SpanJoules()
     )
     assert len(part.gpus["GPU-busy"].ticks.energy_mj) < len(BUSY.ticks.energy_mj)
     assert cut.total_j == pytest.approx(whole, rel=1e-9)

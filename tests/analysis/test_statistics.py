@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattdock.analysis.energy import EnergyResult, PassEnergy, Uncertainty
+from wattdock.analysis.energy import PassEnergy
 from wattdock.analysis.statistics import difference, mean_interval, statistical_j, statistics
 from wattdock.reports.terminal import interval_text
 
@@ -82,15 +82,9 @@ def test_an_outlier_among_equal_values_is_shown() -> None:
     assert seen.outliers == ["restart 1 pass 5: 5"]
 
 
-def energy_of(passes: list[PassEnergy]) -> EnergyResult:
-    total_j = sum(one.total_j or 0 for one in passes)
-    timing = Uncertainty(timing_j=0.1, counter_lag_s=0.008, counter_lag_std_s=0.005)
-    return EnergyResult(total_j=total_j, uncertainty=timing, per_gpu_j={}, passes=passes)
-
-
 def test_the_total_is_as_sure_as_joules_per_token_repeat_over_restarts() -> None:
     """1.0 and 1.1 J/token: a standard error of 0.05 of 1.05, of 210 J."""
-    found = statistical_j(energy_of([energy_pass(restart, 0, 100 + 10 * restart) for restart in range(2)]))
+    found = statistical_j(210, [energy_pass(restart, 0, 100 + 10 * restart) for restart in range(2)])
     assert found == pytest.approx(210 * 0.05 / 1.05)
 
 
@@ -101,7 +95,7 @@ def test_without_joules_per_token_the_spread_of_speed_is_not_taken_for_joules(to
         energy_pass(restart, 0, 100 + 10 * restart).model_copy(update={"output_tokens": count})
         for restart, count in enumerate(tokens)
     ]
-    assert statistical_j(energy_of(passes)) is None
+    assert statistical_j(210, passes) is None
 
 
 def test_one_restart_has_no_interval_and_says_what_would_give_one() -> None:

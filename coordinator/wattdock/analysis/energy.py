@@ -6,6 +6,7 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import hypot
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,23 +16,23 @@ from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.joules import (
     CrossCheck,
     HostEnergy,
-    SpanJoules,
     combined_timing_j,
     cross_check,
     host_energy,
     host_joules,
 )
-from wattdock.analysis.steadiness import IdleBaseline
-from wattdock.analysis.windows import Phases, WindowSummary
+from wattdock.analysis.statistics import statistical_j
+from wattdock.analysis.steadiness import IdleBaseline, idle_baselines, idle_energy_j
+from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.metering import EnergyCurve
 from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis.joules import Joules
+    from wattdock.analysis.joules import Joules, SpanJoules
     from wattdock.analysis.performance import Performance
-    from wattdock.metering import Timeline
+    from wattdock.config import ExperimentConfig
     from wattdock.records import PassRecord, RestartRecord
 
 ENERGY_BOUNDARY: Literal["gpu_boards"] = "gpu_boards"
@@ -44,6 +45,7 @@ BOUNDARY_STATEMENT = (
 NET_MEANING = (
     "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
 )
+NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 # Standard deviations of a normal distribution on either side that hold 95 % of it.
 NORMAL95 = 1.96
 
@@ -164,48 +166,57 @@ def measured_energy(
     restarts: Sequence[RestartRecord],
     gpus: Gpus,
     performance: Performance | None,
+    config: ExperimentConfig,
     joules_in: SpanJoules,
-    *,
-    cpu_tdp_w: float,
 ) -> EnergyResult:
     """Return the energy of all measured passes of all restarts."""
-    passes = list(_passes(restarts))
+    passes = [(restart, measured) for restart in restarts for measured in restart.passes]
 
     def per_pass(uuids: Sequence[str]) -> list[Joules]:
-        return [joules_in.of(timeline, measured.span, uuids) for _, timeline, measured in passes]
+        return [joules_in.of(restart.timeline, measured.span, uuids) for restart, measured in passes]
 
     used = per_pass(gpus.used)
-    reason = next((joules.reason for joules in used if joules.reason), None)
-    if not passes:
-        reason = "no pass was measured"
+    reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
+    timing_j = None if reason else combined_timing_j(used)
+    in_passes = [_pass_energy(*measured, joules) for measured, joules in zip(passes, used, strict=True)]
     host_j, host = host_energy(restarts)
-    sources = sorted(frozenset[str]().union(*(joules.sources for joules in used)))
+    baselines = idle_baselines(restarts, gpus.used, config.idle, joules_in)
+    in_flight = config.total_workload.batch_size
     return EnergyResult(
         total_j=total_j,
         reason=reason,
         uncertainty=Uncertainty(
-            timing_j=None if reason else combined_timing_j(used),
+            timing_j=timing_j,
             counter_lag_s=EnergyCurve.COUNTER_LAG.mean_s,
             counter_lag_std_s=EnergyCurve.COUNTER_LAG.std_s,
+            statistical_j=statistical_j(total_j, in_passes),
         ),
         per_gpu_j=_summed(joules.per_gpu_j for joules in used),
         allocation_j=known_sum(joules.total_j for joules in per_pass(gpus.leased)) if passes else None,
         bystander_j=_summed(joules.per_gpu_j for joules in per_pass(gpus.bystanders)),
         load_j=_load_j(restarts, gpus.used, joules_in),
-        source="+".join(sources) or None,
+        source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
         **_per_unit(total_j, performance),
-        passes=[_pass_energy(*seen, joules) for seen, joules in zip(passes, used, strict=True)],
+        passes=in_passes,
+        windows=windows(restarts, gpus.used, joules_in, in_flight=in_flight) if gpus.used else None,
+        idle_baselines=baselines or None,
+        **_net(total_j, timing_j, idle_energy_j(restarts, baselines, gpus.used)),
+        phases=phases(restarts, gpus.used, joules_in),
         cross_check=cross_check(restarts, gpus.used, joules_in),
         host_j=host_j,
         host=host,
         gpu_processes=listed_processes(restarts),
-        cpu_estimate=_cpu_estimate([measured for _, _, measured in passes], cpu_tdp_w),
+        cpu_estimate=_cpu_estimate([measured for _, measured in passes], config.cpu_tdp_w),
     )
 
 
-def _passes(restarts: Sequence[RestartRecord]) -> Iterator[tuple[int, Timeline | None, PassRecord]]:
-    return ((restart.restart, restart.timeline, measured) for restart in restarts for measured in restart.passes)
+def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float] | None) -> dict[str, Any]:
+    """Return the energy above idle, from the energy that the GPUs would have used idle and its uncertainty."""
+    if total_j is None or idle is None:
+        return {"net_reason": NO_IDLE_POWER}
+    idle_j, idle_uncertainty_j = idle
+    return {"net_j": total_j - idle_j, "net_uncertainty_j": hypot(timing_j or 0.0, idle_uncertainty_j)}
 
 
 def _summed(parts: Iterable[dict[str, float | None]]) -> dict[str, float | None]:
@@ -229,13 +240,13 @@ def _load_j(restarts: Sequence[RestartRecord], uuids: Sequence[str], joules_in: 
     return float(np.mean(loads)) if loads else None
 
 
-def _per_unit(total_j: float | None, done: Performance | None) -> dict[str, Any]:
-    if total_j is None or done is None:
+def _per_unit(total_j: float | None, performance: Performance | None) -> dict[str, Any]:
+    if total_j is None or performance is None:
         return {}
     return {
-        "energy_per_output_token_j": _ratio(total_j, done.output_tokens),
-        "energy_per_request_j": _ratio(total_j, done.requests),
-        "mean_power_w": _ratio(total_j, done.duration_s),
+        "energy_per_output_token_j": _ratio(total_j, performance.output_tokens),
+        "energy_per_request_j": _ratio(total_j, performance.requests),
+        "mean_power_w": _ratio(total_j, performance.duration_s),
     }
 
 
@@ -243,10 +254,10 @@ def _ratio(total_j: float | None, count: float | None) -> float | None:
     return total_j / count if total_j is not None and count else None
 
 
-def _pass_energy(restart: int, timeline: Timeline | None, measured: PassRecord, joules: Joules) -> PassEnergy:
-    host = host_joules(timeline, measured.span)
+def _pass_energy(restart: RestartRecord, measured: PassRecord, joules: Joules) -> PassEnergy:
+    host = host_joules(restart.timeline, measured.span)
     return PassEnergy(
-        restart=restart,
+        restart=restart.restart,
         pass_index=measured.index,
         duration_s=measured.span.duration_s,
         output_tokens=measured.output_tokens,
@@ -257,7 +268,7 @@ def _pass_energy(restart: int, timeline: Timeline | None, measured: PassRecord, 
         reason=joules.reason,
         prompt_repeats=measured.prompt_repeats,
         prompts_reused=measured.prompts_reused,
-        host_j={name: found[0] if found else None for name, found in host.items()},
+        host_j={name: energy[0] if energy else None for name, energy in host.items()},
         cpu_others_share=measured.cpu_others_share,
     )
 

@@ -5,7 +5,6 @@ Names carry units. Not measured is null, with a reason beside it, never 0.
 
 from __future__ import annotations
 
-from math import hypot
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,9 +15,8 @@ from wattdock.analysis.gpus import DataParallel, GpuResult, MultiGPUMetrics, dat
 from wattdock.analysis.joules import SpanJoules
 from wattdock.analysis.performance import Compute, Performance, compute, performance
 from wattdock.analysis.procedure import Procedure, procedure
-from wattdock.analysis.statistics import Statistics, statistical_j, statistics
-from wattdock.analysis.steadiness import idle_baselines, idle_energy_j
-from wattdock.analysis.windows import phases, windows
+from wattdock.analysis.statistics import Statistics, statistics
+from wattdock.analysis.windows import windows
 from wattdock.records import EnvironmentSnapshot, Failure, snapshot
 from wattdock.values import Stored
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from wattdock.metering import Span
     from wattdock.records import RestartRecord
 
-NO_IDLE_POWER = "no idle power of every GPU before and after the passes of each runner; set idle.duration_s"
 PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
 EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "gpus": {}, "spans": []}
 
@@ -200,8 +197,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     )
     speed = performance(passes, offered_rate_per_s=config.total_workload.rate_per_s)
     joules_in = SpanJoules.of_restarts(restarts)
-    energy = measured_energy(restarts, gpus, speed, joules_in, cpu_tdp_w=config.cpu_tdp_w)
-    energy = _completed(energy, restarts, used, config, joules_in)
+    energy = measured_energy(restarts, gpus, speed, config, joules_in)
     architecture = next((restart.architecture for restart in reversed(restarts) if restart.architecture), None)
     return ExperimentResult.bare(
         config,
@@ -256,33 +252,6 @@ def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange
                 numbers.append(restart.restart)
         changes.append(snapshot.ConditionChange(name=name, restarts=seen))
     return changes
-
-
-def _completed(
-    energy: EnergyResult,
-    restarts: Sequence[RestartRecord],
-    used: Sequence[str],
-    config: ExperimentConfig,
-    joules_in: SpanJoules,
-) -> EnergyResult:
-    """Return `energy` with the idle baselines, the energy above them, and the other window definitions' figures."""
-    baselines = idle_baselines(restarts, used, config.idle, joules_in)
-    idle = idle_energy_j(restarts, baselines, used)
-    by_window = windows(restarts, used, joules_in, in_flight=config.total_workload.batch_size) if used else None
-    seen = {
-        "idle_baselines": baselines or None,
-        "phases": phases(restarts, used, joules_in),
-        "uncertainty": energy.uncertainty.model_copy(update={"statistical_j": statistical_j(energy)}),
-        "windows": by_window,
-    }
-    if energy.total_j is None or idle is None:
-        return energy.model_copy(update={**seen, "net_reason": NO_IDLE_POWER})
-    idle_j, idle_uncertainty_j = idle
-    net = {
-        "net_j": energy.total_j - idle_j,
-        "net_uncertainty_j": hypot(energy.uncertainty.timing_j or 0.0, idle_uncertainty_j),
-    }
-    return energy.model_copy(update={**seen, **net})
 
 
 def _status(failure: Failure | None) -> Literal["ok", "failed", "interrupted"]:

@@ -16,7 +16,7 @@ from wattdock.values import Stored
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.energy import EnergyResult, PassEnergy
+    from wattdock.analysis.energy import PassEnergy
     from wattdock.analysis.result import ExperimentResult
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
@@ -292,18 +292,18 @@ def statistics(passes: Sequence[PassEnergy]) -> Statistics | None:
     )
 
 
-def statistical_j(energy: EnergyResult) -> float | None:
-    """Return the standard uncertainty of the total from the spread between restarts, J.
+def statistical_j(total_j: float | None, passes: Sequence[PassEnergy]) -> float | None:
+    """Return the standard uncertainty of the passes' total from the spread between restarts, J.
 
-    None with fewer than two restarts, and where not every pass has joules per output token: how speed spreads says
+    None with fewer than two restarts, and where a pass has no joules per output token: the spread of speed says
     nothing about joules.
     """
-    seen = statistics(energy.passes)
-    if seen is None or energy.total_j is None or seen.standard_deviation_between_restarts is None:
+    spread = statistics(passes)
+    if spread is None or total_j is None or spread.standard_deviation_between_restarts is None:
         return None
-    if seen.quantity != ENERGY or not seen.mean:
+    if spread.quantity != ENERGY or not spread.mean:
         return None
-    return energy.total_j * seen.standard_deviation_between_restarts / seen.mean / sqrt(len(seen.per_restart))
+    return total_j * spread.standard_deviation_between_restarts / spread.mean / sqrt(len(spread.per_restart))
 
 
 def _within(groups: Sequence[Sequence[float]]) -> float | None:
