@@ -31,7 +31,7 @@ from reports import reports
 from studies import studies
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
-from wattdock.host import Machine, inventory
+from wattdock.host import GpuInventory, Machine
 from wattdock.launch.runners import REPO
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
         self._options, self._scratch = options, scratch
-        gpus = [] if options.cpu else inventory().gpus
+        gpus = [] if options.cpu else GpuInventory.here().gpus
         if options.gpu is not None and options.gpu not in range(len(gpus)):
             raise PreflightError(f"--gpu {options.gpu}: NVML shows {len(gpus)} GPUs, numbered from 0")
         self._gpu: Gpu | None = gpus[options.gpu or 0] if gpus else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from wattdock.clock import NS_PER_S
-from wattdock.host import inventory
+from wattdock.host import GpuInventory
 from wattdock.launch.runners import REPO
 from wattdock.metering.meter import Meter
 from wattdock.metering.nvml import NvmlSource
@@ -98,7 +98,7 @@ def something_to_meter(folder: Path) -> Iterator[str | None]:
     Args:
         folder: Where the stand-in is built.
     """
-    real = inventory()
+    real = GpuInventory.here()
     if real.gpus:
         yield f"{len(real.gpus)} × {real.gpus[0].name}, driver {real.gpus[0].driver_version}"
     elif shutil.which("gcc") is None:

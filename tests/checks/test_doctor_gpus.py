@@ -11,7 +11,7 @@ import pytest
 from fake_nvml import FakeGpu, FakeProcess
 
 from wattdock.checks.doctor_gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, GroupSubject, energy_counter
-from wattdock.host import inventory
+from wattdock.host import GpuInventory
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis.result import Check
-    from wattdock.host import GpuInventory
 
 ONE, TWO = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 # Four reads, of 3, 4, 5 and 9 ms.
@@ -31,7 +30,7 @@ NO_TIMELINE = Timeline("none", 0, 1)
 
 def inventory_of(library: Path, *gpus: FakeGpu, init_error: int = 0) -> GpuInventory:
     with fake_nvml.loaded(library, gpus=gpus, init_error=init_error):
-        return inventory()
+        return GpuInventory.here()
 
 
 def not_passed(checks: Iterable[Check]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from containers.engines import BASE, debian_client, engine_address, image_there
 
-from wattdock.host import inventory
+from wattdock.host import GpuInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def lent_wheels() -> dict[str, str]:
     folders = [WHEELS / name for name in ("pytorch", "coordinator")]
     if not all(list(folder.glob("*.whl")) for folder in folders):
         pytest.skip(f"{WHEELS} has no wheels; .ci/run fetches them")
-    alone = {} if inventory().gpus else {"PIP_NO_INDEX": "1"}
+    alone = {} if GpuInventory.here().gpus else {"PIP_NO_INDEX": "1"}
     return {"PIP_FIND_LINKS": " ".join(map(str, folders)), **alone}
 
 

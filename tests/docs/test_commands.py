@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from docs.blocks import blocks
 
-from wattdock.host import inventory
+from wattdock.host import GpuInventory
 from wattdock.launch.engine import DEFAULT_ENGINE
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LIMIT_S = 540
 
 
 def no_gpu() -> str | None:
-    found = inventory()
+    found = GpuInventory.here()
     return None if found.gpus else f"no NVIDIA GPU ({found.reason})"
 
 

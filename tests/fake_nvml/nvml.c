@@ -345,14 +345,6 @@ result nvmlDeviceGetMemoryAffinity(device gpu, unsigned size, unsigned long *nod
     return OK;
 }
 
-/* Sixteen CPUs to each NUMA node. */
-result nvmlDeviceGetCpuAffinity(device gpu, unsigned size, unsigned long *cpus) {
-    BEGIN("affinity", USUAL);
-    memset(cpus, 0, size * sizeof *cpus);
-    for (int cpu = 16 * gpu->numa_node; cpu < 16 * (gpu->numa_node + 1); cpu++) cpus[cpu / 64] |= 1ul << (cpu % 64);
-    return OK;
-}
-
 static struct gpu slices[MAX_GPUS][MAX_SLICES];
 
 result nvmlDeviceGetMaxMigDeviceCount(device gpu, unsigned *n) { BEGIN("mig", USUAL); *n = gpu->mig ? MAX_SLICES : 0; return OK; }

@@ -93,7 +93,7 @@ def _config(case: Plain) -> ExperimentConfig:
 
 def _plan(case: Plain) -> ExecutionPlan:
     host = case["inventory"]
-    gpus = tuple(Gpu(**{**one, "mig_slices": tuple(one["mig_slices"])}) for one in host["gpus"])
+    gpus = tuple(Gpu(**{name: value for name, value in gpu.items() if name != "cpus"}) for gpu in host["gpus"])
     links = tuple(Link(**one) for one in host["links"])
     return ExecutionPlan(
         config=_config(case),

@@ -11,20 +11,18 @@ import pytest
 from fake_nvml import FakeGpu, FakeProcess, constant
 
 from wattdock.errors import PreflightError
-from wattdock.host.gpu_inventory import inventory, ranges
+from wattdock.host import GpuInventory
 from wattdock.host.processes import user_name
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from wattdock.host import GpuInventory
 
 FIRST, SECOND, THIRD = (fake_nvml.uuid_of(number) for number in (1, 2, 3))
 
 
 def seen(library: Path, *gpus: FakeGpu) -> GpuInventory:
     with fake_nvml.loaded(library, gpus=gpus):
-        return inventory()
+        return GpuInventory.here()
 
 
 def labels(found: GpuInventory) -> list[str]:
@@ -94,7 +92,7 @@ def test_what_is_only_good_to_know_never_hides_a_gpu(library: Path) -> None:
     found = seen(library, failing, FakeGpu(uuid=SECOND))
     gpu = found.gpus[0]
     assert len(found.gpus) == 2
-    assert (gpu.numa_node, gpu.cpus, gpu.pcie_width, found.activity[gpu.uuid].sm_clock_mhz) == (None,) * 4
+    assert (gpu.numa_node, gpu.pcie_width, found.activity[gpu.uuid].sm_clock_mhz) == (None,) * 3
     assert found.links[0].label == "?"
 
 
@@ -142,15 +140,14 @@ def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
     assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
     assert labels(found) == ["?"]
     assert found.slow_links({FIRST, SECOND}) == ()
-    assert (gpu.pcie_width, gpu.numa_node, gpu.cpus, found.links[0].peer_access) == (None,) * 4
+    assert (gpu.pcie_width, gpu.numa_node, found.links[0].peer_access) == (None,) * 3
 
 
 def test_where_a_gpu_sits_is_read(library: Path) -> None:
-    """PCIe as it is and as it could be, the memory and the CPUs that are near, as taskset takes them."""
+    """PCIe as it is and as it could be, and the memory that is near."""
     (gpu,) = seen(library, FakeGpu(numa_node=1, pcie_generation=1, pcie_width=8)).gpus
     assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 5, 8, 16)
-    assert (gpu.numa_node, gpu.cpus, gpu.nvlinks, gpu.nvlink_version) == (1, "16-31", 0, None)
-    assert ranges([0, 1, 2, 8, 10, 11]) == "0-2,8,10-11"
+    assert (gpu.numa_node, gpu.nvlinks, gpu.nvlink_version) == (1, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +158,7 @@ def test_a_machine_without_gpu_says_why_and_a_broken_driver_does_not_pass_for_on
 ) -> None:
     """No GPU is a normal machine, not an error; a driver that cannot be talked to is one."""
     with fake_nvml.loaded(library, init_error=init_error):
-        found = inventory()
+        found = GpuInventory.here()
     assert (found.gpus, said in (found.reason or "")) == ((), True)
     with fake_nvml.loaded(library, init_error=18), pytest.raises(PreflightError, match="cannot be initialised"):
-        inventory()
+        GpuInventory.here()

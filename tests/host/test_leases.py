@@ -228,13 +228,6 @@ def test_a_full_or_read_only_file_system_is_a_clear_error_and_holds_nothing(
     assert done.stdout.strip().endswith("{}")
 
 
-def test_what_a_killed_process_of_the_same_number_left_stands_in_nobodys_way(folder: Path) -> None:
-    """Process ids are used again, and containers that share the folder have the same ones."""
-    (folder / f".machine.lease.{os.getpid()}").touch(mode=0o600)
-    with ours(folder, "GPU-a"):
-        assert "GPU-a" in holders(folder)
-
-
 def test_the_folder_is_made_open_to_all_whatever_the_umask(tmp_path: Path) -> None:
     """The first user on a machine makes it for all."""
     before = os.umask(0o077)
@@ -247,28 +240,6 @@ def test_the_folder_is_made_open_to_all_whatever_the_umask(tmp_path: Path) -> No
     assert leases.is_shared(made)
     assert {file.stat().st_mode & 0o777 for file in made.iterdir()} == {0o666}
     assert sorted(file.name for file in made.iterdir()) == ["GPU-a.lease", "machine.lease"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "refuses"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False)]
-)
-def test_a_network_file_system_is_refused_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refuses: bool
-) -> None:
-    """Locks there are between machines, or hold not at all."""
-    folder = tmp_path / "with blank" / "leases"
-    escaped = str(tmp_path.resolve()).replace(" ", "\\040")
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
-        f"2 1 0:5 / {escaped}/with\\040blank rw,relatime shared:1 - {kind} server:/export rw\n"
-    )
-    monkeypatch.setattr(leases, "MOUNTS", mounts)
-    if refuses:
-        with pytest.raises(PreflightError, match=rf"network file system \({kind}\)"):
-            leases.ready_folder(folder)
-    else:
-        assert leases.ready_folder(folder) == folder
 
 
 def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
@@ -288,21 +259,3 @@ def test_the_folder_is_the_one_named_else_the_first_default_that_serves(
     assert leases.folder_in_use() == lock / "wattdock"
     monkeypatch.setenv(leases.SETTING, str(tmp_path / "mine"))
     assert leases.folder_in_use() == tmp_path / "mine"
-
-
-def test_a_lease_file_that_was_replaced_before_it_was_locked_is_not_the_lease(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everybody after us would open another file, and measure beside us."""
-    lock = leases._lock
-    replaced: list[int] = []
-
-    def lock_what_was_replaced(descriptor: int, kind: int) -> bool:
-        if not replaced:
-            replaced.append(descriptor)
-            (folder / f"{MACHINE}{leases.SUFFIX}").unlink()
-        return lock(descriptor, kind)
-
-    monkeypatch.setattr(leases, "_lock", lock_what_was_replaced)
-    with held(LeaseRequest((CPU,), "machine", "x"), print, folder):
-        assert set(holders(folder)) == {CPU, MACHINE}

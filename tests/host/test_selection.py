@@ -8,7 +8,7 @@ import pytest
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import PreflightError
-from wattdock.host import Gpu, GpuInventory, Link, choose_gpus
+from wattdock.host import Gpu, GpuInventory, Link
 from wattdock.host.gpu import GpuActivity, GpuProcess
 from wattdock.host.leases import Holder
 
@@ -28,7 +28,7 @@ ANA = Holder("ana", 4242, "batch 8", "2026-11-21T08:00:00+00:00")
 
 
 def indices_of(
-    found: GpuInventory,
+    inventory: GpuInventory,
     visible: str | None = None,
     *,
     leases: Mapping[str, Holder] | None = None,
@@ -36,7 +36,7 @@ def indices_of(
     **settings: Any,
 ) -> list[int]:
     config = ExperimentConfig.model_validate(settings)
-    gpus = choose_gpus(config, found, visible=visible, leases=leases, weight_bytes=weight_bytes)
+    gpus = inventory.choose(config, visible=visible, leases=leases, weight_bytes=weight_bytes)
     return [gpu.index for gpu in gpus]
 
 
@@ -88,7 +88,7 @@ def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "visible", "settings", "said"),
+    ("inventory", "visible", "settings", "said"),
     [
         # Asking for a GPU and getting a CPU would be another measurement.
         (NONE, None, {"accelerator": "cuda"}, "none"),
@@ -108,11 +108,11 @@ def test_a_machine_without_gpus_runs_on_the_cpu() -> None:
     ],
 )
 def test_what_cannot_be_given_is_refused_with_the_reason(
-    found: GpuInventory, visible: str | None, settings: dict[str, Any], said: str
+    inventory: GpuInventory, visible: str | None, settings: dict[str, Any], said: str
 ) -> None:
     """Before anything is started."""
     with pytest.raises(PreflightError, match=said):
-        indices_of(found, visible, **settings)
+        indices_of(inventory, visible, **settings)
 
 
 def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:

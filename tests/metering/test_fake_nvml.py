@@ -40,7 +40,7 @@ def test_a_child_process_finds_the_library_by_its_usual_name(library: Path, tmp_
     fake_nvml.config(
         folder, gpus=[FakeGpu(uuid=fake_nvml.uuid_of(7)), FakeGpu(uuid=fake_nvml.uuid_of(8), name="NVIDIA L4")]
     )
-    script = "from wattdock.host import inventory; print([(g.uuid, g.name) for g in inventory().gpus])"
+    script = "from wattdock.host import GpuInventory; print([(g.uuid, g.name) for g in GpuInventory.here().gpus])"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     printed = subprocess.run(
         [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True

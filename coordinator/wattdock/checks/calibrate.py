@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from wattdock.errors import PreflightError
-from wattdock.host import choose_gpus, inventory, leases
+from wattdock.host import GpuInventory, leases
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterCard, choose_meter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host import Gpu, GpuInventory
+    from wattdock.host import Gpu
 
 # A pulse and its gap take 1.3 s; making the arrays and finding how many kernels fill a pulse, a minute at most.
 PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
@@ -42,7 +42,7 @@ def calibrate_meters(
         MeterError: A GPU's counter cannot be read.
         StoreError: A card cannot be written.
     """
-    host_gpus = inventory()
+    host_gpus = GpuInventory.here()
     gpus = _free_gpus(config, host_gpus)
     meter = choose_meter("nvml", host_gpus)
     as_process = {"launcher": "process", "container": config.container.model_copy(update={"locked": False})}

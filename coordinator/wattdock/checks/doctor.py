@@ -14,7 +14,7 @@ from wattdock.checks.doctor_gpus import DRIVER, EACH_GPU, GROUP, GpuSubject, Gro
 from wattdock.checks.doctor_machine import MACHINE, MachineSubject
 from wattdock.checks.preflight import preflight
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import choose_gpus, inventory, leases
+from wattdock.host import GpuInventory, leases
 from wattdock.launch import LaunchSpec
 from wattdock.metering import choose_meter
 from wattdock.runner import RunnerClient
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wattdock.checks.check import Status
     from wattdock.checks.preflight import ExecutionPlan
     from wattdock.config import ExperimentConfig
-    from wattdock.host import Gpu, GpuInventory
+    from wattdock.host import Gpu
 
 RECORDED_S = 2.0
 DIAGNOSE_S = 300.0
@@ -45,7 +45,7 @@ def examine(
     """
     has_gpus = False
     try:
-        host_gpus = inventory()
+        host_gpus = GpuInventory.here()
     except PreflightError as error:
         yield Outcome.of_error(error).named("driver", remedy="see that nvidia-smi works on this host")
     else:
@@ -85,7 +85,7 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
 def _chosen(config: ExperimentConfig, host_gpus: GpuInventory, visible: str | None) -> tuple[Check, Sequence[Gpu]]:
     """Return which GPUs a measurement here would run on, and none where it could not run."""
     try:
-        chosen = choose_gpus(config, host_gpus, visible=visible)
+        chosen = host_gpus.choose(config, visible=visible)
     except PreflightError as error:
         return Outcome.of_error(error).named("GPUs chosen"), ()
     if not chosen:

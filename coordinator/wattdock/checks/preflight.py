@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import WattdockError
-from wattdock.host import Machine, choose_gpus, folders, inventory, leases
+from wattdock.host import Machine, folders, GpuInventory, leases
 from wattdock.inputs import check_model, check_prompts, memory_fit
 from wattdock.launch import choose_launcher, find_runner
 from wattdock.launch.images import read_lock
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host import Gpu, GpuInventory
+    from wattdock.host import Gpu
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter, MeterChoice
@@ -115,7 +115,7 @@ def preflight(
     Raises:
         PreflightError: The driver cannot be talked to, or there is no folder for leases.
     """
-    host = _Host(inventory(), leases.holders(), lock)
+    host = _Host(GpuInventory.here(), leases.holders(), lock)
     checked: dict[tuple[str, str, float], ExecutionPlan | WattdockError] = {}
     for config in experiments:
         if (key := _shared_key(config)) not in checked:
@@ -141,7 +141,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     host_gpus = host.inventory
     weight_bytes, _ = _memory(config, host_gpus, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    gpus = host_gpus.choose(config, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)

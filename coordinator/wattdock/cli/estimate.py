@@ -70,9 +70,10 @@ def _engine(backend: str) -> "EngineMemory":
 
 def _gpus(names: "Sequence[str]") -> dict[str, int]:
     """Return the memory in bytes of the GPUs that were named, else of this machine's, else of every known one."""
-    from wattdock.host import gpu_models, inventory
+    from wattdock.host import GpuInventory, gpu_models
 
-    if not names and (here := {gpu.name: gpu.vram_total_bytes for gpu in inventory().gpus if gpu.vram_total_bytes}):
-        return here
+    gpus = () if names else GpuInventory.here().gpus
+    if sizes := {gpu.name: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes}:
+        return sizes
     models = [gpu_models.named(name) for name in names] or gpu_models.known().values()
     return {model.name: model.memory_bytes for model in models}

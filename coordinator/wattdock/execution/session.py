@@ -21,7 +21,7 @@ from wattdock.execution.events import ExperimentFailed, Loading, Note, RestartSt
 from wattdock.execution.failures import cause_of, oom_kills
 from wattdock.execution.procedure import Procedure, Recording, new_record, wait_until_idle
 from wattdock.files import last_lines
-from wattdock.host import folders, inventory
+from wattdock.host import GpuInventory, folders
 from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
 from wattdock.metering import Span, Timeline
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.interrupts import Interrupts
     from wattdock.execution.study_folder import StudyFolder
-    from wattdock.host import GpuInventory
     from wattdock.inputs import ModelFolder
     from wattdock.launch import LaunchedRunner, Launcher
     from wattdock.metering import Meter
@@ -72,7 +71,7 @@ class RunDependencies:
         ExecutionPlan.launcher
     )
     connect: Callable[[LaunchedRunner, Callable[[], None], Clock], RunnerClient] = _connect
-    inventory: Callable[[], GpuInventory] = inventory
+    inventory: Callable[[], GpuInventory] = GpuInventory.here
 
 
 @dataclass(frozen=True)

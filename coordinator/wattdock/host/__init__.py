@@ -7,10 +7,9 @@ Must not know: runners, containers, meters, results.
 """
 
 from wattdock.host import folders, gpu_models, leases, nvml, processes
-from wattdock.host.gpu import Gpu, GpuInventory, GpuProcess, Link
-from wattdock.host.gpu_inventory import inventory
+from wattdock.host.gpu import Gpu, GpuProcess, Link
+from wattdock.host.gpu_inventory import GpuInventory
 from wattdock.host.machine import Machine
-from wattdock.host.selection import choose_gpus
 
 __all__ = [
     "Gpu",
@@ -18,10 +17,8 @@ __all__ = [
     "GpuProcess",
     "Link",
     "Machine",
-    "choose_gpus",
     "folders",
     "gpu_models",
-    "inventory",
     "leases",
     "nvml",
     "processes",

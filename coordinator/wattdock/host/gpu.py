@@ -1,16 +1,13 @@
-"""A host's GPUs: what each GPU is, what it is doing, and how GPUs are linked. Pure."""
+"""A GPU: what it is, what it is doing, and how it is linked to another. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from wattdock.values import Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 # Source: nvidia-smi topo -m, legend.
 MEANING = {
@@ -22,11 +19,6 @@ MEANING = {
 }
 # From slow to fast; NVLink is faster than each of them.
 ORDER = ("SYS", "NODE", "PHB", "PXB", "PIX")
-THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
-# A driver keeps some hundred megabytes for itself. More in use without a process in sight means a process that this
-# machine does not show, as from inside a container.
-HIDDEN_USE_BYTES = 2_000_000_000
-OCCUPYING = ("compute", "mps")
 
 
 class Gpu(Stored):
@@ -44,7 +36,6 @@ class Gpu(Stored):
         mig_slices: UUIDs of its MIG devices.
         pcie_generation, pcie_width: Of the link as it is now; an idle GPU lowers its generation.
         numa_node: Of the host memory nearest to it.
-        cpus: CPUs nearest to it, "0-15,32".
         nvlinks: Active NVLinks, to GPUs or switches; 0 without NVLink.
         nvlink_version: "4.0" on Hopper.
     """
@@ -71,7 +62,6 @@ class Gpu(Stored):
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     numa_node: int | None = None
-    cpus: str | None = None
     nvlinks: int | None = None
     nvlink_version: str | None = None
     nvml_version: str | None = None
@@ -105,11 +95,11 @@ class Link(Stored):
 
     @model_validator(mode="before")
     @classmethod
-    def _labelled(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "label" in given:
-            return given
-        nvlinks = given.get("nvlinks")
-        return given | {"label": f"NV{nvlinks}" if nvlinks else given.get("path") or "?"}
+    def _labelled(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict) or "label" in fields:
+            return fields
+        nvlinks = fields.get("nvlinks")
+        return fields | {"label": f"NV{nvlinks}" if nvlinks else fields.get("path") or "?"}
 
     @property
     def rank(self) -> int:
@@ -162,52 +152,3 @@ class GpuActivity:
     clocks_limited: bool | None
     has_counter: bool
     processes: tuple[GpuProcess, ...]
-
-
-@dataclass(frozen=True)
-class GpuInventory:
-    """Every GPU of the host at one instant.
-
-    Attributes:
-        gpus: In NVML's order.
-        reason: Why there is none, where that is so.
-        unreadable: GPUs that did not answer, each with the error.
-        links: One for each pair of GPUs.
-        activity: What each GPU was doing, by UUID.
-    """
-
-    gpus: tuple[Gpu, ...]
-    reason: str | None = None
-    unreadable: tuple[str, ...] = ()
-    links: tuple[Link, ...] = ()
-    activity: Mapping[str, GpuActivity] = field(default_factory=dict)
-
-    def why_occupied(self, gpu: Gpu) -> str | None:
-        """Return who uses a GPU now, as far as this machine shows it; None where it is free."""
-        activity = self.activity.get(gpu.uuid)
-        busy = [process for process in activity.processes if process.kind in OCCUPYING] if activity else []
-        if busy:
-            return ", ".join(map(str, busy)) + (" runs on it" if len(busy) == 1 else " run on it")
-        if (gpu.vram_used_bytes or 0) > HIDDEN_USE_BYTES:
-            return f"{gpu.vram_used_bytes or 0:,} bytes of it are in use by a process that this machine does not show"
-        return None
-
-    def links_among(self, uuids: Collection[str]) -> tuple[Link, ...]:
-        """Return the links between these GPUs."""
-        return tuple(link for link in self.links if link.a in uuids and link.b in uuids)
-
-    def slow_links(self, uuids: Collection[str]) -> tuple[Link, ...]:
-        """Return the links between these GPUs over which data would go through the CPU."""
-        return tuple(link for link in self.links_among(uuids) if link.label in THROUGH_THE_CPU)
-
-    def warnings(self, group: Sequence[Gpu]) -> tuple[str, ...]:
-        """Return why a model should not be split over these GPUs."""
-        index = {gpu.uuid: gpu.index for gpu in group}
-        slow = [
-            f"GPUs {index[link.a]} and {index[link.b]} are linked over {link.meaning} ({link.label}), not NVLink: "
-            "a model split over them pays for it"
-            for link in self.slow_links(index.keys())
-        ]
-        names = sorted({gpu.name for gpu in group})
-        mixed = [f"the GPUs chosen are of {len(names)} models: {', '.join(names)}"] if len(names) > 1 else []
-        return (*slow, *mixed)

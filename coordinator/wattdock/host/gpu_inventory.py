@@ -1,25 +1,32 @@
-"""Read which GPUs this host has, how they are linked, and what they are doing now.
-
-Reads NVML once and opens no CUDA context. Chooses nothing and meters nothing.
-"""
+"""This host's GPUs at one instant: read from NVML, without a CUDA context. Meters nothing."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import pynvml
 
 from wattdock.errors import PreflightError
 from wattdock.host import nvml
-from wattdock.host.gpu import Gpu, GpuActivity, GpuInventory, GpuProcess, Link
-from wattdock.host.nvml import known, told
+from wattdock.host.gpu import Gpu, GpuActivity, GpuProcess, Link
+from wattdock.host.nvml import optional
 from wattdock.host.processes import owner_of
+from wattdock.host.selection import choose_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from wattdock.config import ExperimentConfig
+    from wattdock.host.leases import Holder
 
 PROCESS_KINDS: tuple[Literal["compute", "graphics", "mps"], ...] = ("compute", "graphics", "mps")
+THROUGH_THE_CPU = frozenset({"SYS", "NODE", "PHB"})
+# A driver keeps some hundred megabytes for itself. More in use without a process in sight means a process that this
+# machine does not show, as from inside a container.
+HIDDEN_USE_BYTES = 2_000_000_000
+OCCUPYING = ("compute", "mps")
 AFFINITY_WORDS = 16
 WORD_BITS = 64
 # Source: nvidia-smi topo -m, legend.
@@ -38,42 +45,115 @@ NVLINK_VERSIONS = {
 }
 
 
-def inventory() -> GpuInventory:
-    """Return every GPU, or why there is none.
+@dataclass(frozen=True)
+class GpuInventory:
+    """Every GPU of the host at one instant.
 
-    Raises:
-        PreflightError: An NVIDIA driver is there and cannot be talked to.
+    Attributes:
+        gpus: In NVML's order.
+        reason: Why there is none, where that is so.
+        unreadable: GPUs that did not answer, each with the error.
+        links: One for each pair of GPUs.
+        activity: What each GPU was doing, by UUID.
     """
-    try:
-        reason = nvml.open_nvml()
-    except nvml.NvmlError as error:
-        raise PreflightError(f"NVML cannot be initialised: {error}; does nvidia-smi work on this host?") from error
-    if reason is not None:
-        return GpuInventory(gpus=(), reason=reason)
-    try:
-        return _read_all()
-    finally:
-        nvml.close_nvml()
+
+    gpus: tuple[Gpu, ...]
+    reason: str | None = None
+    unreadable: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    activity: Mapping[str, GpuActivity] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls) -> GpuInventory:
+        """Return every GPU of this host, or why there is none.
+
+        Raises:
+            PreflightError: An NVIDIA driver is there and cannot be talked to.
+        """
+        try:
+            reason = nvml.open_nvml()
+        except nvml.NvmlError as error:
+            raise PreflightError(f"NVML cannot be initialised: {error}; does nvidia-smi work on this host?") from error
+        if reason is not None:
+            return cls(gpus=(), reason=reason)
+        try:
+            return _read_all()
+        finally:
+            nvml.close_nvml()
+
+    def choose(
+        self,
+        config: ExperimentConfig,
+        *,
+        visible: str | None = None,
+        leases: Mapping[str, Holder] | None = None,
+        weight_bytes: int | None = None,
+    ) -> tuple[Gpu, ...]:
+        """Return the GPUs that an experiment gets; none where it is to run on the CPU.
+
+        Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another
+        coordinator has leased is taken only where the experiment allows to wait for it.
+
+        Args:
+            config: The experiment.
+            visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: no other GPU is taken.
+            leases: Who holds a GPU, by UUID.
+            weight_bytes: Size of the model's weights; None where it is not known yet.
+
+        Raises:
+            PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot
+                be metered.
+        """
+        return choose_gpus(config, self, visible=visible, leases=leases or {}, weight_bytes=weight_bytes)
+
+    def why_occupied(self, gpu: Gpu) -> str | None:
+        """Return who uses a GPU now, as far as this machine shows it; None where it is free."""
+        activity = self.activity.get(gpu.uuid)
+        busy = [process for process in activity.processes if process.kind in OCCUPYING] if activity else []
+        if busy:
+            return ", ".join(map(str, busy)) + (" runs on it" if len(busy) == 1 else " run on it")
+        if (gpu.vram_used_bytes or 0) > HIDDEN_USE_BYTES:
+            return f"{gpu.vram_used_bytes or 0:,} bytes of it are in use by a process that this machine does not show"
+        return None
+
+    def links_among(self, uuids: Collection[str]) -> tuple[Link, ...]:
+        """Return the links between these GPUs."""
+        return tuple(link for link in self.links if link.a in uuids and link.b in uuids)
+
+    def slow_links(self, uuids: Collection[str]) -> tuple[Link, ...]:
+        """Return the links between these GPUs over which data would go through the CPU."""
+        return tuple(link for link in self.links_among(uuids) if link.label in THROUGH_THE_CPU)
+
+    def warnings(self, group: Sequence[Gpu]) -> tuple[str, ...]:
+        """Return why a model should not be split over these GPUs."""
+        index = {gpu.uuid: gpu.index for gpu in group}
+        slow = [
+            f"GPUs {index[link.a]} and {index[link.b]} are linked over {link.meaning} ({link.label}), not NVLink: "
+            "a model split over them pays for it"
+            for link in self.slow_links(index.keys())
+        ]
+        names = sorted({gpu.name for gpu in group})
+        mixed = [f"the GPUs chosen are of {len(names)} models: {', '.join(names)}"] if len(names) > 1 else []
+        return (*slow, *mixed)
 
 
 def _read_all() -> GpuInventory:
     count = nvml.gpu_count()
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     devices: dict[str, nvml.Device] = {}
     activity: dict[str, GpuActivity] = {}
     unreadable: list[str] = []
     for index in range(count):
         try:
             device = nvml.device(index)
-            info = _read(index, device)
-            activity[info.uuid] = _activity(device)
+            gpu = _read(index, device)
         except nvml.NvmlError as error:
             unreadable.append(f"GPU {index}: {error}")
             continue
-        found.append(info)
-        devices[info.uuid] = device
+        gpus.append(gpu)
+        devices[gpu.uuid], activity[gpu.uuid] = device, _activity(device)
     return GpuInventory(
-        gpus=tuple(found),
+        gpus=tuple(gpus),
         reason=None if count else "the NVIDIA driver lists no GPU",
         unreadable=tuple(unreadable),
         links=_links(devices),
@@ -82,10 +162,10 @@ def _read_all() -> GpuInventory:
 
 
 def _read(index: int, gpu: nvml.Device) -> Gpu:
-    memory = known(nvml.memory, gpu)
-    capability = known(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
-    cuda = known(pynvml.nvmlSystemGetCudaDriverVersion)
-    pci = known(pynvml.nvmlDeviceGetPciInfo, gpu)
+    memory = optional(nvml.memory, gpu)
+    capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
+    cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion)
+    pci = optional(pynvml.nvmlDeviceGetPciInfo, gpu)
     nvlinks, nvlink_version = _nvlinks(gpu)
     return Gpu(
         index=index,
@@ -95,89 +175,69 @@ def _read(index: int, gpu: nvml.Device) -> Gpu:
         vram_used_bytes=None if memory is None else memory.used_bytes,
         power_limit_w=_watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
         power_limit_default_w=_watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, gpu),
-        sm_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
-        memory_clock_max_mhz=told(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
+        sm_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
+        memory_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
         mig=_is_on(pynvml.nvmlDeviceGetMigMode, gpu),
         persistence=_is_on(pynvml.nvmlDeviceGetPersistenceMode, gpu),
         pci_bus_id=None if pci is None else nvml.text(pci.busId),
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
-        driver_version=known(pynvml.nvmlSystemGetDriverVersion),
+        driver_version=optional(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         mig_slices=_mig_slices(gpu),
-        pcie_generation=told(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
-        pcie_generation_max=told(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
-        pcie_width=told(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
-        pcie_width_max=told(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
+        pcie_generation=optional(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
+        pcie_generation_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
+        pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
+        pcie_width_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
         numa_node=_numa_node(gpu),
-        cpus=_cpus(gpu),
         nvlinks=nvlinks,
         nvlink_version=nvlink_version,
-        nvml_version=told(pynvml.nvmlSystemGetNVMLVersion),
+        nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
     )
 
 
 def _mig_slices(gpu: nvml.Device) -> tuple[str, ...]:
     """UUIDs of the MIG devices that exist; NVML counts places, of which some are empty."""
-    slices = []
-    for place in range(told(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
-        try:
-            slices.append(nvml.uuid(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
-        except nvml.NvmlError as error:
-            if nvml.code_of(error) != pynvml.NVML_ERROR_NOT_FOUND:
-                raise
-    return tuple(slices)
+    places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
+    slices = [optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place) for place in places]
+    return tuple(nvml.uuid(handle) for handle in slices if handle is not None)
 
 
 def _numa_node(gpu: nvml.Device) -> int | None:
-    nodes = told(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    return None if nodes is None else next(iter(_bits(nodes)), None)
-
-
-def _cpus(gpu: nvml.Device) -> str | None:
-    words = told(pynvml.nvmlDeviceGetCpuAffinity, gpu, AFFINITY_WORDS)
-    return None if words is None else ranges(_bits(words))
-
-
-def _bits(words: Any) -> list[int]:
-    return [WORD_BITS * place + bit for place, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1]
-
-
-def ranges(numbers: list[int]) -> str:
-    """Return ascending numbers as the kernel writes CPU lists: "0-3,8"."""
-    starts = [number for number in numbers if number - 1 not in numbers]
-    ends = [number for number in numbers if number + 1 not in numbers]
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    words = optional(pynvml.nvmlDeviceGetMemoryAffinity, gpu, AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE) or ()
+    # The lowest bit that is set.
+    nodes = (WORD_BITS * place + (word & -word).bit_length() - 1 for place, word in enumerate(words) if word)
+    return next(nodes, None)
 
 
 def _watts(call: Callable[..., Any], gpu: nvml.Device) -> float | None:
-    milliwatts = known(call, gpu)
+    milliwatts = optional(call, gpu)
     return None if milliwatts is None else float(milliwatts) / nvml.MW_PER_W
 
 
 def _is_on(call: Callable[..., Any], gpu: nvml.Device) -> bool | None:
     """NVML answers some modes with one state, some with the current and the pending state."""
-    state = known(call, gpu)
+    state = optional(call, gpu)
     if state is None:
         return None
     return bool(state[0] if isinstance(state, list | tuple) else state)
 
 
 def _activity(gpu: nvml.Device) -> GpuActivity:
-    limited = told(nvml.clocks_limited, gpu)
+    limited = optional(nvml.clocks_limited, gpu)
     return GpuActivity(
-        power_w=told(nvml.power_usage_w, gpu),
-        utilization_percent=told(nvml.gpu_utilization_percent, gpu),
-        temperature_c=told(nvml.temperature_c, gpu),
-        sm_clock_mhz=told(nvml.sm_clock_mhz, gpu),
-        memory_clock_mhz=told(nvml.memory_clock_mhz, gpu),
+        power_w=optional(nvml.power_usage_w, gpu),
+        utilization_percent=optional(nvml.gpu_utilization_percent, gpu),
+        temperature_c=optional(nvml.temperature_c, gpu),
+        sm_clock_mhz=optional(nvml.sm_clock_mhz, gpu),
+        memory_clock_mhz=optional(nvml.memory_clock_mhz, gpu),
         clocks_limited=None if limited is None else bool(limited),
-        has_counter=told(nvml.counter_mj, gpu) is not None,
+        has_counter=optional(nvml.counter_mj, gpu) is not None,
         processes=tuple(
             GpuProcess(pid, kind, memory_bytes, *owner_of(pid))
             for kind in PROCESS_KINDS
-            for pid, memory_bytes in told(nvml.processes, gpu, kind) or ()
+            for pid, memory_bytes in optional(nvml.processes, gpu, kind) or ()
         ),
     )
 
@@ -187,7 +247,7 @@ def _nvlinks(gpu: nvml.Device) -> tuple[int | None, str | None]:
     active = _active_links(gpu)
     if not active:
         return 0, None
-    version = _told(pynvml.nvmlDeviceGetNvLinkVersion, gpu, active[0])
+    version = optional(pynvml.nvmlDeviceGetNvLinkVersion, gpu, active[0])
     return len(active), None if version is None else NVLINK_VERSIONS.get(version, f"unknown ({version})")
 
 
@@ -206,9 +266,9 @@ def _links(devices: Mapping[str, nvml.Device]) -> tuple[Link, ...]:
 
 def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
     (first, of_first), (second, of_second) = ends
-    level = _told(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
+    level = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
     # Reading goes with it, and cannot be asked: pynvml's constant for it is a tuple, by a stray comma.
-    writable = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+    writable = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
     return Link(
         a=a,
         b=b,
@@ -220,13 +280,13 @@ def _read_link(a: str, b: str, *ends: tuple[nvml.Device, list[int]]) -> Link:
 
 def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int], of_second: list[int]) -> int | None:
     """NVLinks that end at the other GPU; behind switches, where none does, as many as both GPUs have."""
-    there = _told(pynvml.nvmlDeviceGetPciInfo, second)
-    ends = [_told(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in of_first]
+    there = optional(pynvml.nvmlDeviceGetPciInfo, second)
+    ends = [optional(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in of_first]
     direct = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
     if direct:
         return direct
     shared: int = min(len(of_first), len(of_second))
-    status = _told(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    status = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     if status is None:
         return None if shared else 0
     return shared if status == pynvml.NVML_P2P_STATUS_OK else 0
@@ -235,14 +295,6 @@ def _nvlinks_between(first: nvml.Device, second: nvml.Device, of_first: list[int
 def _active_links(gpu: nvml.Device) -> list[int]:
     active = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = _told(pynvml.nvmlDeviceGetNvLinkState, gpu, link)
+        state = optional(pynvml.nvmlDeviceGetNvLinkState, gpu, link)
         active += [link] if state else []
     return active
-
-
-def _told(call: Callable[..., Any], *arguments: object) -> Any:
-    """Return NVML's answer, or None: a link that cannot be read, even of a lost GPU, does not fail the inventory."""
-    try:
-        return call(*arguments)
-    except nvml.NvmlError:
-        return None

@@ -1,8 +1,8 @@
 """Who measures on what: one lock file per GPU and one for the machine, across users and coordinators.
 
-A lease is held as long as a process keeps its file flocked, never longer: what a crashed holder leaves blocks nobody.
+A lease lasts as long as a process keeps its file flocked, never longer: what a crashed holder leaves blocks nobody.
 The file's text says who, and counts only while the lock is held. Knows no GPUs, only names. The files lie in one
-folder that every user of this machine can write to, on a file system of this machine.
+folder that every user of this machine can write to.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import fcntl
 import json
 import os
 import random
-import re
 import stat
-import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -41,12 +39,6 @@ SETTING = "WATTDOCK_LEASES"
 DEFAULTS = (Path("/var/lock/wattdock"), Path("/dev/shm/wattdock"))
 # As for /tmp: all may make files, only owners remove theirs.
 FOLDER_MODE = 0o1777
-MOUNTS = Path("/proc/self/mountinfo")
-# flock there reaches other machines, or none but this process; either way it says nothing about this machine.
-NETWORK = re.compile(
-    r"(nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*)"
-)
-OCTAL = re.compile(r"\\(\d{3})")
 
 Exclusive = Literal["machine", "gpus"]
 
@@ -146,21 +138,10 @@ def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> tuple[in
         if not _lock(descriptor, fcntl.LOCK_EX):
             raise _HeldByOthersError(f"{name} is leased by {_noted(descriptor)}")
         descriptors.append(descriptor)
-    for name, descriptor in zip((MACHINE, *sorted(request.names)), descriptors, strict=True):
-        if not _is_still(folder / f"{name}{SUFFIX}", descriptor):
-            raise _HeldByOthersError(f"the lease file of {name} was just replaced")
     holder = _ourselves(request.experiment)
     for descriptor in descriptors if whole else descriptors[1:]:
         _note(descriptor, holder, folder)
     return tuple(descriptors)
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether everybody who opens `path` from now on gets the file that was locked."""
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _machine_holders(machine: int, folder: Path) -> str:
@@ -211,21 +192,25 @@ def _opened(stack: ExitStack, path: Path, flags: int) -> int:
 
 
 def _make(path: Path) -> None:
-    """Make an empty lease file that is there with its final rights at once, whatever the umask."""
+    """Make an empty lease file that every user can write to."""
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(descriptor)
-        scratch = Path(name)
-        try:
-            scratch.chmod(EVERYBODY_MAY)
-            os.link(scratch, path)
-        except FileExistsError:
-            # Another coordinator was faster.
-            pass
-        finally:
-            scratch.unlink()
+        with _no_umask():
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, EVERYBODY_MAY))
+    except FileExistsError:
+        # Another coordinator was faster.
+        pass
     except OSError as error:
-        raise _refused(path, error, "choose another folder with WATTDOCK_LEASES") from error
+        raise _refused(path, error, f"choose another folder with {SETTING}") from error
+
+
+@contextmanager
+def _no_umask() -> Iterator[None]:
+    """Files and folders made inside have their final rights at once; chmod would leave others a moment without."""
+    umask = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(umask)
 
 
 def _refused(path: Path, error: OSError, advice: str) -> PreflightError:
@@ -245,7 +230,7 @@ def _note(descriptor: int, holder: Holder, folder: Path) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json_text(asdict(holder)).encode() + b"\n", 0)
     except OSError as error:
-        raise _refused(folder, error, "make room, or choose another folder with WATTDOCK_LEASES") from error
+        raise _refused(folder, error, f"make room, or choose another folder with {SETTING}") from error
 
 
 def _noted(descriptor: int) -> Holder:
@@ -268,7 +253,7 @@ def folder_in_use() -> Path:
     A folder that exists comes before a better one that does not: others may hold leases in it.
 
     Raises:
-        PreflightError: It cannot be made or written to, or lies on a network file system.
+        PreflightError: It cannot be made or written to.
     """
     if named := os.environ.get(SETTING):
         return ready_folder(Path(named).expanduser().absolute())
@@ -281,58 +266,22 @@ def ready_folder(folder: Path) -> Path:
     """Return `folder`, made where it is not there.
 
     Raises:
-        PreflightError: It cannot be made or written to, or lies on a network file system.
+        PreflightError: It cannot be made or written to.
     """
     advice = f"as root: install -d -m {FOLDER_MODE:o} {folder}; or name another folder with {SETTING}"
     try:
-        _make_folder(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _no_umask():
+            folder.mkdir(FOLDER_MODE, exist_ok=True)
+    except FileExistsError as error:
+        raise PreflightError(f"the lease folder {folder} is a file; {advice}") from error
     except OSError as error:
-        if folder.exists():
-            raise PreflightError(f"the lease folder {folder} is a file; {advice}") from error
         raise PreflightError(f"cannot make the lease folder {folder}: {error.strerror}; {advice}") from error
-    kind = file_system(folder, MOUNTS.read_text(encoding="utf-8"))
-    if kind and NETWORK.fullmatch(kind):
-        raise PreflightError(
-            f"the lease folder {folder} lies on a network file system ({kind}), where locks do not hold for this "
-            f"machine; name a local folder with {SETTING}"
-        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to the lease folder {folder}: permission denied; {advice}")
     return folder
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the folder so that it is there with its final rights at once; mkdir's own mode is cut by the umask."""
-    if folder.is_dir():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        scratch.chmod(FOLDER_MODE)
-        scratch.rename(folder)
-    except OSError:
-        scratch.rmdir()
-        # Another coordinator may have been faster.
-        if not folder.is_dir():
-            raise
-
-
 def is_shared(folder: Path) -> bool:
     """Return whether every user of this machine can take leases there."""
     return stat.S_IMODE(folder.stat().st_mode) == FOLDER_MODE
-
-
-def file_system(folder: Path, mounts: str) -> str | None:
-    """Return the type of the file system that holds `folder`; None where the mounts do not tell. Pure but for links.
-
-    Args:
-        mounts: Text of /proc/self/mountinfo. Source: proc(5): the fifth field is the mount point, with blanks as
-            octal escapes; the type follows the separator "-". A later mount hides an earlier one.
-    """
-    real, best = folder.resolve(), ("", "")
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = OCTAL.sub(lambda found: chr(int(found[1], 8)), before.split()[4])
-        if real.is_relative_to(point) and len(point) >= len(best[0]):
-            best = (point, after.split()[0])
-    return best[1] or None

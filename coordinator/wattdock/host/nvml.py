@@ -60,31 +60,11 @@ def code_of(error: BaseException) -> int:
     return int(getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN))
 
 
-def known(call: Callable[..., Any], *arguments: object) -> Any:
-    """Return what an NVML call answers, or None where this GPU or driver has no answer.
-
-    Raises:
-        NvmlError: Anything else went wrong.
-    """
+def optional(call: Callable[..., Any], *arguments: object) -> Any:
+    """Return what an NVML call answers, or None where it fails: for what is good to know and no reason to give up."""
     try:
         return call(*arguments)
-    except NvmlError as error:
-        if code_of(error) in NOT_SUPPORTED:
-            return None
-        raise
-
-
-def told(call: Callable[..., Any], *arguments: object) -> Any:
-    """Return what an NVML call answers, or None where it fails: for what is good to know and no reason to give up.
-
-    Raises:
-        NvmlError: The GPU is lost.
-    """
-    try:
-        return call(*arguments)
-    except NvmlError as error:
-        if code_of(error) == GPU_LOST:
-            raise
+    except NvmlError:
         return None
 
 

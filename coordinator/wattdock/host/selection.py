@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.host.gpu import Gpu, GpuInventory
+    from wattdock.host.gpu import Gpu
+    from wattdock.host.gpu_inventory import GpuInventory
     from wattdock.host.leases import Holder
 
 
 @dataclass(frozen=True)
 class _Host:
-    """What decides, besides the experiment, which GPUs can be had; attributes as in `choose_gpus`."""
+    """What decides, besides the experiment, which GPUs can be had; attributes as in `GpuInventory.choose`."""
 
-    found: GpuInventory
+    inventory: GpuInventory
     visible: str | None
     leases: Mapping[str, Holder]
     weight_bytes: int | None
@@ -29,42 +30,31 @@ class _Host:
 
 def choose_gpus(
     config: ExperimentConfig,
-    found: GpuInventory,
+    inventory: GpuInventory,
     *,
-    visible: str | None = None,
-    leases: Mapping[str, Holder] | None = None,
-    weight_bytes: int | None = None,
+    visible: str | None,
+    leases: Mapping[str, Holder],
+    weight_bytes: int | None,
 ) -> tuple[Gpu, ...]:
-    """Return the GPUs that `config` asks for; none where it is to run on the CPU.
-
-    Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another coordinator
-    has leased is taken only where `config` allows to wait for it.
-
-    Args:
-        visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: no other GPU is taken.
-        leases: Who holds a GPU, by UUID.
-        weight_bytes: Size of the model's weights; None where it is not known yet.
-
-    Raises:
-        PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
-            metered.
-    """
+    """Return the GPUs that an experiment gets, as `GpuInventory.choose` says."""
     if config.accelerator == "cpu":
         if config.gpus != "auto":
             raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other; drop one")
         return ()
-    host = _Host(found, visible, leases or {}, weight_bytes)
-    ours = _visible(found.gpus, visible)
+    host = _Host(inventory, visible, leases, weight_bytes)
+    usable = _visible(inventory.gpus, visible)
     if isinstance(config.gpus, list):
-        here = _listed(ours) + ("" if len(ours) == len(found.gpus) else f" (CUDA_VISIBLE_DEVICES={visible})")
-        named = _each_once(tuple(_named(wanted, ours, here) for wanted in config.gpus))
+        here = _listed(usable) + ("" if len(usable) == len(inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={visible})")
+        named = _each_once(tuple(_named(wanted, usable, here) for wanted in config.gpus))
         return _require_free(config, host, named)
-    if found.unreadable:
+    if inventory.unreadable:
         # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
-        raise PreflightError(f"{found.unreadable[0]}: it does not answer; name others with gpus, or accelerator: cpu")
-    if not ours and config.gpus == "auto" and config.accelerator == "auto":
+        raise PreflightError(
+            f"{inventory.unreadable[0]}: no answer; name other GPUs with gpus, or set accelerator: cpu"
+        )
+    if not usable and config.gpus == "auto" and config.accelerator == "auto":
         return ()
-    return _best(config, host, ours)
+    return _best(config, host, usable)
 
 
 def _why_not(config: ExperimentConfig, host: _Host, gpu: Gpu) -> str | None:
@@ -74,7 +64,7 @@ def _why_not(config: ExperimentConfig, host: _Host, gpu: Gpu) -> str | None:
         return f"MIG is on (slices: {slices}) and a slice has no energy counter; turn it off (nvidia-smi -mig 0)"
     if holder := host.leases.get(gpu.uuid):
         return None if config.wait_s else f"leased by {holder}"
-    if occupied := host.found.why_occupied(gpu):
+    if occupied := host.inventory.why_occupied(gpu):
         return occupied
     needed, free = _bytes_needed(config, host.weight_bytes), gpu.vram_free_bytes
     if free is not None and free < needed:
@@ -105,23 +95,23 @@ def _fewer(config: ExperimentConfig, host: _Host, free: Sequence[Gpu]) -> str:
     return f", or fewer: gpus {indices} would do"
 
 
-def _best(config: ExperimentConfig, host: _Host, ours: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def _best(config: ExperimentConfig, host: _Host, usable: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The best group of one model; leased GPUs, which have to be waited for, only where there is no other."""
     count = config.gpus_asked
-    rejected = {gpu.uuid: why for gpu in ours if (why := _why_not(config, host, gpu))}
-    able = [gpu for gpu in ours if gpu.uuid not in rejected]
+    rejected = {gpu.uuid: why for gpu in usable if (why := _why_not(config, host, gpu))}
+    able = [gpu for gpu in usable if gpu.uuid not in rejected]
     for candidates in ([gpu for gpu in able if gpu.uuid not in host.leases], able):
         if groups := list(_groups(candidates, count)):
             # The first of equals, so that the choice is the same every time.
-            return max(groups, key=lambda group: _linkage(group, host.found))
+            return max(groups, key=lambda group: _linkage(group, host.inventory))
     if len(able) >= count:
         raise PreflightError(
             f"{count} GPUs of one model are needed, free here: {_listed(able)}; name GPUs with gpus to mix models"
         )
-    reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in ours if gpu.uuid in rejected]
+    reasons = [f"GPU {gpu.index}: {rejected[gpu.uuid]}" for gpu in usable if gpu.uuid in rejected]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     free = _listed(able)
-    hidden = "" if len(ours) == len(host.found.gpus) else f" (CUDA_VISIBLE_DEVICES={host.visible})"
+    hidden = "" if len(usable) == len(host.inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={host.visible})"
     raise PreflightError(
         f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{why}; ask for fewer, or accelerator: cpu"
         f"{_waiting(reasons)}"
@@ -134,9 +124,9 @@ def _groups(candidates: Sequence[Gpu], count: int) -> Iterable[tuple[Gpu, ...]]:
         yield from itertools.combinations([gpu for gpu in candidates if gpu.name == name], count)
 
 
-def _linkage(group: tuple[Gpu, ...], found: GpuInventory) -> tuple[int, int]:
+def _linkage(group: tuple[Gpu, ...], inventory: GpuInventory) -> tuple[int, int]:
     """The slowest link decides how fast a group is, then all of them."""
-    ranks = [link.rank for link in found.links_among(frozenset(gpu.uuid for gpu in group))]
+    ranks = [link.rank for link in inventory.links_among(frozenset(gpu.uuid for gpu in group))]
     return (min(ranks, default=0), sum(ranks))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from wattdock.errors import WattdockError
-from wattdock.host import inventory
+from wattdock.host import GpuInventory
 from wattdock.launch.environment import Environment
 from wattdock.launch.runners import find_runner
 
@@ -14,7 +14,7 @@ def main() -> int:
     """Make the environments of the backends named on the command line."""
     try:
         for backend in sys.argv[1:]:
-            Environment(find_runner(backend), "cuda" if inventory().gpus else "cpu", _say).ensure()
+            Environment(find_runner(backend), "cuda" if GpuInventory.here().gpus else "cpu", _say).ensure()
     except WattdockError as error:
         _say(f"wattdock: {error}")
         return error.exit_code

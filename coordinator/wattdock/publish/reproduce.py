@@ -16,7 +16,7 @@ from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import StudyRun, events, plan_study
 from wattdock.files import write_whole
-from wattdock.host import inventory
+from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
 from wattdock.publish.bundle import LOCK, PROMPTS, STUDY, is_safe
 
@@ -110,7 +110,7 @@ def _require_gpus(results: list[ExperimentResult]) -> None:
     needed: Counter[str] = Counter()
     for result in results:
         needed |= Counter(result.environment.gpu_names if result.environment else ())
-    machine = inventory()
+    machine = GpuInventory.here()
     present = Counter(gpu.name for gpu in machine.gpus)
     if needed - present:
         here = _counts(present) or f"no GPU ({machine.reason})"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.errors import PreflightError
-from wattdock.host import inventory, leases
+from wattdock.host import GpuInventory, leases
 from wattdock.reports.terminal import NOTHING, Sheet, number
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
-    from wattdock.host import Gpu, GpuInventory
+    from wattdock.host import Gpu
     from wattdock.reports.terminal import View
 
 BYTES_PER_GB = 1e9
@@ -46,7 +46,7 @@ class GpuView:
         Raises:
             PreflightError: An NVIDIA driver is there and cannot be talked to.
         """
-        host = inventory()
+        host = GpuInventory.here()
         holders: dict[str, leases.Holder] = {}
         leases_unknown = None
         try:
