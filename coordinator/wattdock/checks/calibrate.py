@@ -67,4 +67,4 @@ def _free_gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Sequence[Gp
     if not indices:
         raise PreflightError(f"no energy counter to calibrate on this machine: {host_gpus.reason or 'it has no GPU'}")
     named = config.gpus if isinstance(config.gpus, list) else indices
-    return choose_gpus(config.model_copy(update={"gpus": named}), host_gpus)
+    return host_gpus.choose(config.model_copy(update={"gpus": named}))

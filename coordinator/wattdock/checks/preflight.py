@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import WattdockError
-from wattdock.host import Machine, folders, GpuInventory, leases
+from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.inputs import check_model, check_prompts, memory_fit
 from wattdock.launch import choose_launcher, find_runner
 from wattdock.launch.images import read_lock
