@@ -50,6 +50,7 @@ class Recording:
         runner: What the runner says of its own environment; None before it has loaded the model.
         runner_pids: Processes of the runner; one set for all experiments that the runner serves.
         passes_before: Passes of this restart that an earlier, interrupted run measured.
+        prompts_reused: Whether a pass, warm-up included, has sent prompts of an earlier pass again.
     """
 
     config: ExperimentConfig
@@ -59,6 +60,7 @@ class Recording:
     runner: RunnerEnvironment | None = None
     runner_pids: set[int] = field(default_factory=set)
     passes_before: frozenset[int] = frozenset()
+    prompts_reused: bool = False
 
     def add(self, **values: object) -> None:
         """Append a value to each named sequence of the record."""
@@ -109,14 +111,10 @@ class Procedure:
         """
         repeats = recording.config.repeats
         self._idle(recording, "idle-loaded-before")
-        prompts_reused = self._warm_up(recording)
+        self._warm_up(recording)
         for number in sorted(set(range(repeats.passes)) - recording.passes_before):
-            self._measure_pass(recording, number, warm_up_reused=prompts_reused)
+            self._measure_pass(recording, number)
         self._idle(recording, "idle-loaded-after")
-
-    @property
-    def _settle_s(self) -> float:
-        return SETTLE_S if self.gpu_uuids else 0.0
 
     def _idle(self, recording: Recording, name: str) -> None:
         limits = recording.config.idle
@@ -133,7 +131,7 @@ class Procedure:
             )
             recording.add(spans=span)
 
-    def _measure_pass(self, recording: Recording, number: int, *, warm_up_reused: bool) -> None:
+    def _measure_pass(self, recording: Recording, number: int) -> None:
         workload, stage = recording.config.total_workload, f"pass {number + 1}/{recording.config.repeats.passes}"
         recording.stage = f"{stage}, not begun"
         self.check()
@@ -141,9 +139,7 @@ class Procedure:
         with self.interrupts.patient():
             measured = self._run_pass(recording, number, workload.requests_per_pass, workload.min_duration_s)
         death = self._check_clock(recording)
-        # A warm-up that used up the prompts has sent some that a measured pass sends again.
-        reused = measured.prompts_reused or warm_up_reused
-        recording.add(passes=dataclasses.replace(measured, prompts_reused=reused, clock_checked=not death))
+        recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
         self.emit(PassFinished(stage, measured.output_tokens, measured.span.duration_s))
         self.save(recording)
         if death:
@@ -163,38 +159,32 @@ class Procedure:
             return error
         return None
 
-    def _warm_up(self, recording: Recording) -> bool:
-        """Run the unmeasured passes; return whether one of them sent prompts of an earlier pass again.
-
-        Their prompts follow those of all measured passes.
-        """
+    def _warm_up(self, recording: Recording) -> None:
+        """Run the unmeasured passes, whose prompts follow those of all measured ones."""
         repeats, workload, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
         if warmup.profile == "steady":
-            return self._warm_up_until_steady(recording, repeats.passes)
-        reused = False
+            self._warm_up_until_steady(recording)
+            return
         for index in range(warmup.passes):
             recording.stage = f"warm-up {index + 1}/{warmup.passes}"
             warm = self._run_pass(recording, repeats.passes + index, workload.requests_per_warm_up, None, settles=False)
             recording.add(spans=dataclasses.replace(warm.span, name="warm-up"))
-            reused |= warm.prompts_reused
-        return reused
 
-    def _warm_up_until_steady(self, recording: Recording, first: int) -> bool:
+    def _warm_up_until_steady(self, recording: Recording) -> None:
         """Repeat passes of a quarter of the window, each with its own prompts, until nothing drifts or the cap."""
-        limits, reused = recording.config.warmup, False
+        limits, first_index = recording.config.warmup, recording.config.repeats.passes
         pass_s = limits.window_s / PASSES_PER_WINDOW
         while True:
             number = len(recording.record.warm_up)
             recording.stage = f"warm-up {number + 1}"
-            warm = self._run_pass(recording, first + number, recording.config.total_workload.batch_size, pass_s)
-            reused |= warm.prompts_reused
+            warm = self._run_pass(recording, first_index + number, recording.config.total_workload.batch_size, pass_s)
             span = dataclasses.replace(warm.span, name="warm-up")
             recording.add(spans=span)
             recording.add(warm_up=self._warm_up_sample(span, warm.output_tokens))
             state = steadiness.warm_up_steadiness(recording.record.warm_up, limits, self.gpu_uuids)
             if not state.drifting or state.duration_s >= limits.cap_s:
                 self.emit(WarmUpFinished(number + 1, state.duration_s, state.drifting))
-                return reused
+                return
 
     def _warm_up_sample(self, span: Span, output_tokens: int) -> WarmUpSample:
         timeline = self.meter.peek()
@@ -222,13 +212,19 @@ class Procedure:
         settles: bool = True,
     ) -> PassRecord:
         """Run one pass on prompts that no other pass of this restart gets."""
-        config = recording.config
-        request = _pass_request(config, self.model, prompt_index)
-        request = dataclasses.replace(
-            request,
+        config, workload = recording.config, recording.config.total_workload
+        prompts = load_prompts(config, pass_index=prompt_index, vocab_size=self.model.vocab_size)
+        recording.prompts_reused |= prompts.reused
+        # By default requests run to their full length only on random weights, where an end of sequence means nothing.
+        ignore_eos = self.model.random_weights if workload.ignore_eos is None else workload.ignore_eos
+        request = PassRequest(
+            workload=workload,
+            prompts=prompts,
             min_requests=min_requests,
             min_duration_s=min_duration_s,
-            settle_s=self._settle_s if settles else 0.0,
+            seed=workload.seed + prompt_index,
+            settle_s=SETTLE_S if settles and self.gpu_uuids else 0.0,
+            ignore_eos=ignore_eos,
         )
         stage, began_ns = recording.stage, self.clock.now_ns()
 
@@ -249,25 +245,9 @@ class Procedure:
             index=prompt_index,
             cpu_busy=busy,
             cpu_others_share=others,
-            prompts_sha256=request.prompts.sha256,
-            prompts_reused=request.prompts.reused,
+            prompts_sha256=prompts.sha256,
+            prompts_reused=recording.prompts_reused,
         )
-
-
-def _pass_request(config: ExperimentConfig, model: ModelFolder, prompt_index: int) -> PassRequest:
-    """Return a measured pass of an experiment, with its own prompts."""
-    workload = config.total_workload
-    prompts = load_prompts(config, pass_index=prompt_index, vocab_size=model.vocab_size)
-    # By default requests run to their full length only where weights are random: an end of sequence means nothing then.
-    ignore_eos = config.workload.ignore_eos
-    return PassRequest(
-        workload=workload,
-        prompts=prompts,
-        min_requests=workload.requests_per_pass,
-        min_duration_s=workload.min_duration_s,
-        seed=workload.seed + prompt_index,
-        ignore_eos=model.random_weights if ignore_eos is None else ignore_eos,
-    )
 
 
 def wait_until_idle(
