@@ -28,13 +28,15 @@ CHECKS = Checklist[Subject]()
 )
 def throttling(subject: Subject) -> Outcome:
     """Whether anything but the software power cap held the GPUs' clocks down."""
-    seen = [(uuid, gpu.worst_pass_throttled_share or {}) for uuid, gpu in subject.result.used_gpus.items()]
-    shares = [(share[reason], f"{reason} on {uuid}") for uuid, share in seen for reason in FAULTS if reason in share]
-    unknown = [f"{reason} on {uuid}" for uuid, share in seen for reason in FAULTS if reason not in share]
+    share_by_gpu = [(uuid, gpu.worst_pass_throttled_share or {}) for uuid, gpu in subject.result.used_gpus.items()]
+    shares = [
+        (share[reason], f"{reason} on {uuid}") for uuid, share in share_by_gpu for reason in FAULTS if reason in share
+    ]
+    unknown = [f"{reason} on {uuid}" for uuid, share in share_by_gpu for reason in FAULTS if reason not in share]
     worst, where = max(shares, default=(0.0, ""))
     figure = f"{worst:.2%} of the worst pass ({where})" if worst else "none" if shares else "no violation counters"
     missing = f"; not known throughout: {', '.join(unknown)}" if unknown else ""
-    return Outcome(verdict(failed=worst > MAX_FAULT_SHARE, known=bool(seen) and not unknown), figure + missing)
+    return Outcome(verdict(failed=worst > MAX_FAULT_SHARE, known=bool(share_by_gpu) and not unknown), figure + missing)
 
 
 @CHECKS.check("software power cap", source="NVML's cumulative violation counters; expected at the default power limit")
@@ -57,14 +59,14 @@ def power_limit(subject: Subject) -> Outcome:
     threshold = f"{declared_w:g} W as declared" if declared_w is not None else "the default limit, or power_limit_w"
     used = subject.environment.used_gpus
     in_passes_w = {uuid: gpu.power_limits_w or () for uuid, gpu in subject.result.used_gpus.items()}
-    seen = [
+    pairs_w = [
         (gpu.power_limit_default_w if declared_w is None else declared_w, limit_w)
         for gpu in used
         for limit_w in (gpu.power_limit_w, *in_passes_w.get(gpu.uuid, ()))
     ]
-    odd = any(None not in pair and pair[0] != pair[1] for pair in seen)
-    known = bool(used) and all(None not in pair for pair in seen) and all(in_passes_w.get(gpu.uuid) for gpu in used)
-    limits_w = sorted({limit_w for _, limit_w in seen if limit_w is not None})
+    odd = any(None not in pair and pair[0] != pair[1] for pair in pairs_w)
+    known = bool(used) and all(None not in pair for pair in pairs_w) and all(in_passes_w.get(gpu.uuid) for gpu in used)
+    limits_w = sorted({limit_w for _, limit_w in pairs_w if limit_w is not None})
     figure = ", ".join(f"{limit_w:g} W" for limit_w in limits_w) or "not known"
     missing = "" if known or odd else "; not read throughout every pass"
     return Outcome(verdict(failed=odd, known=known), figure + missing, threshold)
@@ -82,7 +84,7 @@ def clocks(subject: Subject) -> Outcome:
     limited = {uuid: share for uuid, share in shares.items() if share}
     known = bool(shares) and None not in shares.values()
     figures = [f"held down by a setting in {share:.0%} of a pass ({uuid})" for uuid, share in limited.items()]
-    otherwise = "no setting held them down" if known else "not told throughout every pass"
+    otherwise = "no setting held them down" if known else "not reported throughout every pass"
     return Outcome(verdict(failed=bool(limited), known=known), ", ".join(figures) or otherwise)
 
 
@@ -93,13 +95,13 @@ def clocks(subject: Subject) -> Outcome:
 )
 def power_consistent(subject: Subject) -> Outcome:
     """Whether the counter and the power reading say the same."""
-    ratios = [gpu.power_over_counter for gpu in subject.result.used_gpus.values()]
-    known = [ratio for ratio in ratios if ratio is not None]
-    if not known:
+    every = [gpu.power_over_counter for gpu in subject.result.used_gpus.values()]
+    ratios = [ratio for ratio in every if ratio is not None]
+    if not ratios:
         return Outcome("unknown", "no counter and instant power throughout 5 s and more of every pass")
-    complete = len(known) == len(ratios)
-    failed = complete and max(map(abs, known)) > MAX_POWER_DISAGREEMENT
-    return Outcome(verdict(failed=failed, known=complete), ", ".join(f"{ratio:+.2%}" for ratio in known))
+    complete = len(ratios) == len(every)
+    failed = complete and max(map(abs, ratios)) > MAX_POWER_DISAGREEMENT
+    return Outcome(verdict(failed=failed, known=complete), ", ".join(f"{ratio:+.2%}" for ratio in ratios))
 
 
 @CHECKS.check(
@@ -142,11 +144,13 @@ def roofline(subject: Subject) -> Outcome:
 def strays(subject: Subject) -> Outcome:
     """Whether no unused GPU drew more in the passes than when all were idle: such a GPU holds somebody's context."""
     above_w = {uuid: gpu.above_idle_w for uuid, gpu in subject.result.gpus.items() if not gpu.used}
-    known = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
-    figures = [f"{uuid} {watts:+.0f} W" for uuid, watts in known.items()]
-    figures += [f"{uuid}: no idle baseline of each restart to compare with" for uuid in above_w if uuid not in known]
-    failed = max(known.values(), default=0.0) > MAX_STRAY_W
-    return Outcome(verdict(failed=failed, known=len(known) == len(above_w)), ", ".join(figures) or "no other GPU")
+    measured_w = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
+    figures = [f"{uuid} {watts:+.0f} W" for uuid, watts in measured_w.items()]
+    figures += [
+        f"{uuid}: no idle baseline of each restart to compare with" for uuid in above_w if uuid not in measured_w
+    ]
+    failed = max(measured_w.values(), default=0.0) > MAX_STRAY_W
+    return Outcome(verdict(failed=failed, known=len(measured_w) == len(above_w)), ", ".join(figures) or "no other GPU")
 
 
 @CHECKS.check(
@@ -159,18 +163,18 @@ def gpus_empty(subject: Subject) -> Outcome:
     limit_bytes = _foreign_limit(subject)
     threshold = f"{limit_bytes / 1e9:g} GB, {MAX_EMPTY_PERCENT:g} %"
     empty = [idle for idle in subject.energy.idle_baselines or () if idle.used and idle.state == "empty"]
-    known = [
+    readings = [
         (idle.memory_used_bytes, idle.utilization_percent)
         for idle in empty
         if idle.memory_used_bytes is not None and idle.utilization_percent is not None
     ]
-    if not known:
+    if not readings:
         return Outcome("unknown", "no empty idle span", threshold)
     missing = idle_missing(subject, ("empty",))
-    most_bytes, busiest = max(held for held, _ in known), max(percent for _, percent in known)
+    most_bytes, busiest = max(size_bytes for size_bytes, _ in readings), max(percent for _, percent in readings)
     failed = most_bytes > limit_bytes or busiest > MAX_EMPTY_PERCENT
     figure = f"{most_bytes / 1e9:.2f} GB in use, {busiest:.1f} % busy"
-    status = verdict(failed=failed, known=not missing and len(known) == len(empty))
+    status = verdict(failed=failed, known=not missing and len(readings) == len(empty))
     return Outcome(status, "; ".join([figure, *missing]), threshold)
 
 
@@ -190,12 +194,12 @@ def memory_in_passes(subject: Subject) -> Outcome:
 
     Never worse than unknown: what an engine allocates and frees between two lists looks the same.
     """
-    held = {uuid: gpu.foreign_bytes for uuid, gpu in subject.result.used_gpus.items()}
-    known = [size for size in held.values() if size is not None]
+    foreign_bytes = {uuid: gpu.foreign_bytes for uuid, gpu in subject.result.used_gpus.items()}
+    sizes_bytes = [size for size in foreign_bytes.values() if size is not None]
     limit_bytes = _foreign_limit(subject)
-    passed = bool(known) and len(known) == len(held) and max(known) <= limit_bytes
-    figures = [f"up to {max(0.0, *known) / 1e9:.2f} GB beyond the runner's"] if known else []
-    figures += [f"not known of {uuid}" for uuid, size in held.items() if size is None]
+    passed = bool(sizes_bytes) and len(sizes_bytes) == len(foreign_bytes) and max(sizes_bytes) <= limit_bytes
+    figures = [f"up to {max(0.0, *sizes_bytes) / 1e9:.2f} GB beyond the runner's"] if sizes_bytes else []
+    figures += [f"not known of {uuid}" for uuid, size in foreign_bytes.items() if size is None]
     figure = "; ".join(figures) or "no GPU was used"
     return Outcome(verdict(failed=False, known=passed), figure, f"{limit_bytes / 1e9:g} GB")
 
@@ -208,11 +212,11 @@ def memory_in_passes(subject: Subject) -> Outcome:
 def gpus_at_rest(subject: Subject) -> Outcome:
     """Whether no kernel ran while the loaded engine rested: an engine at rest runs none, so it was somebody else's."""
     spans = [idle for idle in subject.energy.idle_baselines or () if idle.used and idle.state != "empty"]
-    known = [idle.utilization_percent for idle in spans if idle.utilization_percent is not None]
-    if not known:
+    percents = [idle.utilization_percent for idle in spans if idle.utilization_percent is not None]
+    if not percents:
         return Outcome("unknown", "no utilisation in the idle spans with the model loaded")
-    status = verdict(failed=max(known) > MAX_EMPTY_PERCENT, known=len(known) == len(spans))
-    return Outcome(status, f"{max(known):.1f} % busy")
+    status = verdict(failed=max(percents) > MAX_EMPTY_PERCENT, known=len(percents) == len(spans))
+    return Outcome(status, f"{max(percents):.1f} % busy")
 
 
 @CHECKS.check("meters agree")
@@ -222,7 +226,7 @@ def meters_agree(subject: Subject) -> Outcome | None:
         return None
     if reason := next((window.reason for window in crossed.windows if window.reason), None):
         return Outcome("unknown", reason)
-    known = [(abs(window.difference_j or 0.0), window.bound_j or 0.0) for window in crossed.windows]
-    off_j, bound_j = max(known, key=lambda window: window[0] - window[1])
+    differences = [(abs(window.difference_j or 0.0), window.bound_j or 0.0) for window in crossed.windows]
+    off_j, bound_j = max(differences, key=lambda window: window[0] - window[1])
     figure = f"{crossed.source} differs by {off_j:.1f} J where counter steps allow {bound_j:.1f} J"
-    return Outcome(verdict(failed=any(off > bound for off, bound in known)), figure)
+    return Outcome(verdict(failed=any(off > bound for off, bound in differences)), figure)

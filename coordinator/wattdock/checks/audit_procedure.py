@@ -44,19 +44,23 @@ CHECKS = Checklist[Subject]()
 )
 def warm_up_converged(subject: Subject) -> Outcome:
     """Whether each restart's warm-up ended in a steady state, by limits not looser than the default."""
-    if not (seen := subject.procedure.warm_up):
+    if not (warm_ups := subject.procedure.warm_up):
         return Outcome("unknown", "no restart")
-    if quick := next((warm_up for warm_up in seen if warm_up.converged is None), None):
-        return Outcome("fail", f"the {quick.profile} profile does not look")
-    bad = [f"restart {seen.restart + 1}: {'; '.join(seen.drifting)}" for seen in seen if seen.converged is False]
+    if quick := next((warm_up for warm_up in warm_ups if warm_up.converged is None), None):
+        return Outcome("fail", f"the {quick.profile} profile does not check for a steady state")
+    bad = [
+        f"restart {warm_up.restart + 1}: {'; '.join(warm_up.drifting)}"
+        for warm_up in warm_ups
+        if warm_up.converged is False
+    ]
     bad += _looser("warmup", subject.config.warmup, WARM_UP_LIMITS)
-    longest = max(warm_up.duration_s for warm_up in seen)
+    longest = max(warm_up.duration_s for warm_up in warm_ups)
     return Outcome(verdict(failed=bool(bad)), "; ".join(bad) or f"up to {longest:.0f} s")
 
 
-def _looser(section: str, given: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
+def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | IdleSpec) -> list[str]:
     """Return which settings are looser than those for publication: a study's file must not set its own bar."""
-    values, wanted = given.model_dump(), limits.model_dump()
+    values, wanted = spec.model_dump(), limits.model_dump()
     maxima, minima = ("slope_per_min", "temperature_c", "settled"), ("window_s", "min_s")
     loose = [name for name in maxima if name in values and values[name] > wanted[name]]
     loose += [name for name in minima if name in values and values[name] < wanted[name]]
@@ -64,7 +68,7 @@ def _looser(section: str, given: WarmUpSpec | IdleSpec, limits: WarmUpSpec | Idl
 
 
 @CHECKS.check(
-    "drift within passes",
+    "J/token drift within passes",
     threshold=f"halves differ by at most {MAX_DRIFT:.0%}; two standard errors more in an open loop",
     source="second half of each pass against its first, less a request's mean lifetime at either end where requests "
     "overlap; in an open loop, power at equal work",
@@ -74,9 +78,9 @@ def drift_within_passes(subject: Subject) -> Outcome:
     if not (drifts := subject.procedure.drift):
         return Outcome("unknown", "no pass")
     unknown = [drift for drift in drifts if drift.relative is None]
-    known = [(abs(drift.relative), drift.standard_error or 0.0) for drift in drifts if drift.relative is not None]
-    blurred = [error for _, error in known if DEVIATIONS * error > MAX_BLUR]
-    worst, error = max(known, key=lambda drift: drift[0] - DEVIATIONS * drift[1], default=(0.0, 0.0))
+    sizes = [(abs(drift.relative), drift.standard_error or 0.0) for drift in drifts if drift.relative is not None]
+    blurred = [error for _, error in sizes if DEVIATIONS * error > MAX_BLUR]
+    worst, error = max(sizes, key=lambda drift: drift[0] - DEVIATIONS * drift[1], default=(0.0, 0.0))
     if worst <= MAX_DRIFT + DEVIATIONS * error:
         if unknown:
             return Outcome("unknown", unknown[0].reason or "unknown")
@@ -87,7 +91,7 @@ def drift_within_passes(subject: Subject) -> Outcome:
 
 
 @CHECKS.check(
-    "drift between passes",
+    "J/token drift between passes",
     threshold=f"at most {MAX_STEP:.0%} from the first pass of a restart to its last, on average over restarts",
     source="energy.passes",
 )
@@ -173,8 +177,8 @@ def interval_narrow_enough(subject: Subject) -> Outcome:
 @CHECKS.check("outliers", threshold="modified z-score 3.5; shown, never dropped")
 def outliers(subject: Subject) -> Outcome:
     """Which passes stand apart."""
-    found = subject.result.statistics.outliers if subject.result.statistics else []
-    return Outcome("warn" if found else "info", "; ".join(found) or "none")
+    passes = subject.result.statistics.outliers if subject.result.statistics else []
+    return Outcome("warn" if passes else "info", "; ".join(passes) or "none")
 
 
 @CHECKS.check(
