@@ -13,7 +13,7 @@ from wattdock.cli.reports import Kind
 from wattdock.errors import ConfigError
 from wattdock.records.folder import COUNTER
 from wattdock.reports import draw, paper
-from wattdock.reports.chart_data import points
+from wattdock.reports.chart_data import points_of
 from wattdock.reports.charts import CHARTS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def study(
 
 
 def spec(kind: str, rows: Sequence[StoredResult]) -> dict[str, Any]:
-    made: dict[str, Any] = CHARTS[kind][1](points(rows)).to_dict()
+    made: dict[str, Any] = CHARTS[kind][1](points_of(rows)).to_dict()
     return made
 
 
@@ -70,7 +70,7 @@ def looks(found: Any, channels: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 def test_models_are_lines_of_their_own(kind: str, varied: str) -> None:
     """Two models at 1, 2 and 4 are two lines of three points, not one that jumps between them."""
     counts: dict[str, Any] = {"batches": [1], "gpus": [1], varied: [1, 2, 4]}
-    chart = CHARTS[kind][1](points(study(models=["small", "large"], **counts)))
+    chart = CHARTS[kind][1](points_of(study(models=["small", "large"], **counts)))
     shared = "1 GPU" if kind == "batch" else "batch 1"
     drawn: dict[str, list[int]] = {}
     for made in chart.data.values:

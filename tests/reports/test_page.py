@@ -15,7 +15,7 @@ from stored_results import opener
 
 from wattdock.analysis.conditions import labels
 from wattdock.errors import ConfigError, StoreError
-from wattdock.reports.chart_data import SUM, Trace, pareto_front, points, thin, timelines, to_its_end
+from wattdock.reports.chart_data import SUM, Trace, pareto_front, points_of, thin, timelines, to_its_end
 from wattdock.reports.page import page, write_report
 from wattdock.store import StoredResult, find_results
 
@@ -69,7 +69,7 @@ def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> Non
     changes = {"energy.total_j": None, "energy.energy_per_output_token_j": None, "energy.reason": "the GPU was lost"}
     text = shown(row("one", restarts=[1.0, 1.1]), row("two", changes))
     assert "No joules: the GPU was lost (two)." in text
-    [none] = points([row("two", changes)])
+    [none] = points_of([row("two", changes)])
     assert none.j_per_token is None
 
 
@@ -95,7 +95,7 @@ def test_the_front_is_what_nothing_else_beats() -> None:
     def point(name: str, cost: float, speed: float) -> StoredResult:
         return row(name, {"performance.output_tokens_per_s": speed}, restarts=[cost])
 
-    found = points(
+    found = points_of(
         [point("a", 3, 100), point("b", 1, 300), point("c", 2, 200), point("d", 1.5, 400), point("e", 4, 90)]
     )
     assert [point.label for point in pareto_front(found)] == ["b", "d"]

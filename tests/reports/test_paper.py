@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from report_rows import row
 
-from wattdock.reports.chart_data import points
+from wattdock.reports.chart_data import points_of
 from wattdock.reports.paper import comma_separated, latex, markdown
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_the_csv_holds_the_figures_with_their_units(gpu_study: Command) -> None:
 
 def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> None:
     """A name with a pipe, an underscore, a dollar sign and a command of TeX's."""
-    made = points([row("one", {"config.name": "a|b_$c \\input{d}\nnext"}, restarts=[1.0, 1.1])])
+    made = points_of([row("one", {"config.name": "a|b_$c \\input{d}\nnext"}, restarts=[1.0, 1.1])])
     assert "| a\\|b_$c \\input{d} next |" in markdown(made)
     assert "a|b\\_\\$c \\textbackslash{}input\\{d\\} next &" in latex(made)
 
@@ -46,7 +46,7 @@ def test_tables_name_a_fallback_beside_its_verdict() -> None:
     """A row that may be published does not stand for what was asked for; a table without one says nothing of it."""
     own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
     good = {"audit.publishable": True, "audit.reasons": []}
-    made = points([row("one", good | {"fallback": own}), row("two", good)])
+    made = points_of([row("one", good | {"fallback": own}), row("two", good)])
     assert "| yes (fallback: workload.batch_size: 4) |" in markdown(made)
     assert "yes (fallback: workload.batch\\_size: 4)" in latex(made)
     assert all("does not stand for it" in form(made) for form in (markdown, latex))

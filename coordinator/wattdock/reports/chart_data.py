@@ -96,7 +96,7 @@ class Point:
         return {gpu.uuid: f"GPU {gpu.index}" for gpu in environment.host_gpus} if environment else {}
 
 
-def points(results: Sequence[StoredResult]) -> list[Point]:
+def points_of(results: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
     labels = conditions.labels([stored.result for stored in results])
     made = [
@@ -120,9 +120,9 @@ def pareto_front(measured: Sequence[Point]) -> list[Point]:
     return [point for _, point in best[::-1]]
 
 
-def why_no_joules(shown: Sequence[Point]) -> str:
+def why_no_joules(points: Sequence[Point]) -> str:
     """Return the commonest reason why results have no joules."""
-    reasons = Counter(point.row.reason for point in shown if point.row.reason).most_common(1)
+    reasons = Counter(point.row.reason for point in points if point.row.reason).most_common(1)
     return reasons[0][0] if reasons else "nothing was measured"
 
 

@@ -63,12 +63,12 @@ NAMED_SHARE = 0.04
 def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
     unit, of = _main_quantity(points)
-    shown = _few([point for point in points if of(point)], "no result has a figure")
-    rows = [_identity(point) | with_ends(unit, of(point)) for point in shown]
+    drawn_points = _few([point for point in points if of(point)], "no result has a figure")
+    rows = [_identity(point) | with_ends(unit, of(point)) for point in drawn_points]
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
-    y, height = _names(shown)
+    y, height = _names(drawn_points)
     base = _base(rows).encode(y=y)
-    marks = alt.layer(*_errors(base, "x", unit), _dots(base, shown).encode(x=x))
+    marks = alt.layer(*_errors(base, "x", unit), _dots(base, drawn_points).encode(x=x))
     return marks.properties(
         height=height,
         description="Bars are 95 % intervals: over restarts, or of timing alone where there was one restart. "
@@ -78,25 +78,25 @@ def intervals(points: Sequence[Point]) -> Chart:
 
 def pareto(points: Sequence[Point]) -> Chart:
     """Return joules per output token against tokens per second, with the front of each model."""
-    shown = [point for point in points if point.j_per_token and point.tokens_per_s]
-    _require(shown, f"no result has joules ({why_no_joules(points)})")
+    drawn_points = [point for point in points if point.j_per_token and point.tokens_per_s]
+    _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
     def row(point: Point) -> dict[str, Any]:
         figures = with_ends(TOKENS_PER_S, point.tokens_per_s) | with_ends(J_PER_TOKEN, point.j_per_token)
         return _identity(point) | figures
 
-    rows = [row(point) for point in shown]
+    rows = [row(point) for point in drawn_points]
     log = _spans_decades(rows, J_PER_TOKEN)
     x, y = _quantity(alt.X, TOKENS_PER_S, log=log), _quantity(alt.Y, J_PER_TOKEN, log=log)
     base = _base(rows).encode(x=x, y=y)
     layers: list[Any] = []
-    for model in sorted({point.row.model for point in shown}):
-        front = pareto_front([point for point in shown if point.row.model == model])
+    for model in sorted({point.row.model for point in drawn_points}):
+        front = pareto_front([point for point in drawn_points if point.row.model == model])
         dash = DASHES[(2 + len(layers)) % len(DASHES)]
         line = _base([row(point) for point in front]).mark_line(color=NOT_USED, strokeDash=dash, strokeWidth=1.2)
         layers.append(line.encode(x=x, y=y))
     layers += [*_errors(base, "y", J_PER_TOKEN), *_errors(base, "x", TOKENS_PER_S)]
-    layers.append(_dots(base, shown).properties(name="dots"))
+    layers.append(_dots(base, drawn_points).properties(name="dots"))
     return alt.layer(*layers, data=alt.InlineData(values=rows), params=[_zoom(["x", "y"], ["dots"])]).properties(
         description="Lower right is better. A grey line joins what no other result of its model beats in both. "
         "Hollow: may not be published."
@@ -105,17 +105,17 @@ def pareto(points: Sequence[Point]) -> Chart:
 
 def phases(points: Sequence[Point]) -> Chart:
     """Return where each result's joules went, from launch to its last pass."""
-    shown = _few([point for point in points if point.phases], f"no result has joules ({why_no_joules(points)})")
+    drawn_points = _few([point for point in points if point.phases], f"no result has joules ({why_no_joules(points)})")
     rows: Rows = [
         {"experiment": point.label, "phase": name, "J": joules, "s": seconds, "mean W": seconds and joules / seconds}
-        for point in shown
+        for point in drawn_points
         for name, (joules, seconds) in point.phases.items()
     ]
     names = list(dict.fromkeys([*PHASES, *(row["phase"] for row in rows)]))
     drawn = [name for name in names if any(row["phase"] == name for row in rows)]
     shades = [PHASE_COLOURS.get(name, HOST) for name in drawn]
     colour = alt.Color("phase", type="nominal", sort=None, title=None, scale=alt.Scale(domain=drawn, range=shades))
-    y, height = _names(shown)
+    y, height = _names(drawn_points)
     bars = _base([row | {"order": drawn.index(row["phase"])} for row in rows]).mark_bar()
     return bars.encode(
         x=alt.X("J", type="quantitative", title="J (GPU boards)"),
@@ -152,10 +152,10 @@ def timeline(points: Sequence[Point]) -> Chart:
     """
     if len(points) != 1:
         raise ConfigError(f"a timeline shows one result, these are {len(points)}; name one result folder")
-    found = timelines(points[0].stored, points=20_000)
-    if not found or not found[0].has_lines:
+    restarts = timelines(points[0].stored, points=20_000)
+    if not restarts or not restarts[0].has_lines:
         raise ConfigError("nothing to draw: no timeline is stored with this result")
-    return timeline_of(found[0], points[0])
+    return timeline_of(restarts[0], points[0])
 
 
 # What `plot` draws and, but for the timelines, the page shows, by title.
@@ -204,20 +204,20 @@ def scaling_curves(settings: Sequence[Setting]) -> Chart:
 
 def _over(points: Sequence[Point], unit: str, x: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:
     """Return joules per token above tokens per second, or the latter alone, over one quantity."""
-    shown = sorted((point for point in points if point.tokens_per_s), key=x)
-    if len({x(point) for point in shown}) < 2:
+    drawn_points = sorted((point for point in points if point.tokens_per_s), key=x)
+    if len({x(point) for point in drawn_points}) < 2:
         raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
-    models = len({point.row.model for point in shown}) > 1
-    rest = {id(p): ", ".join([*([p.row.model] if models else []), shared(p)]) for p in shown}
+    models = len({point.row.model for point in drawn_points}) > 1
+    others = {id(p): ", ".join([*([p.row.model] if models else []), shared(p)]) for p in drawn_points}
     rows: Rows = [
-        {"experiment": p.label, "series": f"{p.row.backend}, {rest[id(p)]}", unit: x(p)}
+        {"experiment": p.label, "series": f"{p.row.backend}, {others[id(p)]}", unit: x(p)}
         | with_ends(J_PER_TOKEN, p.j_per_token)
         | with_ends(TOKENS_PER_S, p.tokens_per_s)
-        for p in shown
+        for p in drawn_points
     ]
-    series = dict.fromkeys((p.row.backend, rest[id(p)]) for p in shown)
+    series = dict.fromkeys((p.row.backend, others[id(p)]) for p in drawn_points)
     look = _look(list(series), [", ".join(names) for names in series])
-    units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in shown) else [TOKENS_PER_S]
+    units = [J_PER_TOKEN, TOKENS_PER_S] if any(point.j_per_token for point in drawn_points) else [TOKENS_PER_S]
     panels = [_line_panel(rows, unit, quantity, look, last=quantity is units[-1]) for quantity in units]
     return alt.vconcat(*panels, data=alt.InlineData(values=rows), bounds="flush").properties(
         description="Lines join results of one model and backend that differ in this quantity; other settings may "
@@ -274,10 +274,10 @@ def _power_lines(styles: Mapping[str, tuple[Trace, str, list[int]]]) -> Chart:
     domain, looks = list(styles), list(styles.values())
     chart = _over_time([(trace, name) for name, (trace, _, _) in styles.items()])
     if any(trace.name == SUM for trace, _, _ in looks):
-        shown = alt.param(
+        choice = alt.param(
             name="gpus", value="each", bind=alt.binding_radio(options=["each", "summed"], name="GPUs used: ")
         )
-        chart = chart.add_params(shown).transform_filter(
+        chart = chart.add_params(choice).transform_filter(
             f"(gpus == 'summed') == (datum.series == '{SUM}') || test(/RAPL|not used/, datum.series)"
         )
     interpolate: Any = "linear" if any(trace.source == "reading" for trace, _, _ in looks) else "step-after"
@@ -329,9 +329,9 @@ def _base(rows: Rows) -> Chart:
     return alt.Chart(alt.InlineData(values=rows))
 
 
-def _dots(base: Chart, shown: Sequence[Point]) -> Chart:
+def _dots(base: Chart, points: Sequence[Point]) -> Chart:
     """Return a marker per result: colour by backend, shape by GPUs and model; hollow may not be published."""
-    series = {_series(point): (point.row.backend, _rest(point)) for point in shown}
+    series = {_series(point): (point.row.backend, _rest(point)) for point in points}
     look = _look(list(series.values()), list(series))
     fill = alt.condition("datum.publishable == 'yes'", look["fill"], alt.value("transparent"))
     tooltip = _tooltip(base.data.values)
@@ -353,12 +353,12 @@ def _look(series: Sequence[Series], names: Sequence[str]) -> dict[str, Any]:
     colours = alt.Scale(domain=names, range=[PALETTE[at % len(PALETTE)] for at in shades])
     shapes = alt.Scale(domain=names, range=[SHAPES[at % len(SHAPES)] for at in marks])
     dashes = alt.Scale(domain=names, range=[DASHES[at % len(DASHES)] for at in marks])
-    own: dict[str, Any] = {"type": "nominal", "sort": None, "title": None}
+    nominal: dict[str, Any] = {"type": "nominal", "sort": None, "title": None}
     return {
-        "color": alt.Color("series", scale=colours, **own),
-        "fill": alt.Fill("series", scale=colours, **own),
-        "shape": alt.Shape("series", scale=shapes, **own),
-        "strokeDash": alt.StrokeDash("series", scale=dashes, **own),
+        "color": alt.Color("series", scale=colours, **nominal),
+        "fill": alt.Fill("series", scale=colours, **nominal),
+        "shape": alt.Shape("series", scale=shapes, **nominal),
+        "strokeDash": alt.StrokeDash("series", scale=dashes, **nominal),
     }
 
 
@@ -389,9 +389,9 @@ def _shared_axis(title: str, *, last: bool, **options: Any) -> alt.Axis:
     return alt.Axis(title=title if last else None, labels=last, ticks=last, **options)
 
 
-def _names(shown: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
+def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     """Return the axis of results' names and rows high enough for the longest of them, which takes several lines."""
-    lines = max(len(wrap(point.label, NAME_WIDTH)) for point in shown)
+    lines = max(len(wrap(point.label, NAME_WIDTH)) for point in points)
     # A label's first line stands in the middle of its row, the others below.
     axis = alt.Axis(labelExpr=NAME, labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
     y = alt.Y("experiment", type="nominal", sort=None, title=None, axis=axis)
@@ -433,13 +433,13 @@ def _spans_decades(rows: Rows, unit: str) -> bool:
     return bool(values) and min(values + lows) > 0 and min(values) < max(values) / DECADE
 
 
-def _few(shown: list[Point], otherwise: str) -> list[Point]:
-    _require(shown, otherwise)
-    if len(shown) > MOST_ROWS:
-        raise ConfigError(f"nothing to draw: {len(shown)} results are too many for one chart, {MOST_ROWS} the most")
-    return shown
+def _few(points: list[Point], otherwise: str) -> list[Point]:
+    _require(points, otherwise)
+    if len(points) > MOST_ROWS:
+        raise ConfigError(f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most")
+    return points
 
 
-def _require(shown: Sequence[Point], otherwise: str) -> None:
-    if not shown:
+def _require(points: Sequence[Point], otherwise: str) -> None:
+    if not points:
         raise ConfigError(f"nothing to draw: {otherwise}")

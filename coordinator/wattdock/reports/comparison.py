@@ -162,7 +162,7 @@ def compare(
         margin: Difference within which both are equivalent, 0.05 for 5 %.
     """
     latest = [_latest(side) for side in (first, second)]
-    matches, rests = _matched(latest[0], latest[1])
+    matches, unmatched = _matched(latest[0], latest[1])
     names = _names(matches)
     tests = {
         quantity: _adjusted([_test(match, quantity, margin) for *match, _, _ in matches]) for quantity in QUANTITIES
@@ -174,8 +174,8 @@ def compare(
     compared = Comparison(
         pairs=pairs,
         differs_in=tuple(_recorded_differences(pairs)),
-        only_in_a=tuple(conditions.labels([row.result for row in rests[0]])),
-        only_in_b=tuple(conditions.labels([row.result for row in rests[1]])),
+        only_in_a=tuple(conditions.labels([row.result for row in unmatched[0]])),
+        only_in_b=tuple(conditions.labels([row.result for row in unmatched[1]])),
         older_left_out=len(first) + len(second) - len(latest[0]) - len(latest[1]),
         margin=margin,
     )
@@ -190,7 +190,7 @@ def _matched(
     first: Sequence[StoredResult], second: Sequence[StoredResult]
 ) -> tuple[list[Match], tuple[list[StoredResult], list[StoredResult]]]:
     """Pair results by experiment, then by the settings that vary within the sides; return what is left, too."""
-    pairs, rests = _paired(first, second, lambda row: row.result.experiment_id)
+    pairs, unmatched = _paired(first, second, lambda row: row.result.experiment_id)
     matches: list[Match] = [(a, b, "settings", "") for a, b in pairs]
     names = sorted(
         {
@@ -199,23 +199,25 @@ def _matched(
             for name in conditions.differing([conditions.settings(row.result) for row in side])
         }
     )
-    if not all(rests):
-        return matches, rests
-    more, rests = _paired(*rests, lambda row: tuple(conditions.settings(row.result).get(name) for name in names))
+    if not all(unmatched):
+        return matches, unmatched
+    more, unmatched = _paired(
+        *unmatched, lambda row: tuple(conditions.settings(row.result).get(name) for name in names)
+    )
     by = ", ".join(names) or "being the only one on each side"
     for a, b in more:
-        own = conditions.settings(a.result)
-        place = " ".join(f"{name.rpartition('.')[2]}={own[name]}" for name in names if name in own)
+        values = conditions.settings(a.result)
+        place = " ".join(f"{name.rpartition('.')[2]}={values[name]}" for name in names if name in values)
         matches.append((a, b, by, place))
-    return matches, rests
+    return matches, unmatched
 
 
 def _latest(side: Sequence[StoredResult]) -> list[StoredResult]:
     """Return the latest result of each experiment, a finished one before any that is not."""
     ordered = sorted(side, key=lambda row: (row.result.status == "ok", row.result.started_utc))
     best = {row.result.experiment_id: row for row in ordered}
-    seen = dict.fromkeys(row.result.experiment_id for row in side)
-    return [best[experiment] for experiment in seen]
+    experiments = dict.fromkeys(row.result.experiment_id for row in side)
+    return [best[experiment] for experiment in experiments]
 
 
 def _paired(
@@ -223,14 +225,14 @@ def _paired(
 ) -> tuple[list[tuple[StoredResult, StoredResult]], tuple[list[StoredResult], list[StoredResult]]]:
     """Pair results whose key is unique on both sides."""
     keys = [[key(row) for row in side] for side in (first, second)]
-    unique = {own for own in keys[0] if keys[0].count(own) == 1 and keys[1].count(own) == 1}
+    unique = {value for value in keys[0] if keys[0].count(value) == 1 and keys[1].count(value) == 1}
     partner = dict(zip(keys[1], second, strict=True))
-    pairs = [(row, partner[own]) for row, own in zip(first, keys[0], strict=True) if own in unique]
-    rests = [
-        [row for row, own in zip(side, of_side, strict=True) if own not in unique]
+    pairs = [(row, partner[value]) for row, value in zip(first, keys[0], strict=True) if value in unique]
+    unmatched = [
+        [row for row, value in zip(side, of_side, strict=True) if value not in unique]
         for side, of_side in zip((first, second), keys, strict=True)
     ]
-    return pairs, (rests[0], rests[1])
+    return pairs, (unmatched[0], unmatched[1])
 
 
 def _names(matches: Sequence[Match]) -> list[str]:
@@ -238,8 +240,8 @@ def _names(matches: Sequence[Match]) -> list[str]:
     first = conditions.labels([a.result for a, *_ in matches])
     second = conditions.labels([b.result for _, b, *_ in matches])
     return [
-        own if own == other else place or f"{own} / {other}"
-        for (*_, place), own, other in zip(matches, first, second, strict=True)
+        a_label if a_label == b_label else place or f"{a_label} / {b_label}"
+        for (*_, place), a_label, b_label in zip(matches, first, second, strict=True)
     ]
 
 
@@ -251,9 +253,9 @@ def _test(match: Sequence[StoredResult], quantity: str, margin: float | None) ->
         return replace(test, reason=_why_no_ratio(*sides))
     if why := _unfinished(match) or _too_few(test.restarts):
         return replace(test, relative=b / a - 1, reason=why)
-    found = statistics.difference(*sides)
-    equivalent = is_equivalent(found, margin) if margin else None
-    return replace(test, relative=found.relative, difference=found, equivalent=equivalent)
+    difference = statistics.difference(*sides)
+    equivalent = is_equivalent(difference, margin) if margin else None
+    return replace(test, relative=difference.relative, difference=difference, equivalent=equivalent)
 
 
 def is_equivalent(difference: statistics.Difference, margin: float) -> bool | None:
@@ -304,9 +306,9 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     """Return everything recorded that differs within pairs, the commonest first."""
     counts: dict[tuple[str, str, str], int] = {}
     for pair in pairs:
-        own, other = (conditions.everything(row.result) for row in pair.rows)
-        for name in dict.fromkeys([*own, *other]):
-            key = (name, own.get(name, conditions.ABSENT), other.get(name, conditions.ABSENT))
+        a, b = (conditions.everything(row.result) for row in pair.rows)
+        for name in dict.fromkeys([*a, *b]):
+            key = (name, a.get(name, conditions.ABSENT), b.get(name, conditions.ABSENT))
             if key[1] != key[2]:
                 counts[key] = counts.get(key, 0) + 1
     return [RecordedDifference(*key, many) for key, many in sorted(counts.items(), key=lambda entry: -entry[1])]
@@ -320,8 +322,8 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
     below. Everything else, a pair without a test or a result without a partner too, cannot be decided.
     """
     tested = [pair for pair in compared.pairs if pair.main.difference]
-    shown = statistics.holm([pair.main.p_worse(allowed) for pair in tested])
-    worse = [_line(pair, "worse than allowed") for pair, p in zip(tested, shown, strict=True) if p < ONE_SIDED]
+    p_values = statistics.holm([pair.main.p_worse(allowed) for pair in tested])
+    worse = [_line(pair, "worse than allowed") for pair, p in zip(tested, p_values, strict=True) if p < ONE_SIDED]
     if worse:
         return Regression("regression", allowed, tuple(worse))
     undecided = [_line(pair, "may be worse than allowed") for pair in tested if not pair.main.rules_out(allowed)]
@@ -337,10 +339,10 @@ def _judge(compared: Comparison, allowed: float) -> Regression:
     return Regression("cannot be decided", allowed, (*undecided, *alone, *passed), "; ".join(advice))
 
 
-def _line(pair: Pair, said: str) -> str:
-    found = pair.main.difference
-    interval = f" [{found.low:+.2%}, {found.high:+.2%}]" if found else ""
-    return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {said}"
+def _line(pair: Pair, verdict: str) -> str:
+    difference = pair.main.difference
+    interval = f" [{difference.low:+.2%}, {difference.high:+.2%}]" if difference else ""
+    return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {verdict}"
 
 
 def comparison_view(compared: Comparison) -> View:
@@ -367,20 +369,20 @@ def comparison_view(compared: Comparison) -> View:
 
 def _equivalence_line(pair: Pair, margin: float) -> str:
     test = pair.repeated
-    said = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
+    verdict = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
     reason = test.reason or (OPEN if test.equivalent is None else "")
-    return f"{pair.label}: {said} within ± {margin:.3g} (ratio of {test.quantity}){reason and f': {reason}'}"
+    return f"{pair.label}: {verdict} within ± {margin:.3g} (ratio of {test.quantity}){reason and f': {reason}'}"
 
 
 def _row(label: str, test: Test) -> tuple[str, ...]:
-    found = test.difference
+    difference = test.difference
     return (
         label,
         number(test.a),
         number(test.b),
         f"{test.restarts[0]}, {test.restarts[1]}",
         number(test.relative, "+.2%"),
-        f"{found.low:+.2%} … {found.high:+.2%}" if found else NOTHING,
+        f"{difference.low:+.2%} … {difference.high:+.2%}" if difference else NOTHING,
         number(test.p_holm, ".3g"),
         {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs],
     )
@@ -391,14 +393,17 @@ def _differences_view(compared: Comparison) -> Iterator[str | Sheet]:
         yield "nothing else that was recorded differs"
         return
     # What only one of two backends has says no more than that they are two.
-    shown = [
-        found
-        for found in compared.differs_in
-        if not found.name.startswith((conditions.ENGINE, conditions.PACKAGE))
-        or conditions.ABSENT not in (found.a, found.b)
+    listed = [
+        difference
+        for difference in compared.differs_in
+        if not difference.name.startswith((conditions.ENGINE, conditions.PACKAGE))
+        or conditions.ABSENT not in (difference.a, difference.b)
     ][:MOST_DIFFERENCES]
     many = len(compared.pairs)
-    rows = [(found.name, *where_apart((found.a, found.b)), f"{found.pairs} of {many}") for found in shown]
+    rows = [
+        (difference.name, *where_apart((difference.a, difference.b)), f"{difference.pairs} of {many}")
+        for difference in listed
+    ]
     yield Sheet(("", "A", "B", "pairs"), rows, "What else differs")
-    if more := len(compared.differs_in) - len(shown):
+    if more := len(compared.differs_in) - len(listed):
         yield f"and {more} more, most of them engine arguments and packages; --json has them all"

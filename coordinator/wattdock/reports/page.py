@@ -14,13 +14,13 @@ from wattdock import __version__
 from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
-from wattdock.reports.chart_data import points, timelines
+from wattdock.reports.chart_data import points_of, timelines
 from wattdock.reports.terminal import cell_text, figure_text, row_cells, where_apart
 from wattdock.store import COLUMNS
 from wattdock.text import COMPACT, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from wattdock.analysis import Fallback
@@ -68,9 +68,9 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     import vl_convert as vlc
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    shown = points(rows)
-    charts, drawn = _charts(shown), _timelines(shown)
-    same, differ = _measured_with(shown)
+    points = points_of(rows)
+    charts, drawn = _charts(points), _timelines(points)
+    same, differ = _measured_with(points)
     script = vlc.javascript_bundle(_asset("page.js"))
     loader = PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -87,37 +87,37 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             data=_embedded(_data(charts, drawn)),
             most_timelines=MOST_TIMELINES,
             has_timelines=bool(drawn),
-            verdict=_verdict(shown),
-            good=sum(point.row.publishable is True for point in shown),
-            count=len(shown),
-            reasons=_commonest_reasons(shown),
+            verdict=_verdict(points),
+            good=sum(point.row.publishable is True for point in points),
+            count=len(points),
+            reasons=_commonest_reasons(points),
             columns=[COLUMNS[name].heading for name in SUMMARY],
-            points=shown,
+            points=points,
             cells=_cells,
             reasons_of=_reasons,
             fallback_text=fallback_text,
-            missing=_missing(shown),
+            missing=_missing(points),
             charts=charts,
             same=same,
             differ=[entry for entry in differ.items() if not entry[0].startswith(WITHIN)],
             differ_within=[entry for entry in differ.items() if entry[0].startswith(WITHIN)],
-            checks=_checks(shown),
+            checks=_checks(points),
             boundary=ExperimentResult.BOUNDARY_STATEMENT,
-            energy_method=_energy_method(shown),
+            energy_method=_energy_method(points),
             power_method=_power_method(restart for _, restart in drawn),
             net_meaning=ExperimentResult.NET_MEANING,
-            covers=next((found.covers for p in shown if (found := p.result.statistics) and found.covers), None),
-            lags=_lags(shown),
+            covers=next((found.covers for p in points if (found := p.result.statistics) and found.covers), None),
+            lags=_lags(points),
         )
     )
 
 
-def fallback_text(found: Fallback) -> str:
+def fallback_text(fallback: Fallback) -> str:
     """Return what a fallback changed, and that it answers no other question than its own."""
-    return f"{found.change}; {found.fallback_of[:8]} was asked for and failed, this does not stand for it"
+    return f"{fallback.change}; {fallback.fallback_of[:8]} was asked for and failed, this does not stand for it"
 
 
-def _charts(shown: Sequence[Point]) -> list[dict[str, Any]]:
+def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Return every chart with its data as a table; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS, MOST_ROWS
 
@@ -127,9 +127,9 @@ def _charts(shown: Sequence[Point]) -> list[dict[str, Any]]:
         if key == "timeline":
             continue
         try:
-            chart = chart_of(shown)
+            chart = chart_of(points)
         except ConfigError as error:
-            if len(shown) > MOST_ROWS and str(MOST_ROWS) in str(error):
+            if len(points) > MOST_ROWS and str(MOST_ROWS) in str(error):
                 charts.append(entry | {"note": f"{error}."})
             continue
         rows: list[dict[str, Any]] = chart.data.values
@@ -149,9 +149,9 @@ def _spec(chart: Chart) -> dict[str, Any]:
     return spec
 
 
-def _timelines(shown: Sequence[Point]) -> list[tuple[Point, RestartTimeline]]:
+def _timelines(points: Sequence[Point]) -> list[tuple[Point, RestartTimeline]]:
     """Return the stored timelines, restart by restart, of as many results as a page holds."""
-    part = shown[:MOST_TIMELINES]
+    part = points[:MOST_TIMELINES]
     each = min(MOST_POINTS_PER_RESULT, TIMELINE_POINTS // len(part))
     return [(point, line) for point in part for line in timelines(point.stored, points=each) if line.has_lines]
 
@@ -194,18 +194,18 @@ def _asset(name: str) -> str:
     return resources.files("wattdock.reports").joinpath(ASSETS, name).read_text(encoding="utf-8")
 
 
-def _verdict(shown: Sequence[Point]) -> str:
+def _verdict(points: Sequence[Point]) -> str:
     """Return in one line how many results may be published."""
-    good, count = sum(point.row.publishable is True for point in shown), len(shown)
+    good, count = sum(point.row.publishable is True for point in points), len(points)
     if count == 1:
         return f"This result may {'' if good else 'not '}be published"
     how_many = f"All {good}" if good == count else f"{good} of {count}" if good else f"None of the {count}"
     return f"{how_many} results may be published"
 
 
-def _commonest_reasons(shown: Sequence[Point]) -> list[tuple[str, int, str]]:
+def _commonest_reasons(points: Sequence[Point]) -> list[tuple[str, int, str]]:
     """Return the checks that keep results from being published, how many each, and each one's place in the page."""
-    audits = [point.result.audit for point in shown if point.result.audit]
+    audits = [point.result.audit for point in points if point.result.audit]
     names = Counter(check.name for audit in audits for check in audit.checks if check.status in ("fail", "unknown"))
     return [(name, count, _anchor(name)) for name, count in names.most_common()]
 
@@ -214,10 +214,10 @@ def _anchor(name: str) -> str:
     return "check-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _missing(shown: Sequence[Point]) -> list[tuple[str, str]]:
+def _missing(points: Sequence[Point]) -> list[tuple[str, str]]:
     """Return why results have no joules, each reason once, with the names of the results."""
     reasons: dict[str, list[str]] = {}
-    for point in shown:
+    for point in points:
         if point.j_per_token is None:
             reasons.setdefault(point.row.reason or "no pass was measured", []).append(point.label)
     return [(reason, _few(labels)) for reason, labels in reasons.items()]
@@ -238,10 +238,10 @@ def _cells(point: Point) -> list[str]:
     return list(cells.values())
 
 
-def _checks(shown: Sequence[Point]) -> list[dict[str, Any]]:
+def _checks(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Return every check of every result: how often each status, and each outcome with its results, the worst first."""
     outcomes: dict[str, dict[tuple[str, ...], list[str]]] = {}
-    for point in shown:
+    for point in points:
         for check in point.result.audit.checks if point.result.audit else ():
             outcome = (check.status, check.figure, check.threshold or "", check.source or "")
             outcomes.setdefault(check.name, {}).setdefault(outcome, []).append(point.label)
@@ -261,9 +261,9 @@ def _check_summary(name: str, outcomes: dict[tuple[str, ...], list[str]]) -> dic
     }
 
 
-def _measured_with(shown: Sequence[Point]) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
+def _measured_with(points: Sequence[Point]) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
     """Return what all results agree in; and by name what they differ in: each text, and the results that have it."""
-    texts = {point.label: conditions.everything(point.result) for point in shown if point.result.environment}
+    texts = {point.label: conditions.everything(point.result) for point in points if point.result.environment}
     differ = {}
     for name in conditions.differing(list(texts.values())):
         labels: dict[str, list[str]] = {}
@@ -278,24 +278,24 @@ def _few(labels: Sequence[str]) -> str:
     return "; ".join(labels[:MOST_NAMES]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _lags(shown: Iterable[Point]) -> list[str]:
+def _lags(points: Iterable[Point]) -> list[str]:
     """Return what the counters' lag was taken for, each once."""
     return sorted(
         {
             f"{gpu.counter_lag_s * 1e3:+.0f} ± {(gpu.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
             + (f"measured on the GPU itself on {gpu.card}" if gpu.card else "assumed")
-            for point in shown
+            for point in points
             for gpu in point.result.gpus.values()
             if gpu.counter_lag_s is not None
         }
     )
 
 
-def _energy_method(shown: Iterable[Point]) -> str:
+def _energy_method(points: Iterable[Point]) -> str:
     """Return what the results' joules are made of."""
-    named = {point.result.energy.source for point in shown if point.result.energy and point.result.energy.source}
+    sources = (point.result.energy.source for point in points if point.result.energy)
     return _method(
-        {source for names in named for source in names.split("+")},
+        {source for text in sources if text for source in text.split("+")},
         "the GPUs' own energy counters, interpolated between their changes",
         "the driver's power readings, integrated from one to the next",
     )
@@ -310,8 +310,8 @@ def _power_method(drawn: Iterable[RestartTimeline]) -> str:
     )
 
 
-def _method(sources: Collection[str], counted: str, read: str) -> str:
+def _method(sources: set[str], of_counters: str, of_readings: str) -> str:
     """Return what holds of counters, of power readings, or of each; of counters where nothing was measured."""
-    if "counter" not in (sources or ("counter",)):
-        return read
-    return f"{counted}; of a GPU without an energy counter, {read}" if len(sources) > 1 else counted
+    if sources and "counter" not in sources:
+        return of_readings
+    return f"{of_counters}; of a GPU without an energy counter, {of_readings}" if len(sources) > 1 else of_counters

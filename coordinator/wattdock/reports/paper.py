@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
-from wattdock.reports.chart_data import points
+from wattdock.reports.chart_data import points_of
 from wattdock.reports.terminal import interval_text, number, row_cells
 from wattdock.store import COLUMNS
 
@@ -80,12 +80,12 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     """
     if kind == "table":
         _require_format(file, FORMS, "tables are written as", "-o")
-        write_output(file, FORMS[file.suffix](points(rows)).encode(), "-o")
+        write_output(file, FORMS[file.suffix](points_of(rows)).encode(), "-o")
         return
     from wattdock.reports.charts import CHARTS
 
     _require_format(file, FORMATS, "figures are written as", "-o")
-    save_chart(CHARTS[kind][1](points(rows)), file, width=WIDTHS[width], flag="-o")
+    save_chart(CHARTS[kind][1](points_of(rows)), file, width=WIDTHS[width], flag="-o")
 
 
 def save_chart(chart: Chart, file: Path, *, width: float, flag: str) -> None:
@@ -129,8 +129,8 @@ def _drawn(spec: dict[str, Any], width: float, panels: int) -> str:
         inner = width / panels
         # Labels take what they need; the next drawings give the rest to the axes.
         for _ in range(5):
-            own = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
-            spec["config"] = CONFIG | {"view": own, "legend": CONFIG["legend"] | {"columns": columns}}
+            view = {"continuousWidth": inner, "continuousHeight": height, "stroke": None}
+            spec["config"] = CONFIG | {"view": view, "legend": CONFIG["legend"] | {"columns": columns}}
             svg = vlc.vegalite_to_svg(spec, vl_version=_version(alt.SCHEMA_VERSION))
             drawn = float(re.search(r'width="([\d.]+)"', svg)[1])  # type: ignore[index]
             if abs(drawn - width) < 1:
@@ -144,27 +144,27 @@ def _require_format(file: Path, formats: Iterable[str], what: str, flag: str) ->
         raise ConfigError(f"{file}: {what} {', '.join(formats)}; name such a file with {flag}")
 
 
-def markdown(shown: Sequence[Point]) -> str:
+def markdown(points: Sequence[Point]) -> str:
     """Return results as a pipe table."""
     rule = ["---:" if _is_number(name) else "---" for name in PRINTED]
-    rows = [HEADINGS, rule, *([_one_line(cell).replace("|", r"\|") for cell in _cells(point)] for point in shown)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{_note(shown)}\n"
+    rows = [HEADINGS, rule, *([_one_line(cell).replace("|", r"\|") for cell in _cells(point)] for point in points)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{_note(points)}\n"
 
 
-def latex(shown: Sequence[Point]) -> str:
+def latex(points: Sequence[Point]) -> str:
     """Return results as a tabular with booktabs' rules."""
     kinds = "".join("r" if _is_number(name) else "l" for name in PRINTED)
-    head, *rows = (" & ".join(map(_tex, cells)) + r" \\" for cells in (HEADINGS, *map(_cells, shown)))
-    begin = [f"% {_note(shown)}", rf"\begin{{tabular}}{{{kinds}}}"]
+    head, *rows = (" & ".join(map(_tex, cells)) + r" \\" for cells in (HEADINGS, *map(_cells, points)))
+    begin = [f"% {_note(points)}", rf"\begin{{tabular}}{{{kinds}}}"]
     return "\n".join([*begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(shown: Sequence[Point]) -> str:
+def comma_separated(points: Sequence[Point]) -> str:
     """Return every column of the table of results, the names told apart; an unknown value is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS)
     writer.writeheader()
-    writer.writerows(vars(point.row) | {"name": point.label} for point in shown)
+    writer.writerows(vars(point.row) | {"name": point.label} for point in points)
     return out.getvalue()
 
 
@@ -186,8 +186,8 @@ def _cells(point: Point) -> list[str]:
     return list(cells.values())
 
 
-def _note(shown: Sequence[Point]) -> str:
-    return f"{NOTE} {FALLBACK_NOTE}" if any(point.row.fallback for point in shown) else NOTE
+def _note(points: Sequence[Point]) -> str:
+    return f"{NOTE} {FALLBACK_NOTE}" if any(point.row.fallback for point in points) else NOTE
 
 
 def _plus_minus(figure: Figure | None, form: str) -> str:

@@ -66,9 +66,9 @@ class KnownHardware:
 def plan_view(plan: Plan) -> View:
     """Yield the experiments of a study, and what the whole takes."""
     study, forecast = plan.study, plan.forecast
-    ready = [found for found in plan.checked if isinstance(found, ExecutionPlan)]
-    memory = [found.memory for found in ready if found.memory]
-    yield from (*study.notes, *dict.fromkeys((*(found.decisions for found in ready), *memory)))
+    ready = [decision for decision in plan.checked if isinstance(decision, ExecutionPlan)]
+    memory = [decision.memory for decision in ready if decision.memory]
+    yield from (*study.notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
     numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
     yield Sheet(PLAN_COLUMNS, [_plan_cells(plan, number, position) for number, position in numbered[:SHOWN]])
     if len(numbered) > SHOWN:
@@ -81,10 +81,10 @@ def plan_view(plan: Plan) -> View:
 
 
 def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
-    config, found = plan.study.experiments[position], plan.checked[position]
+    config, decision = plan.study.experiments[position], plan.checked[position]
     place = "cannot run here"
-    if isinstance(found, ExecutionPlan):
-        place = f"GPU {', '.join(str(gpu.index) for gpu in found.gpus)}" if found.gpus else "CPU"
+    if isinstance(decision, ExecutionPlan):
+        place = f"GPU {', '.join(str(gpu.index) for gpu in decision.gpus)}" if decision.gpus else "CPU"
     prompts = f"{config.workload.prompts_per_pass} {config.prompts.source}"
     repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
     return (
@@ -100,13 +100,13 @@ def _unchecked(experiments: Sequence[ExperimentConfig]) -> Iterable[str]:
         yield f"not checked: {', '.join(hub)}; a hub is asked for a model when its turn comes"
     names: dict[str, dict[str, None]] = {}
     for config in experiments:
-        section, own = config.section, names.setdefault(config.backend, {})
-        own.update(dict.fromkeys(f"{config.backend}.{name}" for name in section.passed_through))
+        section, settings = config.section, names.setdefault(config.backend, {})
+        settings.update(dict.fromkeys(f"{config.backend}.{name}" for name in section.passed_through))
         if section.arrivals is None:
-            own[f"arrival: {config.workload.arrival}"] = None
-    for backend, own in names.items():
-        if own:
-            yield f"not checked: {', '.join(own)}; only {backend}'s runner knows what its engine takes"
+            settings[f"arrival: {config.workload.arrival}"] = None
+    for backend, settings in names.items():
+        if settings:
+            yield f"not checked: {', '.join(settings)}; only {backend}'s runner knows what its engine takes"
 
 
 def estimate_view(estimate: Estimate) -> View:
@@ -159,8 +159,8 @@ def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
 
 def _is_unread(gpu: str, memory_bytes: float) -> bool:
     """Whether a GPU's memory is known only from `gpus.yaml`, which found it in no source."""
-    known = gpu_models.known().get(gpu)
-    return known is not None and known.memory_bytes == memory_bytes and known.memory_read_at is None
+    model = gpu_models.known().get(gpu)
+    return model is not None and model.memory_bytes == memory_bytes and model.memory_read_at is None
 
 
 def known_view(_: KnownHardware) -> View:

@@ -38,8 +38,8 @@ def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) 
     Args:
         every_reason: Show all that keeps a result from being published, not the first only.
     """
-    for found in stored if len(stored) <= SHOWN_WHOLE else ():
-        yield from _result_view(found, every_reason=every_reason)
+    for result in stored if len(stored) <= SHOWN_WHOLE else ():
+        yield from _result_view(result, every_reason=every_reason)
     if len(stored) > 1:
         cells = [list(row_cells(Row.of(result), SUMMARY).values()) for result in stored]
         yield Sheet([COLUMNS[name].heading for name in SUMMARY], cells)
@@ -74,12 +74,14 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _host_rows(result)
     yield from _replica_rows(result)
     yield from _compute_rows(result)
-    if (seen := result.statistics) and seen.ci95 and seen.ci95_relative is not None:
-        restarts = pluralize(len(seen.per_restart), "restart")
-        _, high = seen.ci95
-        ends_at_0 = high >= 2 * seen.mean
-        around = f"{seen.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{seen.mean:.4g} ± {seen.ci95_relative:.2%}"
-        yield "95 % interval", f"{around} (mean of {restarts}, {seen.quantity})"
+    if (spread := result.statistics) and spread.ci95 and spread.ci95_relative is not None:
+        restarts = pluralize(len(spread.per_restart), "restart")
+        _, high = spread.ci95
+        ends_at_0 = high >= 2 * spread.mean
+        around = (
+            f"{spread.mean:.4g} [0, {high:.4g}]" if ends_at_0 else f"{spread.mean:.4g} ± {spread.ci95_relative:.2%}"
+        )
+        yield "95 % interval", f"{around} (mean of {restarts}, {spread.quantity})"
 
 
 def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[str, str]]:
@@ -96,16 +98,19 @@ def _verdict_rows(audit: Audit | None, *, every_reason: bool) -> Iterable[tuple[
 
 
 def _environment_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    if (seen := result.environment) is None:
+    if (environment := result.environment) is None:
         return
-    yield "model", f"{seen.model.name} ({seen.model.kind}, weights {seen.model.weights})"
-    yield "backend", f"{seen.backend}: {seen.runner.framework or NOTHING} {seen.runner.framework_version or ''}".strip()
-    yield "ran on", f"{seen.gpu_count} × {seen.gpu_names[0]}" if seen.gpu_count else f"CPU: {seen.cpu_model}"
-    yield "launcher", f"{seen.launcher} ({seen.launcher_reason})"
-    if inside := seen.container:
-        yield "image", seen.image_digest or f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
-    if seen.variables:
-        yield "variables", " ".join(f"{name}={_short(value)}" for name, value in seen.variables.items())
+    yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
+    runner = environment.runner
+    yield "backend", f"{environment.backend}: {runner.framework or NOTHING} {runner.framework_version or ''}".strip()
+    gpus = f"{environment.gpu_count} × {environment.gpu_names[0]}" if environment.gpu_count else ""
+    yield "ran on", gpus or f"CPU: {environment.cpu_model}"
+    yield "launcher", f"{environment.launcher} ({environment.launcher_reason})"
+    if inside := environment.container:
+        unpublished = f"{inside.image} ({inside.image_id[:19]}, not in a registry)"
+        yield "image", environment.image_digest or unpublished
+    if environment.variables:
+        yield "variables", " ".join(f"{name}={_short(value)}" for name, value in environment.variables.items())
 
 
 def _short(value: str) -> str:
@@ -155,8 +160,8 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     half = energy.uncertainty.timing95_j or 0.0
     yield "energy", f"{energy.total_j:,.1f} J ± {half:.1f} J (95 %, timing only), mean {energy.mean_power_w:,.0f} W"
     for uuid, joules in energy.per_gpu_j.items():
-        own = f"{joules:,.1f} J" if joules is not None else NOTHING
-        yield "", f"{uuid}: {own}{_share(result, uuid)}"
+        text = f"{joules:,.1f} J" if joules is not None else NOTHING
+        yield "", f"{uuid}: {text}{_share(result, uuid)}"
     if energy.energy_per_output_token_j is not None:
         yield "J/output token", f"{energy.energy_per_output_token_j:.4g} ({energy.energy_boundary})"
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
@@ -164,12 +169,12 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.net_j is not None:
         yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
-        known = [
+        by_window = [
             f"{name} {value:.4g}"
             for name, value in energy.windows.energy_per_output_token_j.items()
             if value is not None
         ]
-        yield "by window", f"{', '.join(known)} (differ by {energy.windows.relative_spread:.1%})"
+        yield "by window", f"{', '.join(by_window)} (differ by {energy.windows.relative_spread:.1%})"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
     yield from _cross_check_rows(result)
@@ -191,16 +196,16 @@ def _share(result: ExperimentResult, uuid: str) -> str:
     if (shared := result.multi_gpu) is None or uuid not in shared.per_gpu_mean_power_w:
         return ""
     busy, used = shared.per_gpu_mean_utilization_percent.get(uuid), shared.per_gpu_max_memory_used_bytes.get(uuid)
-    known = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
-    known += [] if busy is None else [f"{busy:.0f} % of the time busy"]
-    known += [] if used is None else [f"{used / 1e9:.1f} GB in use at most"]
-    return f", {', '.join(known)}"
+    parts = [f"mean {shared.per_gpu_mean_power_w[uuid]:,.0f} W"]
+    parts += [] if busy is None else [f"{busy:.0f} % of the time busy"]
+    parts += [] if used is None else [f"{used / 1e9:.1f} GB in use at most"]
+    return f", {', '.join(parts)}"
 
 
 def _host_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     for name, joules in (result.energy.host_j if result.energy else {}).items():
-        known = NOTHING if joules is None else f"{joules:,.1f} J"
-        yield f"  {name}", f"{known} (RAPL, whole host; in no other figure)"
+        text = NOTHING if joules is None else f"{joules:,.1f} J"
+        yield f"  {name}", f"{text} (RAPL, whole host; in no other figure)"
 
 
 def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

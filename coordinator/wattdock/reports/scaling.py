@@ -179,14 +179,19 @@ class _Usable:
     @property
     def setting_key(self) -> str:
         """What has to be equal for two results to be on one curve."""
-        seen, config = self.environment, self.result.config
-        section = {key: value for key, value in config.get(seen.backend, {}).items() if key not in SPLIT_KEYS}
+        environment, config = self.environment, self.result.config
+        section = {key: value for key, value in config.get(environment.backend, {}).items() if key not in SPLIT_KEYS}
         workload = {key: value for key, value in config["workload"].items() if key not in NOT_THE_WORK}
         # A file under the same path may have changed; other prompts follow from the workload.
-        prompts = None if seen.dataset in GENERATED else seen.dataset_sha256
-        software = [seen.backend, seen.runner.framework_version, json.dumps(seen.variables, sort_keys=True), prompts]
-        what = [seen.model.name, seen.model.revision, seen.model.weights, *software]
-        gpus = [sorted(set(seen.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in seen.used_gpus})]
+        prompts = None if environment.dataset in GENERATED else environment.dataset_sha256
+        software = [
+            environment.backend,
+            environment.runner.framework_version,
+            json.dumps(environment.variables, sort_keys=True),
+            prompts,
+        ]
+        what = [environment.model.name, environment.model.revision, environment.model.weights, *software]
+        gpus = [sorted(set(environment.gpu_names)), sorted({str(gpu.power_limit_w) for gpu in environment.used_gpus})]
         return json.dumps([what, gpus, section, workload], sort_keys=True, default=str)
 
 
@@ -198,7 +203,8 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     """
     read = [_read(row.folder, row.result) for row in rows]
     usable = sorted(
-        (found for found in read if isinstance(found, _Usable)), key=lambda u: (u.setting_key, u.split_key, u.name)
+        (usable_result for usable_result in read if isinstance(usable_result, _Usable)),
+        key=lambda u: (u.setting_key, u.split_key, u.name),
     )
     left_out = {row.folder.name: reason for row, reason in zip(rows, read, strict=True) if isinstance(reason, str)}
     if not usable:
@@ -235,21 +241,23 @@ def _read(folder: Path, result: ExperimentResult) -> _Usable | str:
 
 
 def _name(member: _Usable) -> str:
-    seen, work = member.environment, member.result.config["workload"]
+    environment, work = member.environment, member.result.config["workload"]
     prompts = work.get("prompts") or {}
-    lengths = f"{prompts['input_tokens']} in, " if seen.dataset == "synthetic" and "input_tokens" in prompts else ""
-    dtype = seen.runner.engine_args.get("dtype")
-    engine = f"{seen.backend} {seen.runner.framework_version or ''}".strip()
-    parts = [seen.model.name, engine, *([str(dtype)] if dtype else [])]
-    gpus = " + ".join(sorted(set(seen.gpu_names)))
+    lengths = (
+        f"{prompts['input_tokens']} in, " if environment.dataset == "synthetic" and "input_tokens" in prompts else ""
+    )
+    dtype = environment.runner.engine_args.get("dtype")
+    engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
+    parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
+    gpus = " + ".join(sorted(set(environment.gpu_names)))
     return ", ".join([*parts, gpus, f"batch {work['batch_size']}", f"{lengths}{work['max_output_tokens']} out"])
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
     split, is_weak = Split.of(same[0].environment.runner.parallelism), same[0].is_weak
     measured = all(statistics.ENERGY in member.restarts for member in same)
-    known = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
-    values = {name: tuple(value for member in same for value in member.restarts[name]) for name in known}
+    quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
+    values = {name: tuple(value for member in same for value in member.restarts[name]) for name in quantities}
     done = [member.result.performance for member in same if member.result.performance]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
@@ -274,8 +282,8 @@ def _mean_figure(values: Sequence[float]) -> Figure:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
@@ -299,14 +307,14 @@ def _ratio(point: SplitPoint, base: SplitPoint, quantity: str) -> Figure:
         return Figure(1.0)
     if min(len(over), len(under)) < 2:
         return Figure(statistics.geometric_mean(over) / statistics.geometric_mean(under))
-    found = statistics.difference(under, over)
-    return Figure(1 + found.relative, 1 + found.low, 1 + found.high, "restarts")
+    difference = statistics.difference(under, over)
+    return Figure(1 + difference.relative, 1 + difference.low, 1 + difference.high, "restarts")
 
 
 def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     """Return the point with the fewest joules per token; None where energy was not measured."""
-    known = [(point.j_per_token.value, point) for point in points if point.j_per_token]
-    ordered = [point for _, point in sorted(known, key=lambda found: found[0])]
+    by_cost = [(point.j_per_token.value, point) for point in points if point.j_per_token]
+    ordered = [point for _, point in sorted(by_cost, key=lambda entry: entry[0])]
     if len(ordered) < 2:
         return Optimum(ordered[0], None, None) if ordered else None
     best, other = (point.restarts[statistics.ENERGY] for point in ordered[:2])
@@ -314,15 +322,15 @@ def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     return Optimum(ordered[0], ordered[1], statistics.difference(best, other) if enough else None)
 
 
-def scaling_view(found: Scaling) -> View:
+def scaling_view(scaling: Scaling) -> View:
     """Yield every setting's curves and cheapest split."""
-    for setting in found.settings:
+    for setting in scaling.settings:
         yield setting.name
         yield Sheet(COLUMNS, [_cells(point) for point in setting.points])
         yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
         yield ""
-    yield from (f"{name}: {reason}; left out" for name, reason in found.left_out.items())
-    yield found.method
+    yield from (f"{name}: {reason}; left out" for name, reason in scaling.left_out.items())
+    yield scaling.method
 
 
 def _cells(point: SplitPoint) -> tuple[str, ...]:
@@ -340,12 +348,12 @@ def _cells(point: SplitPoint) -> tuple[str, ...]:
 def _optimum_text(best: Optimum | None) -> str:
     if best is None or best.point.j_per_token is None:
         return "unknown, energy was not measured"
-    own = f"{best.point.split}, {best.point.j_per_token.value:.4g} J/token"
+    text = f"{best.point.split}, {best.point.j_per_token.value:.4g} J/token"
     if best.next_best is None or best.next_best.j_per_token is None:
-        return f"{own}; there is no other to compare it with"
+        return f"{text}; there is no other to compare it with"
     more = best.next_best.j_per_token.value / best.point.j_per_token.value - 1
-    if (found := best.difference) is None:
-        return f"{own}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs two restarts of each"
-    verdict = "differ" if found.differs else "do not differ"
-    apart = f"{found.relative:+.1%} [{found.low:+.1%}, {found.high:+.1%}]"
-    return f"{own}; next is {best.next_best.split}, {apart}: they {verdict}"
+    if (difference := best.difference) is None:
+        return f"{text}; next is {best.next_best.split}, {more:+.1%}; whether they differ needs two restarts of each"
+    verdict = "differ" if difference.differs else "do not differ"
+    apart = f"{difference.relative:+.1%} [{difference.low:+.1%}, {difference.high:+.1%}]"
+    return f"{text}; next is {best.next_best.split}, {apart}: they {verdict}"

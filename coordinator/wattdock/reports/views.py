@@ -139,11 +139,16 @@ def windows_view(summary: WindowSummary) -> View:
     """
     rows = [
         (
-            *(found.window, str(found.restart + 1), str(found.pass_index + 1), number(found.duration_s, ".2f")),
-            *(number(found.output_tokens, ","), number(found.energy_per_output_token_j, ".5g")),
-            *(number(found.block_spread, ".2%"), found.reason or ""),
+            *(
+                measured.window,
+                str(measured.restart + 1),
+                str(measured.pass_index + 1),
+                number(measured.duration_s, ".2f"),
+            ),
+            *(number(measured.output_tokens, ","), number(measured.energy_per_output_token_j, ".5g")),
+            *(number(measured.block_spread, ".2%"), measured.reason or ""),
         )
-        for found in summary.passes
+        for measured in summary.passes
     ]
     yield Sheet(WINDOW_COLUMNS, rows)
     totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())

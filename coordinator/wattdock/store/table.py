@@ -154,12 +154,11 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         key = (row.study_id, row.experiment_id)
         attempts[key] = max(attempts.get(key, 0), row.attempt or 0)
-    judged = [replace(row, superseded=_is_older(row, attempts[row.study_id, row.experiment_id])) for row in rows]
-    return sorted(judged, key=lambda row: (row.started_utc, row.folder), reverse=True)
-
-
-def _is_older(row: Row, latest: int) -> bool:
-    return row.attempt is not None and row.attempt < latest
+    marked = [
+        replace(row, superseded=True) if (row.attempt or 0) < attempts[row.study_id, row.experiment_id] else row
+        for row in rows
+    ]
+    return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 
 def utc(text: str) -> datetime:
