@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wattdock.config import ContainerSpec
-from wattdock.launch.container import Bind, create_arguments
+from wattdock.launch.container import bind, create_arguments
 from wattdock.launch.engine import Engine, Image
 from wattdock.launch.protocol import LaunchSpec
 
@@ -25,7 +25,7 @@ def described(
         spec,
         Image(engine, "name", "sha256:id", None),
         user=(1500, 1600),
-        binds=(Bind(Path("/host"), "/inside"),),
+        mounts=[bind(Path("/host"), "/inside")],
         limits=limits,
         environ={},
     )

@@ -5,7 +5,6 @@ Pure: asks no engine and reads no file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock.launch.engine import LABEL_PREFIX
@@ -13,8 +12,10 @@ from wattdock.launch.protocol import SOCKET_NAME
 from wattdock.launch.runners import container_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from docker.types import Mount
 
     from wattdock.config import ContainerSpec
     from wattdock.launch.engine import Image
@@ -39,21 +40,12 @@ WALLS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Bind:
-    """A file or folder of the host, and its path in the container."""
-
-    source: Path
-    target: str
-    read_only: bool = True
-
-
 def create_arguments(
     spec: LaunchSpec,
     image: Image,
     *,
     user: tuple[int, int],
-    binds: tuple[Bind, ...],
+    mounts: Sequence[Mount],
     limits: ContainerSpec,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -61,7 +53,7 @@ def create_arguments(
 
     Args:
         user: The coordinator's uid and gid; what the runner writes belongs to them.
-        binds: What is mounted into the container.
+        mounts: What the container gets of the host; see `bind`.
         environ: The coordinator's environment, of which the container gets engine settings only.
     """
     # A rootless engine maps its user to root and nobody else.
@@ -75,11 +67,18 @@ def create_arguments(
         "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER),
         "labels": {LABEL_PREFIX + name: value for name, value in spec.labels.items()},
         "user": f"{uid}:{gid}",
-        "mounts": [_mount(bind) for bind in binds],
+        "mounts": mounts,
         **WALLS,
         **_resources(limits),
         **_gpus(spec.gpu_uuids),
     }
+
+
+def bind(source: Path, target: str, *, read_only: bool = True) -> Mount:
+    """Return the mount of a file or folder of the host at a path in the container."""
+    from docker.types import Mount
+
+    return Mount(target=target, source=str(source), type="bind", read_only=read_only)
 
 
 def ulimit_arguments() -> dict[str, Any]:
@@ -112,9 +111,3 @@ def _gpus(uuids: tuple[str, ...]) -> dict[str, Any]:
     from docker.types import DeviceRequest
 
     return {"device_requests": [DeviceRequest(device_ids=list(uuids), capabilities=[CAPABILITIES])]}
-
-
-def _mount(bind: Bind) -> Any:
-    from docker.types import Mount
-
-    return Mount(target=bind.target, source=str(bind.source), type="bind", read_only=bind.read_only)

@@ -21,7 +21,7 @@ from wattdock.launch.container import (
     CACHE_FOLDER,
     MODEL_FOLDER,
     SOCKET_FOLDER,
-    Bind,
+    bind,
     create_arguments,
     ulimit_arguments,
 )
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import docker
     from docker.models.containers import Container
+    from docker.types import Mount
 
     from wattdock.config import ContainerSpec
     from wattdock.launch.engine import Engine, Image
@@ -82,34 +83,34 @@ class DockerLauncher:
 
     def _launch(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
         spec = dataclasses.replace(spec, labels={**spec.labels, **owner_labels(spec), FOLDER_LABEL: str(folder)})
-        binds = self._binds(spec, folder)
+        mounts = self._mounts(spec, folder)
         client = connect(self._image.engine.address)
         with contextlib.ExitStack() as undo:
             undo.callback(client.close)
-            container = self._start(client, spec, binds, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
+            container = self._start(client, spec, mounts, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
             undo.callback(container.remove, force=True, v=True)
             keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
             undo.pop_all()
         return RunnerContainer(client, container, keeper, folder, spec.log_path)
 
-    def _binds(self, spec: LaunchSpec, folder: Path) -> tuple[Bind, ...]:
+    def _mounts(self, spec: LaunchSpec, folder: Path) -> list[Mount]:
         """Return what of the host is mounted into the container, made where it is not there."""
         (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
         spec.log_path.touch()
-        return (
-            Bind(folder, SOCKET_FOLDER, read_only=False),
-            Bind(self._cache, CACHE_FOLDER, read_only=False),
-            *(model_binds(spec.model_path) if spec.model_path else ()),
-        )
+        return [
+            bind(folder, SOCKET_FOLDER, read_only=False),
+            bind(self._cache, CACHE_FOLDER, read_only=False),
+            *(model_mounts(spec.model_path) if spec.model_path else ()),
+        ]
 
-    def _start(self, client: docker.DockerClient, spec: LaunchSpec, binds: tuple[Bind, ...], *, name: str) -> Container:
+    def _start(self, client: docker.DockerClient, spec: LaunchSpec, mounts: list[Mount], *, name: str) -> Container:
         from docker.errors import APIError
 
         arguments = create_arguments(
             spec,
             self._image,
             user=(os.getuid(), os.getgid()),
-            binds=binds,
+            mounts=mounts,
             limits=self._limits,
             environ=os.environ,
         )
@@ -156,16 +157,16 @@ def keep(engine: Engine, container: Container, folder: Path, *, lease_fds: tuple
     )
 
 
-def model_binds(folder: Path) -> tuple[Bind, ...]:
+def model_mounts(folder: Path) -> list[Mount]:
     """Return the mounts of a model's folder: the folder itself, or each of its files where some are links.
 
     A download of the Hugging Face hub is a folder of links to files elsewhere, which lead nowhere in a container.
     """
     paths = list(folder.rglob("*"))
     if not any(path.is_symlink() for path in paths):
-        return (Bind(folder.resolve(), MODEL_FOLDER),)
+        return [bind(folder.resolve(), MODEL_FOLDER)]
     files = [path for path in paths if path.is_symlink() or not path.is_dir()]
-    return tuple(Bind(file.resolve(), f"{MODEL_FOLDER}/{file.relative_to(folder)}") for file in files)
+    return [bind(file.resolve(), f"{MODEL_FOLDER}/{file.relative_to(folder)}") for file in files]
 
 
 class RunnerContainer(LaunchedRunner):
