@@ -20,12 +20,13 @@ UNLIMITED = ContainerSpec()
 def described(
     engine: Engine = DOCKER, *, limits: ContainerSpec = UNLIMITED, gpus: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    spec = LaunchSpec("fake", Path("/r"), Path("/l"), gpu_uuids=gpus, labels={"experiment": "e"})
+    spec = LaunchSpec("fake", Path("/r"), Path("/l"), gpu_uuids=gpus)
     return create_arguments(
         spec,
         Image(engine, "name", "sha256:id", None),
         user=(1500, 1600),
         mounts=[bind(Path("/host"), "/inside")],
+        labels={"a": "b"},
         limits=limits,
         environ={},
     )
@@ -39,7 +40,7 @@ def test_a_container_is_the_caller_behind_walls_whatever_the_engine(engine: Engi
     assert (arguments["network_mode"], arguments["cap_drop"], arguments["read_only"]) == ("none", ["ALL"], True)
     assert arguments["security_opt"] == ["no-new-privileges"]
     # A name may point to another image an hour later.
-    assert (arguments["image"], arguments["labels"]) == ("sha256:id", {"wattdock.experiment": "e"})
+    assert (arguments["image"], arguments["labels"]) == ("sha256:id", {"a": "b"})
     assert arguments["command"] == ["--backend", "fake", "--socket", "/run/wattdock/r.sock"]
 
 

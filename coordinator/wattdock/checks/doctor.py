@@ -113,7 +113,6 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
             log_path=folder / "runner.log",
             gpu_indices=tuple(gpu.index for gpu in plan.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
-            labels={"experiment": "doctor"},
             lease_fds=lease_fds,
         )
         client = stack.enter_context(RunnerClient(stack.enter_context(launcher.launch(spec))))

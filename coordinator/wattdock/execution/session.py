@@ -26,7 +26,7 @@ from wattdock.inputs import check_prompts, resolve_model
 from wattdock.launch import LaunchSpec
 from wattdock.metering import Span, Timeline
 from wattdock.records import Failure
-from wattdock.runner import PROTOCOL_VERSION, LoadRequest, RunnerClient
+from wattdock.runner import LoadRequest, RunnerClient
 
 if TYPE_CHECKING:
     from collections import deque
@@ -230,11 +230,6 @@ class Session:
             gpu_indices=tuple(gpu.index for gpu in plan.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus),
             model_path=model.path,
-            labels={
-                "experiment": plan.config.experiment_id,
-                "run": self._context.scratch.name,
-                "protocol": str(PROTOCOL_VERSION),
-            },
             alive_lock=self._context.scratch / folders.SCRATCH_LOCK,
             lease_fds=self._context.lease_fds,
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.launch.engine import LABEL_PREFIX
 from wattdock.launch.protocol import SOCKET_NAME
 from wattdock.launch.runners import container_variables
 
@@ -46,6 +45,7 @@ def create_arguments(
     *,
     user: tuple[int, int],
     mounts: Sequence[Mount],
+    labels: Mapping[str, str],
     limits: ContainerSpec,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def create_arguments(
         # Python puts the working folder on the module path; this one holds the socket and nothing else.
         "working_dir": SOCKET_FOLDER,
         "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER),
-        "labels": {LABEL_PREFIX + name: value for name, value in spec.labels.items()},
+        "labels": labels,
         "user": f"{uid}:{gid}",
         "mounts": mounts,
         **WALLS,

@@ -6,7 +6,6 @@ Knows nothing of gRPC. `container` says what a container may do.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
@@ -25,7 +24,7 @@ from wattdock.launch.container import (
     create_arguments,
     ulimit_arguments,
 )
-from wattdock.launch.engine import FOLDER_LABEL, connect, owner_labels
+from wattdock.launch.engine import connect, owner_labels
 from wattdock.launch.process import KEEPER
 from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, STOPPED, LaunchedRunner
 
@@ -82,12 +81,10 @@ class DockerLauncher:
             raise LaunchError(f"no container could be started: {explained(error)}") from error
 
     def _launch(self, spec: LaunchSpec, folder: Path) -> RunnerContainer:
-        spec = dataclasses.replace(spec, labels={**spec.labels, **owner_labels(spec), FOLDER_LABEL: str(folder)})
-        mounts = self._mounts(spec, folder)
         client = connect(self._image.engine.address)
         with contextlib.ExitStack() as undo:
             undo.callback(client.close)
-            container = self._start(client, spec, mounts, name=f"wattdock-{folder.name.removeprefix('wattdock-')}")
+            container = self._start(client, spec, folder)
             undo.callback(container.remove, force=True, v=True)
             keeper = keep(self._image.engine, container, folder, lease_fds=spec.lease_fds)
             undo.pop_all()
@@ -103,25 +100,26 @@ class DockerLauncher:
             *(model_mounts(spec.model_path) if spec.model_path else ()),
         ]
 
-    def _start(self, client: docker.DockerClient, spec: LaunchSpec, mounts: list[Mount], *, name: str) -> Container:
+    def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path) -> Container:
         from docker.errors import APIError
 
-        arguments = create_arguments(
+        arguments = {"name": f"wattdock-{folder.name.removeprefix('wattdock-')}"} | create_arguments(
             spec,
             self._image,
             user=(os.getuid(), os.getgid()),
-            mounts=mounts,
+            mounts=self._mounts(spec, folder),
+            labels=owner_labels(spec.alive_lock, folder) if spec.alive_lock else {},
             limits=self._limits,
             environ=os.environ,
         )
         try:
-            return create_and_start(client, name=name, **arguments, **ulimit_arguments())
+            return create_and_start(client, **arguments, **ulimit_arguments())
         except APIError as error:
             if "rlimit" not in str(error).lower():
                 raise
         with spec.log_path.open("a", encoding="utf-8") as log:
             log.write("wattdock: the engine may not raise memlock and stack limits; started with its own\n")
-        return create_and_start(client, name=name, **arguments)
+        return create_and_start(client, **arguments)
 
 
 def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container:

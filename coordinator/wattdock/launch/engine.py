@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
-    from wattdock.launch.protocol import LaunchSpec
-
 DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
 # Labels of a container: its user, the lock that its coordinator holds and where it lies, its socket's folder.
-LABEL_PREFIX = "wattdock."
-OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL, FOLDER_LABEL = "owner", "alive", "alive_in", "folder"
+OWNER_LABEL, ALIVE_LABEL, PLACE_LABEL = "wattdock.owner", "wattdock.alive", "wattdock.alive_in"
+FOLDER_LABEL = "wattdock.folder"
 REMOVAL_WAIT_S = 60
 # Security options of an engine that keep a container from the folders that are mounted into it.
 UNSUPPORTED = {"name=userns": "maps users (userns-remap)", "name=selinux": "labels containers (SELinux)"}
@@ -235,24 +233,21 @@ class Reaped:
     in_use: tuple[str, ...]
 
 
-def reap(address: str | None = None) -> Reaped:
+def reap() -> Reaped:
     """Remove all orphans.
-
-    Args:
-        address: The engine; None is the engine that DOCKER_HOST names, or Docker's own socket.
 
     Raises:
         NoContainersError: No engine answers.
         LaunchError: The engine would not list or remove them.
     """
-    address = address or engine_address()
+    address = engine_address()
     require_socket(address)
     from docker.errors import DockerException
 
     removed, in_use = [], []
     try:
         with closing(connect(address)) as client:
-            labelled = {"label": LABEL_PREFIX + ALIVE_LABEL}
+            labelled = {"label": ALIVE_LABEL}
             for container in client.containers.list(all=True, filters=labelled, ignore_removed=True):
                 name = f"{container.name} ({container.short_id})"
                 if not is_orphan(container.labels, uid=os.getuid()):
@@ -286,10 +281,10 @@ def remove(container: Container) -> None:
 
 def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
     """Whether a container's coordinator is dead, and this user may remove it: its owner or root."""
-    if uid != 0 and labels.get(LABEL_PREFIX + OWNER_LABEL) != str(uid):
+    if uid != 0 and labels.get(OWNER_LABEL) != str(uid):
         return False
-    lock = Path(labels[LABEL_PREFIX + ALIVE_LABEL])
-    boot, _, folder = labels.get(LABEL_PREFIX + PLACE_LABEL, "").partition(" ")
+    lock = Path(labels[ALIVE_LABEL])
+    boot, _, folder = labels.get(PLACE_LABEL, "").partition(" ")
     boot_here, _, folder_here = place_of(lock).partition(" ")
     if boot and boot != boot_here:
         return True
@@ -299,12 +294,14 @@ def is_orphan(labels: Mapping[str, str], *, uid: int) -> bool:
     return not is_held(lock)
 
 
-def owner_labels(spec: LaunchSpec) -> dict[str, str]:
-    """Return the labels by which `reap` finds a container and tells whether its coordinator lives."""
-    if spec.alive_lock is None:
-        return {}
-    place = place_of(spec.alive_lock)
-    return {OWNER_LABEL: str(os.getuid()), ALIVE_LABEL: str(spec.alive_lock), PLACE_LABEL: place}
+def owner_labels(alive_lock: Path, socket_folder: Path) -> dict[str, str]:
+    """Return the labels by which `reap` finds a container, and knows whether its coordinator lives."""
+    return {
+        OWNER_LABEL: str(os.getuid()),
+        ALIVE_LABEL: str(alive_lock),
+        PLACE_LABEL: place_of(alive_lock),
+        FOLDER_LABEL: str(socket_folder),
+    }
 
 
 def place_of(lock: Path) -> str:
@@ -340,7 +337,7 @@ def is_held(lock: Path) -> bool:
 
 def remove_socket_folder(labels: Mapping[str, str]) -> None:
     """Remove the socket of a dead runner and its folder; nothing else, whatever the label names."""
-    if folder := labels.get(LABEL_PREFIX + FOLDER_LABEL):
+    if folder := labels.get(FOLDER_LABEL):
         with contextlib.suppress(OSError):
             (Path(folder) / SOCKET_NAME).unlink(missing_ok=True)
             Path(folder).rmdir()

@@ -4,8 +4,8 @@ To add a launcher:
 
 1. Write a file with two classes: one has what `Launcher` declares, the other inherits from `LaunchedRunner` and defines
    all that has no body here. Both docstrings are the contract.
-2. Add its name to `ExperimentConfig.launcher` (then `make schema`), and a branch to `choice._choose` and to
-   `LauncherChoice.launcher`.
+2. Add its name to the setting `launcher` in `config/experiment.py` and `cli/options.py` (then `make schema`), and a
+   branch to `choice._choose` and to `LauncherChoice.launcher`.
 3. Add it to the fixture of `tests/launch/test_launchers.py`, which holds every launcher to this contract.
 
 Knows no way to start anything. Whether the runner answers is for the client to find out.
@@ -13,13 +13,12 @@ Knows no way to start anything. Whether the runner answers is for the client to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from wattdock.host import folders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -40,9 +39,8 @@ class LaunchSpec:
         gpu_indices: The GPUs it may see, as integer indices in PCI bus order; empty for none.
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
-        labels: For launchers that can label what they start, as containers can be.
-        alive_lock: File whose lock the coordinator holds as long as it lives; once nobody holds it, `reap` removes
-            containers that are labelled with it.
+        alive_lock: File whose lock the coordinator holds as long as it lives; containers are labelled with its path,
+            and `reap` removes those whose lock nobody holds.
         lease_fds: Descriptors of leases that must stay open until nothing of the runner is left, even if the
             coordinator is killed.
     """
@@ -53,7 +51,6 @@ class LaunchSpec:
     gpu_indices: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     model_path: Path | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
     alive_lock: Path | None = None
     lease_fds: tuple[int, ...] = ()
 
