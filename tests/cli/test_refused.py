@@ -35,7 +35,6 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
     [
         ((*FAKE, "--backend", "pytorhc"), CONFIG, ("pytorhc", "pytorch")),
         ((*FAKE, "--batch-size", "0"), CONFIG, ("--batch-size", "0")),
-        ((*FAKE, "--model", "./nowhere"), CONFIG, ("nowhere",)),
         ((*FAKE, "--model", "shape:tiny-lama"), CONFIG, ("tiny-lama", "tiny-llama")),
         ((*FAKE, "--gpus", "7"), PREFLIGHT, ("7", "GPU")),
         ((*FAKE, "--gpus", "GPU-none"), PREFLIGHT, ("GPU-none",)),
@@ -44,12 +43,10 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
         ((*FAKE, "--launcher", "docker"), PREFLIGHT, ("docker", "--launcher process")),
         ((*FAKE, "--meter", "nvml"), PREFLIGHT, ("meter: nvml: ", "--meter none")),
         ((*FAKE, "--meter", "zeus"), PREFLIGHT, ("meter: zeus: ", "--meter none")),
-        ((*FAKE, "--prompts", "nofile.jsonl"), CONFIG, ("nofile.jsonl",)),
         ((*FAKE, "--prompts", "bundled"), CONFIG, ("tokenizer", "synthetic")),
         ((*FAKE, "--set", "workload.seed"), CONFIG, ("NAME=VALUE",)),
         ((*FAKE, "--set", "workload.sede=1"), CONFIG, ("sede", "seed")),
         ((*FAKE, "--set", "runner_python=/bin/true"), PREFLIGHT, ("/bin/true",)),
-        (("nofile.yaml",), CONFIG, ("nofile.yaml",)),
         (SHAPE_FP8, CONFIG, ("vllm.quantization: fp8 needs weights to read, and a shape's are drawn at random",)),
         ((*SPLIT, "--set", "workload.batch_size=3"), CONFIG, ("batch_size: 3", "data_parallel_size: 2")),
         ((*SPLIT, "--set", "pytorch.device_map=auto"), CONFIG, ("device_map: auto", "choose one")),
@@ -100,6 +97,47 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
     on_hub = called("plan", *FAKE[:2], "--model", "nobody/nothing").stdout
     assert "not checked: nobody/nothing; a hub is asked for a model when its turn comes" in on_hub
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"{verb} absent.yaml" for verb in ("run", "plan", "doctor")),
+        *(
+            f"{verb} absent"
+            for verb in ("show", "report", "scaling", "compare absent", "bundle create", "plot table -o t.csv")
+        ),
+        *(f"{verb} absent.tar" for verb in ("bundle show", "bundle verify", "reproduce")),
+        *(f"{verb} --output-dir absent" for verb in ("results list", "results query SELECT", "results export --csv x")),
+        *(
+            "run --model ./absent",
+            "run --prompts absent.jsonl",
+            "run --set runner_python=./absent",
+            "estimate ./absent",
+        ),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_one_line_and_exit_code_2(called: Called, words: str) -> None:
+    """Whatever it names: a study, results, a bundle, a model, prompts, an interpreter."""
+    assert_one_clear_line(called(*words.split()), CONFIG, "absent")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(called: Called) -> None:
+    """In the form of every other message."""
+    for words, said in (
+        ("pln", "no such command 'pln'; did you mean 'plan'? see `"),
+        ("run --bach-size 3", "no such option: --bach-size; did you mean '--batch-size'? see `"),
+        ("run --batch-size x", "--batch-size x should be a valid integer"),
+        ("doctor --pulses 3", "--pulses 3 should be greater than or equal to 30; see `"),
+        (
+            "plot pareta x -o y",
+            "KIND pareta is not one of intervals, pareto, phases, scaling, batch, timeline, table; did",
+        ),
+        ("plot", "missing argument 'KIND'; choose from: intervals, pareto, "),
+        ("run a b", "got unexpected extra argument"),
+    ):
+        assert_one_clear_line(called(*words.split()), CONFIG, f"wattdock: {said}")
 
 
 @pytest.mark.parametrize("margin", ["0", "200%", "five", "-1%"])

@@ -73,12 +73,9 @@ def test_a_study_is_a_list_in_json_though_it_is_of_one_result(called: Called) ->
     ("words", "code", "said"),
     [
         ("report 2 -o x.html", 2, NAMES[0]),
-        ("report nothing -o x.html", 2, "whose name begins so; `wattdock results list`"),
         ("show two-sizes --window all", 2, "takes one result, and two-sizes is 2"),
-        ("show two-sizes --window best", 2, "--window best is not one of drained, steady_state"),
         ("report study.yaml", 2, "study.yaml: is no bundle, which ends in .tar, and no result.json"),
         ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),
-        ("scaling nowhere/at/all", 2, "no such folder"),
         ("results query SELEC", 2, "the query failed"),
     ],
 )

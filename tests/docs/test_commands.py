@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -56,6 +57,11 @@ def clone(tmp_path: Path) -> Path:
     for entry in REPO.iterdir():
         if entry.name not in ("results", "build", ".git"):
             (tmp_path / entry.name).symlink_to(entry)
+    # An older pyproject.toml: else `make` could install this folder into the checkout's own environment.
+    project = tmp_path / "pyproject.toml"
+    project.unlink()
+    shutil.copyfile(REPO / project.name, project)
+    os.utime(project, (0, 0))
     return tmp_path
 
 

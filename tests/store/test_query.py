@@ -115,7 +115,7 @@ def test_a_result_shown_by_name_says_what_replaces_it(called: Called) -> None:
     replacements = [StoredResult(folder, load_result(folder)).replacement() for folder in folders]
     assert replacements == [latest, latest, None, None, None, None]
     shown = called("show", str(folders[0])).stdout.splitlines()
-    assert shown[-1] == f"a later attempt of its study stands for it: {latest}"
+    assert shown[-1] == f"replaced by a later attempt of its study: {latest}"
 
 
 def damage(kind: str, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: arguments in, a call of one room's door, a table or JSON and an exit code out.
+"""The command line: arguments in, a call of other rooms, a table or JSON and an exit code out.
 
 In: the words after `wattdock`. Out: an exit code of `errors.ExitCode`, and one line for every error a user can meet.
 Must not know: how anything is measured, analysed or drawn. Rooms are imported inside the calls that need them, so that

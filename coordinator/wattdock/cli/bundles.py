@@ -35,7 +35,10 @@ def create(
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Pack results with their settings, images' digests, environment and checksums into one file for others."""
+    """Pack results into one file for publication.
+
+    With settings, images' digests, environment and checksums, so that others can check the results and run them again.
+    """
     from wattdock.host import folders
     from wattdock.publish import create_bundle
     from wattdock.reports import show
@@ -47,7 +50,10 @@ def create(
 
 @app.command()
 def verify(bundle: BundlePath, as_json: Json = False) -> None:
-    """Check that a bundle is unchanged; exit code 7 if a single byte differs."""
+    """Check that a bundle is unchanged.
+
+    Exit code 7 if a single byte differs.
+    """
     from wattdock.publish import open_bundle
     from wattdock.reports import show
 
@@ -76,7 +82,10 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a bundle's study again here and compare; exit code 9 if a result is not equivalent, 10 if undecided."""
+    """Measure a bundle's study again here, and compare.
+
+    Exit code 9 if an experiment is not equivalent within the margin, 10 if that cannot be decided.
+    """
     from wattdock.cli.progress import progress_for
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction

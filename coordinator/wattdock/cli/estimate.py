@@ -1,4 +1,4 @@
-"""`wattdock estimate`."""
+"""`wattdock estimate`: how much memory a model needs."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +12,26 @@ if TYPE_CHECKING:
 
     from wattdock.config import EngineMemory
 
-Model = Annotated[str | None, typer.Argument(help="A known model, OWNER/NAME of the hub, ./folder, or shape:NAME.")]
-Gpus = Annotated[list[str] | None, typer.Option("--gpu", help="H100-80GB, …; none: this machine's, else all known.")]
-Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="GPUs that each layer is split over.")]
-Pipeline = Annotated[int | None, typer.Option("--pp", min=1, help="Groups of GPUs that the layers are spread over.")]
+Model = Annotated[
+    str | None, typer.Argument(help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME.")
+]
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option("--gpu", help="GPU model, as in H100-80GB; may be repeated.  [default: this machine's, or all known]"),
+]
+Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallelism: GPUs that share each layer.")]
+Pipeline = Annotated[
+    int | None, typer.Option("--pp", min=1, help="Pipeline parallelism: stages that the layers are divided into.")
+]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Requests in flight.")]
-Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and answer.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), bfloat16, float32, fp8, mxfp4, ….")]
-Backend = Annotated[str, typer.Option("--backend", help="Whose way of using memory is meant.")]
+Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and output together.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", help="Precision of the weights: auto (the checkpoint's), bfloat16, float32, fp8, mxfp4, …."
+    ),
+]
+Backend = Annotated[str, typer.Option("--backend", help="Backend whose memory use is estimated.")]
 
 
 def estimate(
@@ -33,7 +45,11 @@ def estimate(
     backend: Backend = "vllm",
     as_json: Json = False,
 ) -> None:
-    """Say what a model takes of a GPU's memory, and how few GPUs hold it; exit code 3 where a given split cannot."""
+    """Estimate the GPU memory that a model needs.
+
+    Says the fewest GPUs that hold it. Without a model, lists the known models and GPUs.
+    Exit code 3 if the split of --tp and --pp fits on no GPU.
+    """
     from wattdock.config import Split
     from wattdock.host import folders
     from wattdock.inputs import Estimate
@@ -69,7 +85,7 @@ def _engine(backend: str) -> "EngineMemory":
 
 
 def _gpus(names: "Sequence[str]") -> dict[str, int]:
-    """Return the memory in bytes of the GPUs that were named, else of this machine's, else of every known one."""
+    """Return the memory in bytes of the GPUs that are named; without names of this machine's, or of all known."""
     from wattdock.host import GpuInventory, gpu_models
 
     gpus = () if names else GpuInventory.here().gpus

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from wattdock.execution import StudyRun
 
 RequirePublishable = Annotated[
-    bool, typer.Option("--require-publishable", help="Exit with 8 unless every result may be published.")
+    bool, typer.Option("--require-publishable", help="Exit with 8 unless every result is publishable.")
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with this study where it was left; measures nothing twice.")
+    bool, typer.Option("--resume", help="Continue this study where it stopped; no pass is measured twice.")
 ]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Like --resume, and measure what has failed again.")]
-ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Progress as JSON lines on standard error.")]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Like --resume, and measure failed experiments again.")
+]
+ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Print progress as JSON lines on standard error.")]
 
 
 @with_flags
@@ -38,7 +40,7 @@ def run(
     retry_failed: RetryFailed = False,
     progress_json: ProgressJson = False,
 ) -> None:
-    """Measure an experiment, or a whole study, and store a result for each experiment."""
+    """Measure an experiment or a study, and store the results."""
     from wattdock.cli.progress import progress_for
     from wattdock.execution import StudyRun, plan_study
     from wattdock.host import folders
@@ -69,7 +71,7 @@ def run(
 
 @with_flags
 def plan(flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Check everything that `run` would check and show what it would do; starts nothing."""
+    """Check and show what `run` would do, and start nothing."""
     from wattdock.checks import ExecutionPlan, preflight
     from wattdock.execution import forecast
     from wattdock.host import folders

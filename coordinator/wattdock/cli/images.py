@@ -1,4 +1,4 @@
-"""Arguments of `wattdock images …`, nothing else."""
+"""`wattdock images …`: container images and their lock."""
 
 from typing import Annotated, Literal
 
@@ -7,18 +7,20 @@ import typer
 from wattdock.cli.options import Json
 from wattdock.errors import ConfigError
 
-app = typer.Typer(help="Build images, and pin them by content.")
+app = typer.Typer(help="Build, list, lock and pull container images.")
 
 Name = Annotated[str, typer.Argument(help="pytorch, vllm, …")]
-Variant = Annotated[Literal["cuda", "cpu"], typer.Option(help="Which of a backend's requirement files.")]
-Base = Annotated[str | None, typer.Option(help="Base image; none: the Dockerfile's, or for cpu Debian's Python.")]
-BuildOptions = Annotated[str, typer.Option(help="More options of `docker build`: '--network=none --quiet'.")]
-Registry = Annotated[str | None, typer.Option(help="Beginning of the digest to lock where several registries have it.")]
+Variant = Annotated[Literal["cuda", "cpu"], typer.Option(help="Hardware that the image is for.")]
+Base = Annotated[str | None, typer.Option(help="Base image.  [default: the Dockerfile's; for cpu Debian's Python]")]
+BuildOptions = Annotated[str, typer.Option(help="Further options of `docker build`, as in '--network=none --quiet'.")]
+Registry = Annotated[
+    str | None, typer.Option(help="Registry to lock if several have the image: the beginning of its name.")
+]
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Show which images are here, from which commit, and which are locked."""
+    """List images on this machine, their commits and locks."""
     from wattdock.launch.images import image_statuses, read_lock
     from wattdock.reports import show
 
@@ -27,7 +29,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def build(name: Name, variant: Variant = "cuda", base: Base = None, build_options: BuildOptions = "") -> None:
-    """Build one image from this checkout; its base is pulled where it is not here."""
+    """Build an image from this checkout, pulling its base if needed."""
     from wattdock.launch.images import build_image
 
     build_image(name, variant=variant, base=base, options=build_options)
@@ -35,9 +37,9 @@ def build(name: Name, variant: Variant = "cuda", base: Base = None, build_option
 
 @app.command()
 def lock(
-    names: Annotated[list[str], typer.Argument(help="pytorch, vllm, …", metavar="NAME...")], registry: Registry = None
+    names: Annotated[list[str], typer.Argument(help="pytorch, vllm, …", metavar="NAME")], registry: Registry = None
 ) -> None:
-    """Write images that are here into the lock: all that are named, or none."""
+    """Lock images on this machine by digest: all that are named, or none."""
     from wattdock.launch.images import lock_images, read_lock
 
     for name, entry in lock_images(names, read_lock(), registry=registry).items():
@@ -48,7 +50,7 @@ def lock(
 
 @app.command()
 def pull(
-    names: Annotated[list[str] | None, typer.Argument(help="pytorch, vllm, …; none: all.", metavar="[NAME]...")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="pytorch, vllm, …  [default: all]", metavar="NAME")] = None,
 ) -> None:
     """Get locked images from their registries, by digest."""
     from wattdock.launch.images import pull_image, read_lock

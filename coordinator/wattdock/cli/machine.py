@@ -1,4 +1,4 @@
-"""`wattdock gpus`, `doctor` and `reap`: what is about this machine."""
+"""`wattdock gpus`, `doctor` and `reap`: the state of this machine."""
 
 import sys
 import time
@@ -16,10 +16,13 @@ CLEAR_SCREEN = "\033[2J\033[H"
 
 
 def gpus(
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every two seconds until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show this machine's GPUs, their links, who uses them and who holds a lease; exit code 3 where there is none."""
+    """Show this machine's GPUs, their links, processes and leases.
+
+    Exit code 3 without a GPU.
+    """
     from wattdock.reports import GpuView, show
 
     with suppress(KeyboardInterrupt) if watch else nullcontext():
@@ -39,15 +42,24 @@ def gpus(
 def doctor(
     flags: SettingFlags,
     file: File = None,
-    meter: Annotated[bool, typer.Option("--meter", help="Characterise the energy counters with load pulses.")] = False,
+    meter: Annotated[
+        bool, typer.Option("--meter", help="Calibrate the energy counters with load pulses instead.")
+    ] = False,
     pulses: Annotated[
-        int, typer.Option(min=30, help="Load pulses per GPU; 100 take 130 s, results use no card of fewer.")
+        int,
+        typer.Option(
+            min=30, help="Load pulses per GPU; 100 take 130 s, and results need a calibration of at least 100."
+        ),
     ] = 100,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say whether a measurement here would be sound, and what to do; --backend asks the engine too. Exit code 3: no."""
+    """Check whether a measurement here would be sound.
+
+    Each check that fails says what to do. A backend is checked, too, if FILE or --backend names it.
+    Exit code 3 if a measurement would not be sound.
+    """
     from wattdock.checks import calibrate_meters, examine
     from wattdock.cli.progress import progress_for
     from wattdock.host import folders
@@ -68,9 +80,9 @@ def doctor(
 
 
 def reap(
-    every: Annotated[float | None, typer.Option(min=1, help="Go on, and look again after so many seconds.")] = None,
+    every: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds until Ctrl-C.")] = None,
 ) -> None:
-    """Remove the containers of coordinators that are gone; those of living ones stay."""
+    """Remove containers whose coordinator has ended."""
     from wattdock.launch import reap as reap_orphans
 
     while every:
@@ -86,4 +98,4 @@ def reap(
         for name in names:
             typer.echo(f"{verb}: {name}")
     if not (found.removed or found.in_use):
-        typer.echo("no container of wattdock is here")
+        typer.echo("this machine has no container of wattdock")

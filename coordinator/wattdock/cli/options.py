@@ -25,9 +25,9 @@ OutputDir = Annotated[Path, typer.Option(help="Folder of results.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 File = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="YAML file of an experiment or a study; defaults without it.")
+    Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
 ]
-Named = Annotated[list[str], typer.Argument(metavar="RESULTS...", help=RESULTS_HELP)]
+Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP)]
 RunnerPython = Annotated[
     Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
 ]

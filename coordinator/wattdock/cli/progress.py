@@ -1,4 +1,4 @@
-"""What a person, or a program, sees on standard error while something is measured; results go to standard output."""
+"""Progress of a measurement on standard error, for people or programs; results go to standard output."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class Progress:
-    """A consumer of events, which shows nothing itself."""
+    """A consumer of events that shows nothing."""
 
     def __call__(self, event: events.Event) -> None:
-        """Show an event, where it has something to say."""
+        """Show an event."""
 
     def say(self, line: str) -> None:
         """Show a line."""
 
     def close(self) -> None:
-        """Take away what changes in place."""
+        """Remove the line that changes in place, if there is any."""
 
 
 class Plain(Progress):
-    """Lines for a log file or a pipe, at most one line every few seconds within a pass."""
+    """Lines for a log file or a pipe; within a pass at most one every few seconds."""
 
     def __init__(self) -> None:
         self._last_s = 0.0
 
     def __call__(self, event: events.Event) -> None:
-        """Print an event, where it has something to say."""
+        """Print an event, unless `describe` has no words for it."""
         if isinstance(event, events.TokensSeen):
             self._show_pass(f"{event.stage}: {pass_line(event)}")
         elif text := describe(event):
             self.say(text)
 
     def say(self, line: str) -> None:
-        """Print one line, unless nobody reads any more: that must not end what is being measured."""
+        """Print one line; a reader who has gone must not end the measurement."""
         with suppress(BrokenPipeError):
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
@@ -70,7 +70,7 @@ class Live(Plain):
         super().say(line)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
@@ -99,7 +99,7 @@ class JsonLines(Plain):
 
 
 def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
-    """Return what fits where standard error leads."""
+    """Return the progress that fits standard error: a terminal, a log file, or a program."""
     if quiet:
         return Progress()
     if json_lines:
@@ -108,7 +108,7 @@ def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
 
 
 def describe(event: events.Event) -> str:
-    """Return an event in words; empty where a person need not see it."""
+    """Return an event in words; empty if people need not see it."""
     match event:
         case events.Note():
             return event.text

@@ -12,15 +12,19 @@ from wattdock.text import pluralize
 
 Kind = Literal["intervals", "pareto", "phases", "scaling", "batch", "timeline", "table"]
 Width = Literal["column", "page"]
-Page = Annotated[Path, typer.Option("--output", "-o", help="Page to write; replaces what is there.")]
-Figure = Annotated[Path, typer.Option("--output", "-o", help="fig.pdf, .svg or .png; a table: .md, .csv or .tex.")]
-Drawn = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too: a .pdf, .svg or .png.")]
+Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
+Figure = Annotated[
+    Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md, .csv or .tex.")
+]
+Drawn = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the curves into this .pdf, .svg or .png file.")
+]
 Allowed = Annotated[
     str | None,
     typer.Option(
         "--max-regression",
         metavar="3%",
-        help="End with 9 where B is shown to be worse than A by more than this, with 10 where that cannot be decided.",
+        help="Exit with 9 if B is worse than A by more than this, with 10 if that cannot be decided.",
     ),
 ]
 
@@ -28,10 +32,13 @@ Allowed = Annotated[
 def report(
     named: Named,
     output: Page = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Its heading.")] = "Energy of LLM inference",
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "Energy of LLM inference",
     output_dir: OutputDir = RESULTS,
 ) -> None:
-    """Write one self-contained page over stored results: verdicts, intervals, charts, timelines, audit."""
+    """Write an HTML page about results.
+
+    It holds verdicts, intervals, charts, timelines and the audit, and needs no other file.
+    """
     from wattdock.reports import write_report
 
     replaced = ", which replaced another page" if output.exists() else ""
@@ -44,10 +51,10 @@ def plot(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(get_args(Kind))}.")],
     named: Named,
     output: Figure,
-    width: Annotated[Width, typer.Option(help="89 mm or 183 mm.")] = "column",
+    width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",
     output_dir: OutputDir = RESULTS,
 ) -> None:
-    """Draw a figure, or write a table, for a paper."""
+    """Draw a figure or write a table for a paper."""
     from wattdock.reports import draw
 
     with open_results(named, output_dir) as rows:
@@ -56,13 +63,16 @@ def plot(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help=f"The one to compare with. {RESULTS_HELP}")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other, named in the same way.")],
+    first: Annotated[str, typer.Argument(metavar="A", help=f"Baseline. {RESULTS_HELP}")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Results to compare with the baseline.")],
     max_regression: Allowed = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Say whether two sets of results differ, by how much, and in what else they do."""
+    """Compare two sets of results.
+
+    Says whether they differ, by how much, and how settings, code and machine differ.
+    """
     from wattdock.reports import compare as compare_results
     from wattdock.reports import show
 
@@ -81,7 +91,10 @@ def compare(
 
 
 def scaling(named: Named, plot: Drawn = None, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Compare GPU counts and kinds of split: speed-up, efficiency, latency, power and joules per token."""
+    """Compare GPU counts and kinds of split.
+
+    Says speed-up, efficiency, latency, power and joules per token of each.
+    """
     from wattdock.reports import scale, show
 
     with open_results(named, output_dir) as rows:

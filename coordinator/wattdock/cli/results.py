@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wattdock.store import Filters, StoredResult
 
 app = typer.Typer(
-    help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
+    help="List, query and export stored results. An unreadable file is named on standard error and left out; "
     "that alone does not change the exit code."
 )
 
@@ -24,7 +24,7 @@ Status = Literal["ok", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class FilterFlags:
-    """Flags that say which results are meant."""
+    """Flags that select results."""
 
     model: str | None = flag("Part of the model's name.")
     backend: str | None = flag("Inference backend.")
@@ -37,9 +37,9 @@ class FilterFlags:
     superseded: bool | None = flag("Include results that a later attempt in the same study replaced.", "--all")
 
 
-Limit = Annotated[int, typer.Option(min=1, help="Rows shown, the latest first.")]
-Csv = Annotated[Path | None, typer.Option("--csv", help="File to write.")]
-Parquet = Annotated[Path | None, typer.Option("--parquet", help="File to write.")]
+Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
+Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
 # Columns of a list for people; JSON holds every column.
 LISTED = (
     *("started_utc", "name", "status", "backend", "model", "gpus", "batch_size", "output_tokens_per_s"),
@@ -51,7 +51,7 @@ Window = Literal["drained", "steady_state", "ml-energy", "begin-end", "all"]
 @app.command("list")
 @with_flags
 def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Show stored results, the latest first."""
+    """List stored results, the latest first."""
     from wattdock.reports import show
     from wattdock.store import select
 
@@ -67,11 +67,13 @@ def list_(flags: FilterFlags, limit: Limit = 50, output_dir: OutputDir = RESULTS
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(help="A SELECT over results, passes, requests, timeline (DuckDB's SQL).")],
+    sql: Annotated[
+        str, typer.Argument(help="A SELECT (DuckDB's SQL) over the tables results, passes, requests and timeline.")
+    ],
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Ask the stored files a question in SQL."""
+    """Query stored results in SQL."""
     from wattdock.reports import show
     from wattdock.store import query as ask
 
@@ -81,7 +83,7 @@ def query(
 @app.command()
 @with_flags
 def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_dir: OutputDir = RESULTS) -> None:
-    """Write one line per stored result to a file."""
+    """Write stored results to a file, one row each."""
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -103,11 +105,14 @@ def export(flags: FilterFlags, csv: Csv = None, parquet: Parquet = None, output_
 
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
-    window: Annotated[Window | None, typer.Option(help="Analyse the stored run anew.")] = None,
+    window: Annotated[Window | None, typer.Option(help="Analyse the result again with this window.")] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Show a stored result or a study's, or what a result says under another definition of what counts."""
+    """Show stored results, or analyse one again under another window.
+
+    A window defines which part of each pass counts.
+    """
     with open_results([named], output_dir) as results:
         if window is None:
             _show(results, named, as_json=as_json)
@@ -121,13 +126,13 @@ def _show(results: "list[StoredResult]", named: str, *, as_json: bool) -> None:
     from wattdock.reports import show as print_results
 
     if as_json:
-        # As they lie on disk; a study's, a bundle's or a folder's are a list, however many there are.
+        # A result that is named itself is an object; those of a study, a bundle or a folder are a list of any length.
         documents = [stored.result for stored in results]
         print_results(documents[0] if results[0].is_named(named) else documents, as_json=True)
     else:
         print_results(results, every_reason=len(results) == 1)
         if len(results) == 1 and (later := results[0].replacement()):
-            typer.echo(f"a later attempt of its study stands for it: {later}")
+            typer.echo(f"replaced by a later attempt of its study: {later}")
 
 
 def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
@@ -139,7 +144,7 @@ def _show_window(stored: "StoredResult", window: str, *, as_json: bool) -> None:
 
 
 def _say_left_out(line: str) -> None:
-    """Say what the answer lacks, so that it does not pass for the whole."""
+    """Name a file that the answer lacks on standard error."""
     typer.echo(f"wattdock: {line}", err=True)
 
 
@@ -158,7 +163,7 @@ def _require_known_backend(backend: str | None, output_dir: Path) -> None:
     from wattdock.launch import backends
     from wattdock.store import Filters, select
 
-    # A result may be of a backend that is not here any more.
+    # Stored results may have a backend that no longer exists.
     if backend not in (None, *backends()):
         stored = select(output_dir, Filters(superseded=True))["backend"].to_pylist()
         known = sorted({*backends(), *stored})
