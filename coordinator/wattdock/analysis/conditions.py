@@ -1,4 +1,4 @@
-"""What results were measured with, as flat names and texts, and in which of them results differ. Pure."""
+"""Settings and conditions of results as flat names and texts, and how results differ in them. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ EXCLUDED: Any = {
         "parallelism": {"devices"},
     },
 }
-# What each pass, or the state of the memory at each start, makes different.
-NOT_HELD = ("prompts", "host memory", f"{ENGINE}memory_by_gpu")
+# Different in each pass, or with the state of the memory at each start.
+MAY_CHANGE = ("prompts", "host memory", f"{ENGINE}memory_by_gpu")
 SPELLED = {
     "gpu_count": "GPUs used",
     "gpu_names": "GPU",
@@ -51,98 +51,96 @@ SPELLED = {
 
 
 def settings(result: ExperimentResult) -> dict[str, str]:
-    """Return every setting that makes the experiment what it is, by its dotted name."""
+    """Return every setting that is part of the experiment's identity, by its dotted name."""
     written = {name: value for name, value in result.config.items() if name not in ExperimentConfig.NOT_IDENTITY}
     return {name: str(value) for name, value in dotted(written) if value is not None}
 
 
-def conditions(result: ExperimentResult) -> dict[str, str]:
-    """Return what it ran on and with: hardware, limits, versions, model, prompts, effective engine arguments."""
-    return conditions_of(result.environment) if result.environment else {}
-
-
 def everything(result: ExperimentResult) -> dict[str, str]:
-    """Return conditions and settings."""
-    return conditions(result) | {f"setting: {name}": text for name, text in settings(result).items()}
+    """Return all conditions and settings of a result, by name."""
+    conditions = _conditions(result.environment) if result.environment else {}
+    return conditions | {f"setting: {name}": text for name, text in settings(result).items()}
 
 
-def conditions_of(seen: EnvironmentSnapshot) -> dict[str, str]:
-    """Return a snapshot's conditions, as `conditions` does for a result."""
-    return {name: UNKNOWN if value is None else str(value) for name, value in _environment(seen)}
+def required_conditions(environment: EnvironmentSnapshot) -> dict[str, str]:
+    """Return the conditions that must be equal for all passes of one experiment."""
+    return {name: text for name, text in _conditions(environment).items() if not name.startswith(MAY_CHANGE)}
 
 
-def held_conditions(seen: EnvironmentSnapshot) -> dict[str, str]:
-    """Return those that all passes of one experiment must have been measured under."""
-    return {name: text for name, text in conditions_of(seen).items() if not name.startswith(NOT_HELD)}
-
-
-def differing(every: Sequence[Mapping[str, str]]) -> list[str]:
+def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names whose texts are not all equal, in the order of their first appearance."""
-    names = dict.fromkeys(name for mapping in every for name in mapping)
-    return [name for name in names if len({mapping.get(name) for mapping in every}) > 1]
+    names = dict.fromkeys(name for mapping in mappings for name in mapping)
+    return [name for name in names if len({mapping.get(name) for mapping in mappings}) > 1]
 
 
-def shared(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return what all of them agree in."""
-    apart = set(differing(every))
-    return {name: text for mapping in every[:1] for name, text in mapping.items() if name not in apart}
+def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the names and texts that all mappings have in common."""
+    differ = set(differing(mappings))
+    return {name: text for mapping in mappings[:1] for name, text in mapping.items() if name not in differ}
 
 
 def labels(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return a short name for each result, all different: its own, where several have it with the settings that differ.
+    """Return a short label for each result, all different.
 
-    Those that differ in no setting are told apart by when they began.
+    A result's label is its name. Results of one name, or without a name, get the settings in which they differ added;
+    results that differ in no setting get their start and a number.
     """
-    made = [str(result.config.get("name") or "") for result in results]
-    for name, group in _alike(made).items():
-        written = {at: settings(results[at]) for at in group}
-        varying = differing(list(written.values()))
-        for at, own in written.items():
-            texts = [f"{key.rpartition('.')[2]}={own[key]}" for key in varying if key in own]
-            made[at] = " ".join([*([name] if name else []), *texts]) or results[at].experiment_id[:8]
-    for name, group in _alike(made, at_least=2).items():
-        for number, at in enumerate(group, 1):
-            made[at] = f"{name} ({results[at].started_utc[:19]}, {number})"
-    return made
+    texts = [str(result.config.get("name") or "") for result in results]
+    for name, positions in _positions(texts).items():
+        if name and len(positions) == 1:
+            continue
+        by_position = {position: settings(results[position]) for position in positions}
+        varying = differing(list(by_position.values()))
+        for position, values in by_position.items():
+            values_text = [f"{key.rpartition('.')[2]}={values[key]}" for key in varying if key in values]
+            texts[position] = " ".join(filter(None, [name, *values_text])) or results[position].experiment_id[:8]
+    for label, positions in _positions(texts).items():
+        if len(positions) > 1:
+            for number, position in enumerate(positions, 1):
+                texts[position] = f"{label} ({results[position].started_utc[:19]}, {number})"
+    return texts
 
 
-def _alike(texts: Sequence[str], *, at_least: int = 1) -> dict[str, list[int]]:
-    """Return the places of equal texts that are too many, or that say nothing."""
-    places: dict[str, list[int]] = {}
-    for at, text in enumerate(texts):
-        places.setdefault(text, []).append(at)
-    return {text: group for text, group in places.items() if len(group) > 1 or (not text and at_least == 1)}
+def _positions(texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return where each text stands."""
+    positions: dict[str, list[int]] = {}
+    for position, text in enumerate(texts):
+        positions.setdefault(text, []).append(position)
+    return positions
 
 
-def _environment(seen: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
-    model = seen.model
-    yield "model", model.name
-    yield "model revision", model.revision
-    yield "weights", model.weights
-    yield "parameters", seen.runner.parameter_count
-    used = seen.used_gpus
-    # Two boards of one model have two sensors.
-    yield "GPU boards", ", ".join(seen.gpu_uuids) or None
+def _conditions(environment: EnvironmentSnapshot) -> dict[str, str]:
+    return {name: UNKNOWN if value is None else str(value) for name, value in _environment(environment)}
+
+
+def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
+    yield "model", environment.model.name
+    yield "model revision", environment.model.revision
+    yield "weights", environment.model.weights
+    yield "parameters", environment.runner.parameter_count
+    used = environment.used_gpus
+    # Each board has sensors of its own.
+    yield "GPU boards", ", ".join(environment.gpu_uuids) or None
     yield "GPU power limit, W", _every(gpu.power_limit_w for gpu in used)
     yield "GPU ECC", _every(gpu.ecc for gpu in used)
     yield "GPU MIG", _every(gpu.mig for gpu in used)
-    yield "GPUs of the host", len(seen.host_gpus)
-    yield "GPU links", _every(link.label for link in seen.topology.links) if seen.topology else None
-    if seen.container:
-        yield "image id", seen.container.image_id
-    if seen.variables is None:
+    yield "GPUs of the host", len(environment.host_gpus)
+    yield "GPU links", _every(link.label for link in environment.topology.links) if environment.topology else None
+    if environment.container:
+        yield "image id", environment.container.image_id
+    if environment.variables is None:
         yield "variables", None
-    yield from ((f"{VARIABLE}{name}", value) for name, value in (seen.variables or {}).items())
-    for name, value in dotted(seen.model_dump(mode="json", exclude=EXCLUDED)):
+    yield from ((f"{VARIABLE}{name}", value) for name, value in (environment.variables or {}).items())
+    for name, value in dotted(environment.model_dump(mode="json", exclude=EXCLUDED)):
         spelled = SPELLED.get(name, name.removeprefix("runner."))
         yield spelled, _every(value) if isinstance(value, list) else value
     # An argument that is None was read back as that.
-    yield from ((f"{ENGINE}{name}", str(value)) for name, value in dotted(seen.runner.engine_args))
-    yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(seen.runner.package_versions.items()))
+    yield from ((f"{ENGINE}{name}", str(value)) for name, value in dotted(environment.runner.engine_args))
+    yield from ((f"{PACKAGE}{name}", value) for name, value in sorted(environment.runner.package_versions.items()))
 
 
 def _every(values: Iterable[Any]) -> str | None:
-    """Return equal values once with their number, different ones in turn; None without any."""
+    """Return the common value of all, or else every value in turn; None without values."""
     texts = [UNKNOWN if value is None else str(value) for value in values]
     if not texts:
         return None

@@ -1,4 +1,4 @@
-"""Joules of spans: from the GPUs' counters, from a second meter, from the host's own counters. Pure."""
+"""Joules of spans: from the GPUs' counters, from a second meter, from the host's counters. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WindowCheck(Stored):
 
 
 class CrossCheck(Stored):
-    """What a second meter made of the measured passes.
+    """A second meter's joules of the measured passes, compared with the first meter's.
 
     Attributes:
         source: "zeus": the joules of ZeusMonitor's windows.
@@ -99,22 +99,23 @@ class Joules:
 def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
 
-    Linear, as over the GPUs of one span: what begins and ends alike, as passes, rounds and the GPUs of one engine do,
-    is off by the same lag and by the same course of power inside a tick. An upper bound where errors differ.
+    The sum is linear, as it is over the GPUs of one span: passes, rounds and the GPUs of one engine begin and end
+    alike, and share the errors of the lag and of the course of power inside a tick. Where errors differ, it is an upper
+    bound.
     """
     return known_sum(span.timing_j for span in spans)
 
 
 class SpanJoules:
-    """Energy of spans; a GPU's curve, and its energy in each span, is computed once however often it is asked for.
+    """Energy of spans; each GPU's energy curve, and its energy in each span, is computed only once.
 
     Attributes:
-        reason: Why no sum over GPUs is told of any span; None where sums are.
+        reason: Why no span's energy can be summed over GPUs; None where it can.
     """
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
-        # By identity; each timeline is held beside its curve, so that no other can take its place in memory.
+        # By id(); the timeline beside its curve stays alive, so that no other object can get the same id.
         self._curves: dict[int, tuple[GpuTimeline, EnergyCurve]] = {}
         self._energies: dict[tuple[int, int, int], SpanEnergy] = {}
 

@@ -1,4 +1,4 @@
-"""What was done around the passes, and whether they drifted. Pure."""
+"""Warm-up, drift and completeness of the measured passes. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from wattdock.config import WarmUpSpec
     from wattdock.records import PassRecord, RestartRecord
 
-# A batch boundary further from a pass's middle than this share of it does not make halves.
+# Largest distance of a batch boundary from a pass's middle at which it still makes halves, as a share of the pass.
 MAX_OFF_MIDDLE = 0.2
-# Of a request, in a pass whose requests overlap: fewer, and its halves differ by who is served when.
+# Mean lifetimes of a request that a pass must last to be halved where requests overlap; in a shorter pass the halves
+# differ by which requests they hold.
 LIFETIMES_TO_HALVE = 10
-# Blocks of an open loop's pass: ten changes of the counter each, and enough of them for a line and its error.
+# Blocks of an open loop's pass: each holds ten counter changes, and their number suffices for a line and its error.
 OPEN_LOOP_BLOCK_NS, MIN_OPEN_LOOP_BLOCKS = NS_PER_S, 10
 
 
@@ -46,14 +47,14 @@ class WarmUp(Steadiness):
 
 
 class Drift(Stored):
-    """How joules per token (tokens/s without energy) of a pass's second half compare with its first half's.
+    """Change of joules per token (of tokens/s without energy) from a pass's first half to its second.
 
-    Where requests overlap, its first and last mean lifetime of a request belong to neither half.
+    Where requests overlap, the first and the last mean lifetime of a request belong to neither half.
 
     Attributes:
-        relative: Second ÷ first − 1; null with the reason.
-        standard_error: Of `relative`, in an open loop; null elsewhere. Arrivals by chance put more work into one half
-            than into the other, so there `relative` is how power at equal work changed over the pass.
+        relative: Second ÷ first − 1; null with the reason. In an open loop, where random arrivals give one half more
+            work than the other, the change of power at equal work.
+        standard_error: Of `relative`, in an open loop; null elsewhere.
     """
 
     restart: int
@@ -65,7 +66,7 @@ class Drift(Stored):
 
 
 class Procedure(Stored):
-    """Everything around and within the passes that tells whether they were undisturbed and in a steady state.
+    """Evidence that the passes were complete and in a steady state.
 
     Attributes:
         runners_per_restart: More than 1 where a restart was interrupted between passes and resumed; 0 without a pass.
@@ -86,7 +87,7 @@ def procedure(
     limits: WarmUpSpec,
     joules_in: SpanJoules,
 ) -> Procedure:
-    """Return what was seen around and within the passes of every restart."""
+    """Return the evidence from every restart."""
     passes = [(restart, measured) for restart in restarts for measured in restart.passes]
     return Procedure(
         warm_up=[_warm_up(restart, gpus.used, limits) for restart in restarts],
@@ -99,8 +100,8 @@ def procedure(
 
 def _warm_up(restart: RestartRecord, used: Sequence[str], limits: WarmUpSpec) -> WarmUp:
     if limits.profile == "steady":
-        seen = warm_up_steadiness(restart.warm_up, limits, used)
-        return WarmUp(restart=restart.restart, profile=limits.profile, converged=not seen.drifting, **dict(seen))
+        last = warm_up_steadiness(restart.warm_up, limits, used)
+        return WarmUp(restart=restart.restart, profile=limits.profile, converged=not last.drifting, **dict(last))
     duration_s = sum(span.duration_s for span in restart.spans if span.name == "warm-up")
     return WarmUp(restart=restart.restart, profile=limits.profile, converged=None, duration_s=duration_s)
 
@@ -125,9 +126,9 @@ def _drift(restart: RestartRecord, measured: PassRecord, used: Sequence[str], jo
 
 
 def _open_loop_drift(restart: RestartRecord, measured: PassRecord, used: Sequence[str], joules_in: SpanJoules) -> Drift:
-    """Return by how much power changed from the first to the second half at equal work: what chance brings, taken out.
+    """Return the change of power from the first to the second half at equal work.
 
-    Power of equal blocks as a straight line in their tokens/s and in time, by least squares.
+    A least-squares fit of the power of equal blocks, linear in their tokens/s and in time.
     """
     quantity = "mean_power_w at equal tokens/s"
     lifetimes_ns = [
@@ -142,7 +143,7 @@ def _open_loop_drift(restart: RestartRecord, measured: PassRecord, used: Sequenc
     edges_ns = np.linspace(start_ns, end_ns, count + 1).astype(np.int64).tolist()
     blocks = [Span("block", *edges) for edges in itertools.pairwise(edges_ns)]
     joules = [joules_in.of(restart.timeline, block, used) for block in blocks]
-    watts = [found.total_j / block.duration_s for found, block in zip(joules, blocks, strict=True) if found.total_j]
+    watts = [energy.total_j / block.duration_s for energy, block in zip(joules, blocks, strict=True) if energy.total_j]
     if len(watts) < len(blocks):
         return _no_drift(
             restart, measured, quantity, next((energy.reason for energy in joules if energy.reason), "no power")
@@ -175,12 +176,12 @@ def _no_drift(restart: RestartRecord, measured: PassRecord, quantity: str, reaso
 
 
 def halves_ns(measured: PassRecord) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return two comparable parts of a pass, each from an instant to an instant (ns); None where it has none.
+    """Return two comparable parts of a pass as (start, end) in ns; None where the pass cannot be halved.
 
-    It is cut where all requests so far have finished and the next ones are about to be submitted, next to the middle:
-    so each half has whole requests, prefill and decode alike. Requests that overlap throughout (a closed loop) are cut
-    in the middle, provided that many take their turns within a half, and the first and the last mean lifetime of a
-    request, in which the engine fills and empties, belong to neither. One round of requests cannot be cut.
+    The cut is the instant nearest to the middle at which all earlier requests have finished and the next ones are
+    submitted, so that each half holds whole requests. Where requests overlap throughout (a closed loop), the cut is the
+    middle, if the pass is long enough; the first and the last mean lifetime of a request, in which the engine fills and
+    empties, belong to neither half. A single round of requests cannot be halved.
     """
     requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
     finished_ns = [request.finished_ns for request in requests]

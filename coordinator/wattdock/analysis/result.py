@@ -1,4 +1,4 @@
-"""ExperimentResult: what one experiment says, from the records of its restarts. Pure.
+"""ExperimentResult: an experiment's figures, from the records of its restarts. Pure.
 
 Names carry units. Not measured is null, with a reason beside it, never 0.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from wattdock.analysis.conditions import ABSENT, differing, held_conditions
+from wattdock.analysis.conditions import ABSENT, differing, required_conditions
 from wattdock.analysis.energy import BOUNDARY_STATEMENT, NET_MEANING, EnergyResult, Gpus, measured_energy
 from wattdock.analysis.gpus import DataParallel, GpuResult, MultiGPUMetrics, data_parallel, gpu_results, multi_gpu
 from wattdock.analysis.joules import SpanJoules
@@ -28,15 +28,12 @@ if TYPE_CHECKING:
     from wattdock.metering import Span
     from wattdock.records import RestartRecord
 
-PARTS = ("environment", "energy", "performance", "compute", "statistics", "procedure", "multi_gpu", "audit")
-EMPTY: dict[str, Any] = {**dict.fromkeys(PARTS), "gpus": {}, "spans": []}
-
 
 class StoredSpan(Stored):
     """A named interval on a monotonic clock of the host; `pass` is null outside the measured passes.
 
     Attributes:
-        clock: Which of `environment.clock.identities` its instants are of.
+        clock: Index of its instants' clock in `environment.clock.identities`.
     """
 
     name: str
@@ -52,14 +49,14 @@ class StoredSpan(Stored):
 
 
 class Check(Stored):
-    """A finding of the audit, of doctor or of preflight; unknown never passes.
+    """A check of the audit, of doctor or of preflight; "unknown" never counts as passed.
 
     Attributes:
-        status: "fail": nothing sound can be, or was, measured; "warn": a reader must know it.
-        figure: What was seen.
-        threshold: The limit that it was held against.
-        source: Where the figure, or the limit, comes from.
-        remedy: What to do about it.
+        status: "fail": the measurement is, or would be, unsound; "warn": a reader must know it.
+        figure: The value checked.
+        threshold: The limit for the figure.
+        source: Where the figure or the limit comes from.
+        remedy: The next step for the user.
     """
 
     name: str
@@ -99,12 +96,12 @@ class StudyFacts(Stored):
 
 
 class Fallback(Stored):
-    """That this experiment was measured because another one, which was asked for, failed; it never stands for that one.
+    """Marks an experiment that was measured because one of the study's failed; it never replaces that one's result.
 
     Attributes:
-        fallback_of: Id of the experiment that was asked for.
-        step: Of the ladder, from 1.
-        change: What is different from what was asked for.
+        fallback_of: Id of the experiment that failed.
+        step: Position on the ladder of fallbacks, from 1.
+        change: How its settings differ from those of the failed experiment.
     """
 
     fallback_of: str
@@ -113,10 +110,10 @@ class Fallback(Stored):
 
 
 class ExperimentResult(Stored):
-    """What one experiment says; a failed one's result has every key too.
+    """An experiment's figures and circumstances; the result of a failed experiment has every key, too.
 
     Attributes:
-        fallback: Null for what was asked for itself.
+        fallback: Null for an experiment of the study itself.
         gpus: Every GPU of the host by UUID, those used first.
         data_parallel: Null where one engine served the workload.
     """
@@ -133,17 +130,17 @@ class ExperimentResult(Stored):
     config: dict[str, Any]
     status: Literal["ok", "failed", "interrupted"]
     error: Failure | None
-    environment: EnvironmentSnapshot | None
-    energy: EnergyResult | None
-    performance: Performance | None
-    compute: Compute | None
-    statistics: Statistics | None
-    gpus: dict[str, GpuResult]
-    multi_gpu: MultiGPUMetrics | None
+    environment: EnvironmentSnapshot | None = None
+    energy: EnergyResult | None = None
+    performance: Performance | None = None
+    compute: Compute | None = None
+    statistics: Statistics | None = None
+    gpus: dict[str, GpuResult] = Field(default_factory=dict)
+    multi_gpu: MultiGPUMetrics | None = None
     data_parallel: DataParallel | None = None
-    audit: Audit | None
+    audit: Audit | None = None
     procedure: Procedure | None = None
-    spans: list[StoredSpan]
+    spans: list[StoredSpan] = Field(default_factory=list)
 
     @property
     def used_gpus(self) -> dict[str, GpuResult]:
@@ -152,7 +149,7 @@ class ExperimentResult(Stored):
 
     @property
     def in_flight(self) -> int:
-        """Requests that all engines together served at a time, which weak scaling makes more than were written."""
+        """Requests that all engines together served at a time; under weak scaling, more than `workload.batch_size`."""
         if split := self.data_parallel:
             return split.in_flight_per_replica * split.data_parallel_size
         return int(self.config["workload"]["batch_size"])
@@ -161,14 +158,14 @@ class ExperimentResult(Stored):
     def bare(
         cls, config: ExperimentConfig, failure: Failure | None, *, started_utc: str, **parts: Any
     ) -> ExperimentResult:
-        """Return a result with all keys; those that are not among `parts` stay empty."""
+        """Return a result of the settings and the outcome alone, with the parts given."""
         return cls(
             experiment_id=config.experiment_id,
             started_utc=started_utc,
             config=config.model_dump(mode="json"),
             status=_status(failure),
             error=failure,
-            **EMPTY | parts,
+            **parts,
         )
 
     def windows(self, restarts: Sequence[RestartRecord]) -> WindowSummary:
@@ -185,7 +182,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     """Return an experiment's result, finished or failed, without its audit.
 
     Raises:
-        ValueError: No restart says what it ran on.
+        ValueError: No restart recorded its environment.
     """
     environment = combined_environment(restarts)
     passes = [measured for restart in restarts for measured in restart.passes]
@@ -223,34 +220,34 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
 
 
 def combined_environment(restarts: Sequence[RestartRecord]) -> EnvironmentSnapshot:
-    """Return the last loaded restart's environment, with what all restarts together say of clocks, prompts and changes.
+    """Return the environment of the last restart that loaded a model, with clocks, prompts and changes of all restarts.
 
     Raises:
-        ValueError: No restart says what it ran on.
+        ValueError: No restart recorded its environment.
     """
-    known = [restart.environment for restart in restarts if restart.environment]
-    if not known:
+    environments = [restart.environment for restart in restarts if restart.environment]
+    if not environments:
         raise ValueError("no restart recorded its environment")
-    last = ([environment for environment in known if environment.runner.framework] or known)[-1]
+    loaded = [environment for environment in environments if environment.runner.framework]
     prompts = next((measured.prompts_sha256 for restart in restarts for measured in restart.passes), None)
-    told = {"clock": snapshot.ClockFacts.of(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
-    return last.model_copy(update=told)
+    of_all = {"clock": snapshot.ClockFacts.of(restarts), "dataset_sha256": prompts, "changes": _changes(restarts)}
+    return (loaded or environments)[-1].model_copy(update=of_all)
 
 
 def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange] | None:
-    """Return in which conditions the measured restarts differ; None where one of several did not record them."""
+    """Return the conditions that differ between restarts with passes; None where one of several did not record them."""
     measured = [restart for restart in restarts if restart.passes]
-    held = [held_conditions(restart.environment) if restart.environment else {} for restart in measured]
-    if len(measured) > 1 and not all(held):
+    conditions = [required_conditions(restart.environment) if restart.environment else {} for restart in measured]
+    if len(measured) > 1 and not all(conditions):
         return None
     changes = []
-    for name in differing(held):
-        seen: dict[str, list[int]] = {}
-        for restart, conditions in zip(measured, held, strict=True):
-            numbers = seen.setdefault(conditions.get(name, ABSENT), [])
-            if restart.restart not in numbers:
-                numbers.append(restart.restart)
-        changes.append(snapshot.ConditionChange(name=name, restarts=seen))
+    for name in differing(conditions):
+        numbers: dict[str, list[int]] = {}
+        for restart, by_name in zip(measured, conditions, strict=True):
+            with_value = numbers.setdefault(by_name.get(name, ABSENT), [])
+            if restart.restart not in with_value:
+                with_value.append(restart.restart)
+        changes.append(snapshot.ConditionChange(name=name, restarts=numbers))
     return changes
 
 

@@ -1,4 +1,4 @@
-"""Spread over restarts, intervals, and how far two sets of restarts lie apart. Pure."""
+"""Spread over restarts, confidence intervals, and tests of the difference between two sets of restarts. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.result import ExperimentResult
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
-# Quantity → what of a pass is divided by what.
+# Quantity → the fields of a pass whose sums it is the ratio of.
 RATIOS = {
     ENERGY: ("total_j", "output_tokens"),
     SPEED: ("output_tokens", "duration_s"),
@@ -37,7 +37,7 @@ COVERS = (
 
 
 class Interval(NamedTuple):
-    """Both ends of an interval of confidence."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -47,13 +47,13 @@ class Statistics(Stored):
     """Spread of joules per output token, or of tokens per second where there is no energy.
 
     Attributes:
-        quantity: Which figure is described.
+        quantity: The figure described.
         per_restart: One value per restart: sum over its passes ÷ sum of its tokens.
         standard_deviation_within_restarts: Of passes around their restart's mean, pooled.
         ci95: Of the mean, from restart means, R−1 degrees of freedom; null with the reason.
-        ci95_relative: How far its upper end lies above the mean, ÷ the mean; the lower one may be cut off at 0.
-        outliers: Passes far from the others; shown, never dropped.
-        covers: What the interval speaks for.
+        ci95_relative: (Upper end − mean) ÷ mean; the lower end may be cut off at 0.
+        outliers: Passes far from the others; reported, never dropped.
+        covers: What the interval holds for.
     """
 
     quantity: str
@@ -75,11 +75,11 @@ def restart_values(result: ExperimentResult) -> dict[str, list[float]]:
     A quantity that one of the passes lacks is left out.
     """
     passes = result.energy.passes if result.energy else []
-    every = by_restart(passes)
-    if not every or not all(sum(measured.output_tokens for measured in group) for group in every):
+    restarts = by_restart(passes)
+    if not restarts or not all(sum(measured.output_tokens for measured in restart) for restart in restarts):
         return {}
-    known = RATIOS if all(measured.total_j is not None for measured in passes) else [SPEED]
-    return {quantity: [ratio(group, quantity) for group in every] for quantity in known}
+    quantities = RATIOS if all(measured.total_j is not None for measured in passes) else [SPEED]
+    return {quantity: [ratio(restart, quantity) for restart in restarts] for quantity in quantities}
 
 
 def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
@@ -91,20 +91,19 @@ def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
 
 
 def ratio(passes: Sequence[PassEnergy], quantity: str) -> float:
-    """Return a quantity of some passes together: a sum ÷ a sum, so that long passes weigh more.
+    """Return a quantity over several passes: a sum ÷ a sum, so that long passes weigh more.
 
     Args:
-        quantity: One of `RATIOS`; the passes know both of its parts.
+        quantity: A key of `RATIOS`; no pass lacks either of its fields.
     """
-    over, under = (sum(getattr(measured, part) for measured in passes) for part in RATIOS[quantity])
-    return float(over / under)
+    numerator, denominator = (sum(getattr(measured, field) for measured in passes) for field in RATIOS[quantity])
+    return float(numerator / denominator)
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """Return the 95 % interval of the mean of independent values (Student's t, n−1); None with fewer than two.
 
-    Of values that cannot be negative, as all here: what would lie below 0 is cut off. The true mean is never there,
-    so the interval holds it as often as before.
+    The interval is cut off at 0: these quantities cannot be negative, so that its coverage stays the same.
     """
     if len(values) < 2:
         return None
@@ -117,10 +116,10 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return the mean whose ratios `difference` tells; of values above 0.
+    """Return the geometric mean; `difference` compares two of them.
 
     Raises:
-        ValueError: There is none, or one that is not above 0.
+        ValueError: There are no values, or one of them is not above 0.
     """
     if not values or min(values) <= 0:
         raise ValueError(f"values above 0 are needed for a geometric mean, not {list(values)}")
@@ -130,10 +129,10 @@ def geometric_mean(values: Sequence[float]) -> float:
 def geometric_interval(values: Sequence[float]) -> Interval | None:
     """Return the 95 % interval of the geometric mean of independent values; None with fewer than two.
 
-    Student's t on logarithms, as `difference` is: it never reaches 0.
+    Student's t on logarithms, as in `difference`: the interval never reaches 0.
 
     Raises:
-        ValueError: One of them is not above 0.
+        ValueError: A value is not above 0.
     """
     if len(values) < 2:
         return None
@@ -147,12 +146,12 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True)
 class LogRatio:
-    """Logarithm of the second geometric mean over the first.
+    """Logarithm of the ratio of two geometric means, second ÷ first.
 
     Attributes:
-        estimate: The logarithm itself.
-        error: Its standard error; 0 where no repeat differs from another of its side.
-        freedom: Degrees of freedom of that error; infinite where it is 0.
+        estimate: The logarithm.
+        error: Its standard error; 0 where all repeats of each side are equal.
+        freedom: Degrees of freedom of the error; infinite where that is 0.
     """
 
     estimate: float
@@ -186,10 +185,10 @@ class LogRatio:
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> LogRatio:
-    """Compare two sets of restart values, such as joules per token; they need not spread alike.
+    """Compare two sets of restart values, such as joules per token; their variances may differ.
 
     Raises:
-        ValueError: One of them has fewer than two values, or one that is not above 0.
+        ValueError: A set has fewer than two values, or a value that is not above 0.
 
     Source: Welch's unequal-variances t-test (Biometrika 34, 1947), degrees of freedom after Satterthwaite.
     """
@@ -210,8 +209,8 @@ class Difference:
 
     Attributes:
         low, high: 95 % interval, relative.
-        p_value: Chance of a difference at least this large between repeats of one thing.
-        log_ratio: What all of that follows from.
+        p_value: Chance of a difference at least this large between repeats of the same experiment.
+        log_ratio: The test that the other figures follow from.
     """
 
     relative: float
@@ -222,7 +221,7 @@ class Difference:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval leaves out no difference at all."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
     def p_not_above(self, relative: float) -> float:
@@ -238,16 +237,16 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Compare two sets of restart values, such as joules per token.
 
     Raises:
-        ValueError: One of them has fewer than two values, or one that is not above 0.
+        ValueError: A set has fewer than two values, or a value that is not above 0.
     """
-    found = welch(first, second)
-    low, high = (exp(end) - 1 for end in found.interval(CONFIDENCE))
-    p_value = min(1.0, 2 * min(found.p_below(0), found.p_above(0)))
-    return Difference(found.relative, low, high, p_value, found)
+    log_ratio = welch(first, second)
+    low, high = (exp(end) - 1 for end in log_ratio.interval(CONFIDENCE))
+    p_value = min(1.0, 2 * min(log_ratio.p_below(0), log_ratio.p_above(0)))
+    return Difference(log_ratio.relative, low, high, p_value, log_ratio)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for how many there are, in the order given.
+    """Return p-values adjusted for their number, in the same order.
 
     Source: Holm, A simple sequentially rejective multiple test procedure (Scandinavian Journal of Statistics 6, 1979).
     """
