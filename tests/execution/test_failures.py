@@ -19,7 +19,7 @@ from wattdock.execution.failures import (
 
 # Seen in the tests of the runners, or written in the sources of vLLM (v1/core/kv_cache_utils.py, v1/worker/utils.py)
 # and of torch (c10/cuda/CUDACachingAllocator.cpp, ProcessGroupNCCL.cpp).
-SAID = {
+MESSAGES = {
     "loading failed: vLLM: To serve at least one request with the models's max seq len (131072), (16.0 GiB KV cache is "
     "needed, which is larger than the available KV cache memory (4.1 GiB).": KV_CACHE,
     "loading failed: vLLM: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`": KV_CACHE,
@@ -49,13 +49,15 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("said", "cause"), SAID.items(), ids=[f"{cause} {i}" for i, cause in enumerate(SAID.values())])
-def test_a_failure_is_named_by_its_words_and_has_advice(said: str, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("message", "cause"), MESSAGES.items(), ids=[f"{cause} {i}" for i, cause in enumerate(MESSAGES.values())]
+)
+def test_a_failure_is_named_by_its_words_and_has_advice(message: str, cause: str) -> None:
     """A guess of ours about memory, in brackets, is none of the engine's words."""
-    found = cause_of(said)
-    assert found is not None
-    assert found.name == cause
-    assert len(found.advice) > 20
+    classified = cause_of(message)
+    assert classified is not None
+    assert classified.name == cause
+    assert len(classified.advice) > 20
 
 
 def test_words_that_tell_nothing_name_nothing() -> None:
@@ -74,11 +76,11 @@ def test_words_that_tell_nothing_name_nothing() -> None:
 )
 def test_a_death_is_explained_by_the_log_or_by_the_kernel(log: str, oom_kills: int, cause: str) -> None:
     """The process itself said nothing."""
-    found = cause_of("the runner died during a pass: exited with code 1", log, oom_kills=oom_kills)
-    assert found is not None
-    assert found.name == cause
+    classified = cause_of("the runner died during a pass: exited with code 1", log, oom_kills=oom_kills)
+    assert classified is not None
+    assert classified.name == cause
 
 
 def test_every_cause_is_met_here() -> None:
     """None can lose its words unseen."""
-    assert {cause.name for cause in CAUSES} == set(SAID.values())
+    assert {cause.name for cause in CAUSES} == set(MESSAGES.values())

@@ -13,10 +13,9 @@ FOUR_BY_FOUR += ["vllm.tensor_parallel_size: 1, vllm.pipeline_parallel_size: 4"]
 REPLICAS = "vllm.tensor_parallel_size: 1, vllm.pipeline_parallel_size: 1, vllm.data_parallel_size: 4"
 
 
-def changes(given: dict[str, Any], cause: str, **seen: Any) -> list[str]:
-    config = ExperimentConfig.model_validate({"model": "shape:tiny-llama", "workload": {"batch_size": 8}, **given})
-    gpus = seen.pop("gpus", config.section.gpus_needed())
-    steps = ladder(config, cause=cause, gpus=gpus, dtype=seen.get("dtype"))
+def changes(settings: dict[str, Any], cause: str, *, gpus: int | None = None, dtype: str | None = None) -> list[str]:
+    config = ExperimentConfig.model_validate({"model": "shape:tiny-llama", "workload": {"batch_size": 8}, **settings})
+    steps = ladder(config, cause=cause, gpus=gpus or config.section.gpus_needed(), dtype=dtype)
     assert config.experiment_id not in {step.config.experiment_id for step in steps}
     assert len({step.config.experiment_id for step in steps}) == len(steps)
     return [step.change for step in steps]

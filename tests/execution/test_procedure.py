@@ -17,7 +17,7 @@ from wattdock.config import ExperimentConfig, IdleSpec
 from wattdock.errors import RunnerError
 from wattdock.execution.events import Event, IdleStarted
 from wattdock.execution.interrupts import Interrupts
-from wattdock.execution.procedure import Procedure, Recording, new_record, wait_until_idle
+from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.inputs import ModelFolder
 from wattdock.inputs.shapes import shape_config
 from wattdock.metering.meter import Meter
@@ -51,7 +51,7 @@ class DyingClient:
 def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchecked() -> None:
     """It costs no pass, ends the restart, and is durable with the mark."""
     saved: list[list[bool]] = []
-    procedure = Procedure(
+    procedure = MeasuringProcedure(
         client=cast("Any", DyingClient(checks_left=1)),
         model=MODEL,
         meter=Meter(Source("test")),
@@ -74,8 +74,8 @@ class Cooling(Meter):
 
     def __init__(self, now_s: float) -> None:
         super().__init__(Source("test"))
-        told = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
-        self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(told,))
+        unsupported = MeterEvent(0, "not_supported", "temperature_c: Not Supported")
+        self._gpu = dataclasses.replace(stepped_power(GPU, [(now_s + 3, 100), (30, 80)]), events=(unsupported,))
 
     def peek(self) -> Timeline:
         """As if what is to come had been seen already."""

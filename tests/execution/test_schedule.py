@@ -16,7 +16,7 @@ from wattdock.records.failure import Failure
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:
-    return [ExperimentConfig.model_validate(given) for given in settings]
+    return [ExperimentConfig.model_validate(experiment) for experiment in settings]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_the_same_failure_so_many_times_in_a_row_gives_its_backend_up(
 ) -> None:
     """Kind and stage count; PyTorch runs where vLLM is broken."""
     breaker = CircuitBreaker(limit)
-    for seen in failures:
-        breaker.note("vllm", seen, measured=measured)
+    for failure_or_none in failures:
+        breaker.note("vllm", failure_or_none, measured=measured)
     assert (breaker.reason("vllm") is not None, breaker.reason("pytorch")) == (opens, None)
 
 

@@ -120,7 +120,7 @@ MACHINE = {"driver_version": "580"}
 
 
 def study(*settings: dict[str, Any], **study_settings: Any) -> Study:
-    return Study("s", tuple(ExperimentConfig.model_validate(given) for given in settings), **study_settings)
+    return Study("s", tuple(ExperimentConfig.model_validate(experiment) for experiment in settings), **study_settings)
 
 
 def begin(tmp_path: Path, begun: Study) -> None:

@@ -218,14 +218,14 @@ def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_mea
 
 def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(machine: VirtualMachine) -> None:
     """The pass being measured counts; the result is marked until the rest is measured."""
-    asked = study(experiment("a", repeats={"passes": 3}))
+    planned = study(experiment("a", repeats={"passes": 3}))
     in_second = send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3"))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(asked, on=in_second)
+        machine.run(planned, on=in_second)
     assert statuses(machine.last.results) == [("a", "interrupted")]
     assert len(passes(machine.last.results)) == 2
     assert machine.notes().count("interrupted: stops after this pass; Ctrl-C again stops now") == 1
-    resumed = machine.run(asked, resume=True)
+    resumed = machine.run(planned, resume=True)
     assert statuses(resumed.results) == [("a", "ok")]
     assert passes(resumed.results) == dict.fromkeys([("a", 0, 0), ("a", 0, 1), ("a", 0, 2)], 1)
     assert len(resumed.results[0].restarts()) == 2
@@ -245,8 +245,8 @@ def test_a_second_ctrl_c_and_other_signals_stop_at_once(machine: VirtualMachine,
 
 def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_asked(machine: VirtualMachine) -> None:
     """Eight and four in flight are too many, two are not: three results, and the first stays failed."""
-    asked = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
-    run = machine.run(study(asked))
+    requested = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
+    run = machine.run(study(requested))
     assert [stored.result.status for stored in run.results] == ["failed", "failed", "ok"]
     fallbacks = [stored.result.fallback for stored in run.results]
     assert [fallback and (fallback.step, fallback.change) for fallback in fallbacks] == [
@@ -254,11 +254,11 @@ def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_aske
         (1, "workload.batch_size: 4"),
         (2, "workload.batch_size: 2"),
     ]
-    assert {fallback.fallback_of for fallback in fallbacks if fallback} == {asked.experiment_id}
+    assert {fallback.fallback_of for fallback in fallbacks if fallback} == {requested.experiment_id}
     changes = ("workload.batch_size: 4", "workload.batch_size: 2")
     assert FallbacksPlanned("asked", "KV cache too small", changes) in machine.emitted
     assert journal(machine)[-1]["event"] == "ended"
-    again = machine.run(study(asked), resume=True)
+    again = machine.run(study(requested), resume=True)
     assert statuses(again.results) == statuses(run.results)
     assert machine.launches == 3
 
@@ -266,10 +266,10 @@ def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_aske
 def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itself(machine: VirtualMachine) -> None:
     """It is no fallback then, and the ladder goes on without it."""
     tight = {"most_in_flight": 2}
-    asked = experiment("asked", workload={"batch_size": 8}, fake=tight, on_failure="fallback")
-    run = machine.run(study(asked, experiment("four", workload={"batch_size": 4}, fake=tight)))
-    seen = {(stored.result.config["workload"]["batch_size"], bool(stored.result.fallback)) for stored in run.results}
-    assert seen == {(2, True), (4, False), (8, False)}
+    requested = experiment("asked", workload={"batch_size": 8}, fake=tight, on_failure="fallback")
+    run = machine.run(study(requested, experiment("four", workload={"batch_size": 4}, fake=tight)))
+    results = {(stored.result.config["workload"]["batch_size"], bool(stored.result.fallback)) for stored in run.results}
+    assert results == {(2, True), (4, False), (8, False)}
 
 
 def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(t
     power = {GPU: lambda _: 300.0, OTHER: lambda _: 100.0}
     machine = VirtualMachine(tmp_path / "a", power)
     killed = VirtualMachine(tmp_path / "b", power, clock=machine.clock)
-    asked = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
-    both = study(asked, experiment("after", workload={"batch_size": 1}), order="written")
+    requested = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
+    both = study(requested, experiment("after", workload={"batch_size": 1}), order="written")
     machine.run(both, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
     killed.run(both, gpus=[OTHER], resume=True)
     [skipped] = [event for event in killed.emitted if isinstance(event, FallbackSkipped)]
@@ -294,11 +294,11 @@ def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: 
     """Its joules would be those of one GPU for all of its passes."""
     machine = VirtualMachine(tmp_path / "a", {GPU: lambda _: 300.0, OTHER: lambda _: 100.0})
     killed = VirtualMachine(tmp_path / "b", machine.power, clock=machine.clock)
-    asked = study(experiment("a"))
-    machine.run(asked, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
+    planned = study(experiment("a"))
+    machine.run(planned, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
     with pytest.raises(PreflightError, match=f"a was measured on {GPU}, and this run would take {OTHER}"):
-        killed.run(asked, gpus=[OTHER], resume=True)
-    resumed = killed.run(asked, gpus=[GPU], resume=True)
+        killed.run(planned, gpus=[OTHER], resume=True)
+    resumed = killed.run(planned, gpus=[GPU], resume=True)
     energy = resumed.results[0].result.energy
     assert energy is not None
     assert [measured.total_j for measured in energy.passes] == pytest.approx([600, 600], rel=0.02)
@@ -310,14 +310,14 @@ def test_a_study_whose_prompts_file_changed_is_not_resumed_until_it_is_put_back(
     """A path in the settings is the same whatever stands in the file; other prompts are another experiment."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
-    asked = study(experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1}))
+    planned = study(experiment("a", workload={"prompts": {"source": str(prompts)}, "batch_size": 1}))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(asked, on=send(signal.SIGTERM, lambda event: event == PassStarted("pass 2/2")))
+        machine.run(planned, on=send(signal.SIGTERM, lambda event: event == PassStarted("pass 2/2")))
     prompts.write_text('{"token_ids": [4, 5, 6]}\n')
     with pytest.raises(ConfigError, match="was measured with other prompts than"):
-        machine.run(asked, resume=True)
+        machine.run(planned, resume=True)
     prompts.write_text('{"token_ids": [1, 2, 3]}\n')
-    assert statuses(machine.run(asked, resume=True).results) == [("a", "ok")]
+    assert statuses(machine.run(planned, resume=True).results) == [("a", "ok")]
 
 
 def test_a_limit_that_changes_between_restarts_is_told_and_not_publishable(tmp_path: Path) -> None:
@@ -361,11 +361,11 @@ def test_a_warm_up_that_never_settles_ends_at_its_cap_and_the_result_says_so(tmp
 
 def test_a_resumed_study_that_fails_before_another_span_stores_that_failure_too(machine: VirtualMachine) -> None:
     """Its result holds the spans of the interrupted one, and is not taken for it."""
-    asked = study(experiment("a", repeats={"passes": 3}))
+    planned = study(experiment("a", repeats={"passes": 3}))
     with pytest.raises(KeyboardInterrupt):
-        machine.run(asked, on=send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3")))
+        machine.run(planned, on=send(signal.SIGINT, lambda event: event == PassStarted("pass 2/3")))
     machine.load_fault = "die"
-    resumed = machine.run(asked, resume=True)
+    resumed = machine.run(planned, resume=True)
     assert statuses(resumed.results) == [("a", "failed")]
     assert len(passes(resumed.results)) == 2
     assert len(list(machine.results.glob("2*"))) == 2

@@ -82,7 +82,7 @@ def new_record(restart: int, clock: Clock) -> RestartRecord:
 
 
 @dataclass(frozen=True)
-class Procedure:
+class MeasuringProcedure:
     """Measures experiments, one after another, on one loaded runner.
 
     Attributes:

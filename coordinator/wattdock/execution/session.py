@@ -19,7 +19,7 @@ from wattdock.clock import NS_PER_S, Clock, HostClock
 from wattdock.errors import ConfigError, ExitCode, MeterError, RunnerError, WattdockError
 from wattdock.execution.events import ExperimentFailed, Loading, Note, RestartStarted, RunnerReady, notes
 from wattdock.execution.failures import cause_of, oom_kills
-from wattdock.execution.procedure import Procedure, Recording, new_record, wait_until_idle
+from wattdock.execution.procedure import MeasuringProcedure, Recording, new_record, wait_until_idle
 from wattdock.files import last_lines
 from wattdock.host import GpuInventory, folders
 from wattdock.inputs import check_prompts, resolve_model
@@ -158,7 +158,7 @@ class Session:
             client = stack.enter_context(self._context.dependencies.connect(runner, self._check, self._clock))
             self._wait_ready(client, launch_ns)
             self._load(client, model, runner)
-            procedure = Procedure(
+            procedure = MeasuringProcedure(
                 client=client,
                 model=model,
                 meter=meter,
@@ -277,7 +277,7 @@ class Session:
                 "see its log"
             )
 
-    def _measure_next(self, procedure: Procedure) -> None:
+    def _measure_next(self, procedure: MeasuringProcedure) -> None:
         state = self._pending[0]
         self._current = self._begin(state)
         self._emit(RestartStarted(state.config.label, self._restart + 1, *self._context.remaining()))
