@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 SONAME = "libnvidia-ml.so.1"
 CONFIG_NAME = "fake_nvml.conf"
 VIRTUAL_ORIGIN_NS = 1_000_000_000_000
-MAX_GPUS = 16
 _SOURCES = Path(__file__).parent
 
 
@@ -246,7 +245,6 @@ def _open(library: Path) -> ctypes.CDLL:
     for name in ("fake_nvml_power_w", "fake_nvml_energy_j", "fake_nvml_counter_mj"):
         getattr(opened, name).restype = ctypes.c_double
         getattr(opened, name).argtypes = [ctypes.c_int, ctypes.c_int64]
-    opened.fake_nvml_calls.restype = ctypes.c_uint64
     return opened
 
 
@@ -285,10 +283,6 @@ class FakeNvml(Clock):
     def counter_mj(self, index: int, at_ns: int) -> int:
         """What a read that took no time would return at an instant, mJ."""
         return int(self._library.fake_nvml_counter_mj(index, at_ns))
-
-    def calls(self, index: int) -> int:
-        """Random draws so far; grows with every call."""
-        return int(self._library.fake_nvml_calls(index))
 
 
 @contextmanager

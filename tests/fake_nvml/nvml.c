@@ -55,7 +55,6 @@ void fake_nvml_pass_ns(int64_t ns) { pass_ns(ns); }
 double fake_nvml_power_w(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : power_w(&machine.gpus[index], seconds(at_ns)); }
 double fake_nvml_energy_j(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : energy_j(&machine.gpus[index], seconds(at_ns)); }
 double fake_nvml_counter_mj(int index, int64_t at_ns) { return index >= machine.gpu_count ? NAN : counter_mj(&machine.gpus[index], seconds(at_ns)); }
-uint64_t fake_nvml_calls(int index) { return machine.gpus[index].calls; }
 
 static int is_among(const char *words, const char *what) {
     size_t n = strlen(what);

@@ -5,7 +5,7 @@ Lags come from the distribution that `energy` assumes, everything else from rang
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -158,19 +158,13 @@ def windows_of(
     return found
 
 
-def draw_windows(
-    folder: Path, *, gpus: int, windows_per_gpu: int, seed: int, lag_s: float | None = None
-) -> list[Window]:
-    """Return windows over many independent GPUs, profiles taken in turn; `lag_s` gives all of them that lag."""
+def draw_windows(folder: Path, *, gpus: int, windows_per_gpu: int, seed: int) -> list[Window]:
+    """Return windows over many independent GPUs, profiles taken in turn."""
     rng = np.random.default_rng(seed)
     found: list[Window] = []
-    for first in range(0, gpus, fake_nvml.MAX_GPUS):
-        kinds = [PROFILES[number % len(PROFILES)] for number in range(first, min(first + fake_nvml.MAX_GPUS, gpus))]
-        drawn = [gpu_of(first + number, kind, rng) for number, kind in enumerate(kinds)]
-        if lag_s is not None:
-            drawn = [(replace(gpu, lag_s=lag_s), edges) for gpu, edges in drawn]
-        for kind, (gpu, edges) in zip(kinds, drawn, strict=True):
-            # One at a time: threads that read side by side spend half their time waiting for each other.
-            with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
-                found += windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
+    for number in range(gpus):
+        kind = PROFILES[number % len(PROFILES)]
+        gpu, edges = gpu_of(number, kind, rng)
+        with fake_nvml.loaded(folder, gpus=[gpu]) as fake:
+            found += windows_of(kind, record(fake), fake, edges, rng, windows_per_gpu)
     return found

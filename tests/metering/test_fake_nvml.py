@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import fake_nvml
@@ -32,20 +29,6 @@ def test_closed_form_energy_is_the_integral_of_power(library: Path, name: str) -
         middles_ns = start_ns + np.arange(0, 3_000_000_000, step_ns) + step_ns // 2
         summed_j = sum(fake.power_w(0, int(at_ns)) for at_ns in middles_ns) * step_ns / 1e9
         assert fake.energy_j(0, start_ns, start_ns + 3_000_000_000) == pytest.approx(summed_j, rel=1e-4)
-
-
-def test_a_child_process_finds_the_library_by_its_usual_name(library: Path, tmp_path: Path) -> None:
-    """The same library serves whole commands through LD_LIBRARY_PATH."""
-    folder = fake_nvml.build(tmp_path / "lib")
-    fake_nvml.config(
-        folder, gpus=[FakeGpu(uuid=fake_nvml.uuid_of(7)), FakeGpu(uuid=fake_nvml.uuid_of(8), name="NVIDIA L4")]
-    )
-    script = "from wattdock.host import GpuInventory; print([(g.uuid, g.name) for g in GpuInventory.here().gpus])"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-    printed = subprocess.run(
-        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
-    ).stdout
-    assert printed.strip() == str([(fake_nvml.uuid_of(7), "NVIDIA H200"), (fake_nvml.uuid_of(8), "NVIDIA L4")])
 
 
 def test_a_misspelt_configuration_is_refused(library: Path, tmp_path: Path) -> None:
