@@ -195,7 +195,7 @@ def test_an_interval_that_reaches_zero_is_drawn_on_a_linear_axis(kind: str) -> N
     """Two restarts far apart give an interval down to 0, which a logarithmic axis would turn into no chart at all."""
 
     def energy_axes(results: Sequence[StoredResult]) -> set[bool]:
-        scales = re.findall(r"'field': 'J per output token[^']*', 'scale': (\{[^}]*\})", str(spec(kind, results)))
+        scales = re.findall(r"'field': 'J/output token[^']*', 'scale': (\{[^}]*\})", str(spec(kind, results)))
         return {"'log'" in scale for scale in scales}
 
     batches = {1: 50.0, 64: 0.5}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +17,14 @@ from wattdock.reports import compare, show
 from wattdock.reports.comparison import PRIMARY, Regression, is_equivalent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from subprocess import CompletedProcess
 
     from command import Command
 
     from wattdock.store import StoredResult
+
+    Called = Callable[..., CompletedProcess[str]]
 
 REPO = Path(__file__).parents[2]
 RECORDED: dict[str, list[float]] = json.loads((REPO / "tests/data/h200-rounds.json").read_text())["rounds"]
@@ -129,35 +130,42 @@ def test_the_means_are_those_whose_ratio_is_told() -> None:
     assert found.relative == pytest.approx((found.b or 0) / (found.a or 1) - 1)
 
 
-def test_one_restart_gives_a_difference_and_no_test() -> None:
-    """And an allowed regression cannot be decided by it, however large."""
-    sides = [row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])]
-    found = compare(*sides)
-    test = found.pairs[0].tests[PRIMARY]
-    assert test.relative == pytest.approx(1.0)
+NO_JOULES = {f"energy.passes.{at}.total_j": None for at in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "relative", "reason"),
+    [
+        (row("one", restarts=[1.0]), row("one", restarts=[2.0, 2.0]), 1.0, "no test from 1 and 2 restarts"),
+        # The last restart of an interrupted run may be a part of one.
+        (
+            row("one", restarts=[1.0] * 5),
+            row("one", {"status": "interrupted"}, restarts=[1.0, 1.0]),
+            0.0,
+            "interrupted in B",
+        ),
+        # A counter that stood still was read.
+        (
+            row("one", restarts=[1.0, 0.0]),
+            row("one", NO_JOULES, restarts=[1.0, 1.0]),
+            None,
+            "not measured in B; 0 or less, so without a ratio, in A",
+        ),
+    ],
+)
+def test_what_cannot_be_tested_says_why_and_rules_no_regression_out(
+    first: StoredResult, second: StoredResult, relative: float | None, reason: str
+) -> None:
+    """The difference is shown where there is one."""
+    test = compare([first], [second]).pairs[0].tests[PRIMARY]
     assert (test.difference, test.differs) == (None, None)
-    assert test.reason == "no test from 1 and 2 restarts; two of each are the least"
-    assert judged(*sides, 0.03).verdict == "cannot be decided"
-
-
-def test_a_run_that_was_not_finished_is_shown_and_not_tested() -> None:
-    """Its last restart may be a part of one; equal figures of it rule nothing out."""
-    sides = [row("one", restarts=[1.0] * 5)], [row("one", {"status": "interrupted"}, restarts=[1.0, 1.0])]
-    found = compare(*sides)
-    test = found.pairs[0].tests[PRIMARY]
-    assert (test.difference, test.reason) == (None, "interrupted in B")
-    assert test.relative == pytest.approx(0)
-    gate = judged(*sides, 0.05)
-    assert gate.verdict == "cannot be decided"
-    assert "one: interrupted in B" in gate.lines
-
-
-def test_a_value_that_is_not_above_0_is_told_apart_from_one_that_was_not_measured() -> None:
-    """A counter that stood still was read."""
-    none = {f"energy.passes.{at}.total_j": None for at in range(2)}
-    found = compare([row("one", restarts=[1.0, 0.0])], [row("one", none, restarts=[1.0, 1.0])]).pairs[0].tests[PRIMARY]
-    assert found.reason == "not measured in B; 0 or less, so without a ratio, in A"
-    assert (found.a, found.relative) == (None, None)
+    assert test.relative == (None if relative is None else pytest.approx(relative))
+    assert (test.reason or "").startswith(reason)
+    if relative is not None:
+        gate = judged([first], [second], 0.03)
+        assert gate.verdict == "cannot be decided"
+        assert gate.lines[0].startswith(f"one: {reason}")
+        assert gate.advice == "more restarts tell"
 
 
 @pytest.mark.parametrize(
@@ -198,8 +206,6 @@ def test_a_result_that_the_other_side_lacks_leaves_a_regression_undecided() -> N
     assert gate.lines == ("two: in A only", "1 of 1 pairs: not worse than allowed")
     assert gate.advice == "measure on both sides what only one has, or leave it out"
     assert judged(*sides[::-1], 0.05).lines == ("two: in B only", "1 of 1 pairs: not worse than allowed")
-    few = judged([row("one", restarts=[1.0])], [row("one", restarts=[2.0, 2.0])], 0.03)
-    assert few.advice == "more restarts tell"
 
 
 def test_a_pair_is_called_what_both_sides_call_it() -> None:
@@ -215,31 +221,22 @@ def put(folder: Path, name: str, restarts: Sequence[float]) -> None:
     (folder / name / "result.json").write_text(json.dumps(own))
 
 
-def test_the_command_ends_with_what_it_found(tmp_path: Path) -> None:
+def test_the_command_ends_with_its_verdict(called: Called) -> None:
     """9 for a regression, 10 where it cannot be decided, 0 for none, 2 for what makes no sense; a bundle is a side."""
-    base, worse, close = tmp_path / "base", tmp_path / "worse", tmp_path / "close"
-    put(base, "20260101T000000-fake-0", [0.99, 1.00, 1.01])
-    put(worse, "20260101T000000-fake-0", [1.19, 1.20, 1.21])
-    put(close, "20260101T000000-fake-0", [0.9, 1.0, 1.2])
-    complete(base / "20260101T000000-fake-0")
-    bundle = bundled(base, tmp_path / "base.tar").path
-    assert _ends(bundle, worse, "--max-regression", "3%") == (9, "regression: version three")
-    assert _ends(base, close, "--max-regression", "0.03") == (
-        10,
-        "whether it regressed cannot be decided: version three",
-    )
-    assert _ends(bundle, base, "--max-regression", "3%") == (0, "")
-    assert _ends(base, worse, "--max-regression", "3 percent") == (2, "--max-regression 3 percent")
-    assert _ends(base, tmp_path / "nothing") == (7, f"{tmp_path / 'nothing'}")
-
-
-def _ends(*words: str | Path) -> tuple[int, str]:
-
-    command = [str(Path(sys.executable).with_name("wattdock")), "compare", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = done.stderr.removeprefix("wattdock: ").strip()
-    assert "\n" not in said
-    return done.returncode, ": ".join(said.split(": ")[: 2 if ": version" in said else 1])
+    for side, restarts in {"base": [0.99, 1.00, 1.01], "worse": [1.19, 1.20, 1.21], "close": [0.9, 1.0, 1.2]}.items():
+        put(Path(side), "20260101T000000-fake-0", restarts)
+    complete(Path("base/20260101T000000-fake-0"))
+    bundle = bundled(Path("base"), Path("base.tar")).path
+    for sides, margin, code, line in (
+        ((bundle, "worse"), "3%", 9, "regression: version three"),
+        (("base", "close"), "0.03", 10, "whether it regressed cannot be decided: version three"),
+        ((bundle, "base"), "3%", 0, ""),
+        (("base", "worse"), "3 percent", 2, "--max-regression 3 percent"),
+        (("base", "nothing"), "3%", 2, "nothing: no such folder"),
+    ):
+        done = called("compare", *sides, "--max-regression", margin)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1 if code else 0), done.stderr
+        assert done.stderr.removeprefix("wattdock: ").startswith(line)
 
 
 @pytest.mark.slow

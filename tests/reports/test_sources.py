@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
 from report_rows import row, with_timeline
 
 from wattdock.records.folder import COUNTER
 from wattdock.reports.page import page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from wattdock.store import StoredResult
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WITHOUT = {"energy.source": "integrated_power", f"gpus.{UUID}.source": "integrated_power"}
-COUNTS_J, READS_J = "energy counters, interpolated between their changes", "the driver's power readings, integrated"
-COUNTS_W, READS_W = "Power is energy between two changes of a GPU's counter", "the driver's power readings. It is"
-
-
-def said(*rows: StoredResult) -> tuple[str, str]:
-    """Return what a page says of power over time, and of energy."""
-    text = page(rows, title="a title", written=datetime(2026, 1, 1, tzinfo=UTC)).replace("&#39;", "'")
-    [power] = re.findall(r"Power is .*? Shaded", text)
-    [energy] = re.findall(r"<strong>Energy</strong>.*", text)
-    return power, energy
+COUNTS_J = "the GPUs' own energy counters, interpolated between their changes"
+READS_J = "the driver's power readings, integrated from one to the next"
+COUNTS_W = "energy between two changes of a GPU's counter ÷ the time between them"
+READS_W = "the driver's power readings"
+AND = "; of a GPU without an energy counter, "
 
 
 def with_counter(folder: Path) -> StoredResult:
@@ -42,29 +38,22 @@ def with_readings(folder: Path) -> StoredResult:
     return with_timeline(row("readings", WITHOUT), folder, {(UUID, "power_w"): [300.0] * 20})
 
 
-def test_joules_of_a_counter_are_said_to_be_its(tmp_path: Path) -> None:
-    """And so is drawn power; of results without either, the same is said."""
-    for rows in ([with_counter(tmp_path / "one")], [row("none", {"energy.source": None})]):
-        power, energy = said(*rows)
-        assert COUNTS_W in power
-        assert COUNTS_J in energy
-        assert "readings" not in power + energy
-
-
-def test_integrated_power_is_not_said_to_be_a_counters(tmp_path: Path) -> None:
-    """The page draws and counts what the driver says, and says so."""
-    power, energy = said(with_readings(tmp_path / "one"))
-    assert power.startswith(f"Power is {READS_W}")
-    assert READS_J in energy
-    assert "counter" not in power + energy
-
-
-def test_of_both_kinds_the_page_says_both(tmp_path: Path) -> None:
-    """In results of their own, or in one over two kinds of GPUs."""
-    power, energy = said(with_counter(tmp_path / "one"), with_readings(tmp_path / "two"))
-    assert COUNTS_W in power
-    assert f"; of a GPU without an energy counter, {READS_W}" in power
-    assert COUNTS_J in energy
-    assert f"; of a GPU without an energy counter, {READS_J}" in energy
-    _, energy = said(row("both", {"energy.source": "counter+integrated_power"}))
-    assert f"; of a GPU without an energy counter, {READS_J}" in energy
+@pytest.mark.parametrize(
+    ("made", "power", "energy"),
+    [
+        ([with_counter], COUNTS_W, COUNTS_J),
+        # Of results without either, the same is said.
+        ([lambda _: row("none", {"energy.source": None})], COUNTS_W, COUNTS_J),
+        ([with_readings], READS_W, READS_J),
+        ([with_counter, with_readings], f"{COUNTS_W}{AND}{READS_W}", f"{COUNTS_J}{AND}{READS_J}"),
+        ([lambda _: row("both", {"energy.source": "counter+integrated_power"})], COUNTS_W, f"{COUNTS_J}{AND}{READS_J}"),
+    ],
+)
+def test_the_page_says_what_joules_and_drawn_power_were_made_of(
+    tmp_path: Path, made: list[Callable[[Path], StoredResult]], power: str, energy: str
+) -> None:
+    """Counters, the driver's readings, or each, in several results or in one over two kinds of GPUs."""
+    results = [make(tmp_path / str(number)) for number, make in enumerate(made)]
+    text = page(results, title="a title", written=datetime(2026, 1, 1, tzinfo=UTC)).replace("&#39;", "'")
+    assert f"Power is {power}. It is thinned" in text
+    assert f"idle power included: {energy}. J/output" in text

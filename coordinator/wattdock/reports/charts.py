@@ -15,6 +15,7 @@ import altair as alt
 from wattdock.errors import ConfigError
 from wattdock.reports.chart_data import PHASES, SUM, pareto_front, timelines, why_no_joules
 from wattdock.reports.terminal import with_ends
+from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,8 @@ Chart: TypeAlias = Any
 # Backend, and what else tells series apart.
 Series: TypeAlias = tuple[str, str]
 
-J_PER_TOKEN, TOKENS_PER_S = "J per output token (GPU boards)", "output tokens/s"
+J_PER_TOKEN = f"{COLUMNS['energy_per_output_token_j'].heading} (GPU boards)"
+TOKENS_PER_S = COLUMNS["output_tokens_per_s"].heading
 # Told apart with every common colour-vision deficiency; without its black and its yellow, which vanish on a dark or a
 # light page. Source: Okabe and Ito, Color Universal Design, 2008.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import conditions, statistics
 from wattdock.reports.terminal import NOTHING, Sheet, number, where_apart
+from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
 SIGNIFICANCE = 0.05
 # One side of a 95 % interval.
 ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
-# Quantity → +1 where more is worse.
+# Column of the table of results → +1 where more is worse.
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
-HEADINGS = {statistics.ENERGY: "J per output token", statistics.SPEED: "output tokens/s"}
-COLUMNS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
+HEADINGS = ("experiment", "A", "B", "restarts", "B / A − 1", "95 % interval", "p (Holm)", "")
 METHOD = (
     f"A and B are geometric means over restarts. {statistics.TEST} (one value per restart), "
     "95 % intervals of B / A − 1; "
@@ -350,7 +350,7 @@ def comparison_view(compared: Comparison) -> View:
     for quantity in QUANTITIES:
         if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
             rows = [_row(pair.label, pair.tests[quantity]) for pair in compared.pairs]
-            yield Sheet(COLUMNS, rows, HEADINGS[quantity])
+            yield Sheet(HEADINGS, rows, COLUMNS[quantity].heading)
             yield ""
     if all(pair.tests[PRIMARY].relative is None for pair in compared.pairs):
         yield f"joules: {compared.pairs[0].tests[PRIMARY].reason}"

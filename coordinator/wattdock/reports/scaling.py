@@ -16,6 +16,7 @@ from wattdock.analysis import statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.terminal import Figure, Sheet, figure_text, number, seconds_text, with_ends
+from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +38,17 @@ SPLIT_KEYS = {
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
 WEAK, SINGLE_GPU = "weak", "one GPU"
 METHOD = (
-    "J/token: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
-    "unless a kind says weak: as many for each replica. tokens/s, mean W and J/token: geometric means over restarts; "
+    "Joules: of GPU boards, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
+    "unless a kind says weak: as many for each replica. Speed, power and joules: geometric means over restarts; "
     "95 % intervals from Student's t on logarithms. Ratios: of geometric means over restarts; 95 % interval from "
     "Welch's t of the difference of mean logarithms."
 )
-COLUMNS = (
-    *("kind", "split", "GPUs", "restarts", "tokens/s", "speed-up", "efficiency", "TTFT p50", "TPOT p50", "mean W"),
-    *("J/token", "J/token ÷ first", "imbalance"),
+SPEED, POWER, ENERGY = (
+    COLUMNS[quantity].heading for quantity in (statistics.SPEED, statistics.POWER, statistics.ENERGY)
+)
+HEADINGS = (
+    *("kind", "split", "GPUs", "restarts", SPEED, "speed-up", "efficiency"),
+    *(COLUMNS["ttft_p50_s"].heading, COLUMNS["tpot_p50_s"].heading, POWER, ENERGY, f"{ENERGY} ÷ first", "imbalance"),
 )
 
 
@@ -53,8 +57,8 @@ class SplitPoint:
     """One split in one setting.
 
     Attributes:
-        kind: Which way the model is split; points of one kind make a curve.
-        is_weak: Each replica got the work that one GPU gets, instead of a share of it.
+        kind: Which way the model is split; points of one kind make a curve. "weak": each replica got the work that
+            one GPU gets, instead of a share of it.
         restarts: One value per restart by quantity, over all GPUs used; no energy and power unless all have them.
         tokens_per_s, j_per_token, power_w: Geometric means over the restarts.
         ttft_p50_s, tpot_p50_s: Means over the pooled results; None where an engine does not report it.
@@ -67,7 +71,6 @@ class SplitPoint:
 
     kind: str
     split: str
-    is_weak: bool
     gpus: int
     restarts: dict[str, tuple[float, ...]]
     tokens_per_s: Figure
@@ -84,11 +87,11 @@ class SplitPoint:
     def figures(self) -> dict[str, float | None]:
         """Return what is drawn over the number of GPUs, each with the ends of its interval."""
         drawn = {
-            "output tokens/s": self.tokens_per_s,
+            SPEED: self.tokens_per_s,
             "efficiency": self.efficiency,
             "TPOT p50, ms": None if self.tpot_p50_s is None else Figure(self.tpot_p50_s * 1e3),
-            "mean W": self.power_w,
-            "J/token (GPU boards)": self.j_per_token,
+            POWER: self.power_w,
+            f"{ENERGY} (GPU boards)": self.j_per_token,
         }
         return {name: value for unit, figure in drawn.items() for name, value in with_ends(unit, figure).items()}
 
@@ -263,7 +266,6 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     return SplitPoint(
         kind=f"{split.kind} ({WEAK})" if is_weak else split.kind,
         split=split.label,
-        is_weak=is_weak,
         gpus=same[0].environment.gpu_count,
         restarts=values,
         tokens_per_s=_mean_figure(values[statistics.SPEED]),
@@ -326,7 +328,7 @@ def scaling_view(scaling: Scaling) -> View:
     """Yield every setting's curves and cheapest split."""
     for setting in scaling.settings:
         yield setting.name
-        yield Sheet(COLUMNS, [_cells(point) for point in setting.points])
+        yield Sheet(HEADINGS, [_cells(point) for point in setting.points])
         yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
         yield ""
     yield from (f"{name}: {reason}; left out" for name, reason in scaling.left_out.items())
