@@ -1,6 +1,6 @@
-"""The PyTorch backend: transformers' `generate` on one device, or spread over several.
+"""The PyTorch backend: transformers' `generate` on a device, or spread over several.
 
-This file imports no engine, so that the runner can say what it is at once; the work is in its siblings.
+Imports no engine, so that the runner can describe itself at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PyTorchBackend(Backend):
-    """One causal language model of transformers, with static batches."""
+    """A causal language model of transformers, with static batches."""
 
     name = "pytorch"
     framework = "pytorch"
@@ -43,7 +43,7 @@ class PyTorchBackend(Backend):
     engine: PyTorchEngine | None = None
 
     def ranks(self, order: LoadOrder) -> int:
-        """Return how many ranks `tp_plan: auto` splits the model over: `tp_size`, else one for each GPU."""
+        """Return the number of ranks that `tp_plan: auto` splits the model over: `tp_size`, by default that of GPUs."""
         plan, size = order.engine_args.get("tp_plan"), order.engine_args.get("tp_size")
         if plan is None:
             if size not in (None, 1):
@@ -57,9 +57,9 @@ class PyTorchBackend(Backend):
         return count
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Load or draw the model, or this rank's part of it.
+        """Load or draw the model, or this rank's part, on the first GPU or the CPU.
 
-        With `device_map: auto` it is spread over all visible GPUs, else it goes to the first (or the CPU).
+        `device_map: auto` spreads the model over all visible GPUs.
         """
         report("importing torch and transformers")
         from wattdock_pytorch_engine import load_engine
@@ -68,7 +68,7 @@ class PyTorchBackend(Backend):
         return loaded
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run static batches of `in_flight` requests until the pass's minima are met."""
+        """Run static batches of `in_flight` requests until the minima of the pass are met."""
         if self.engine and self.engine.ranks > 1:
             from wattdock_pytorch_ranks import RankTickets
 
@@ -78,7 +78,7 @@ class PyTorchBackend(Backend):
     def unload(self) -> None:
         """Drop the model and give its memory back to the device."""
         self.engine = None
-        # A runner that never loaded must not import torch only to stop.
+        # A runner that has loaded nothing must not import torch to stop.
         if "wattdock_pytorch_engine" in sys.modules:
             sys.modules["wattdock_pytorch_engine"].free_memory()
             sys.modules["wattdock_pytorch_ranks"].leave()

@@ -1,6 +1,6 @@
-"""One causal language model of transformers: load or draw it, say what it really runs with, and generate in batches.
+"""A causal language model of transformers: load or draw it, read back what it runs with, generate in batches.
 
-Drawn parameters are made where they will live: an 8 B model must neither pass through host memory nor be made twice.
+Drawn parameters are made on their device: an 8 B model must neither pass through host memory nor be made twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wattdock_pytorch_ranks import (
     exchange_named,
     is_split,
     join,
-    own_part,
+    local_part,
     require_split,
     require_splittable,
     split_empty,
@@ -52,13 +52,13 @@ DEFAULT_CPU_THREADS = torch.get_num_threads()
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, LoadedModel]:
-    """Load what `order` says, on the GPUs it names or on the CPU when it names none.
+    """Load the model of `order` on the order's GPUs, or on the CPU without GPUs.
 
     Raises:
-        WrongState: Torch sees other GPUs than asked for.
+        WrongState: Torch sees other GPUs than requested.
         InvalidRequest: Transformers refuses the folder, the dtype or the attention implementation.
-        OutOfMemory: It does not fit.
-        ExchangeFailed: It is one of several ranks, and these cannot exchange data.
+        OutOfMemory: The model does not fit.
+        ExchangeFailed: The ranks cannot exchange data.
     """
     disable_progress_bar()
     gpus = torch_gpus(torch.cuda)
@@ -71,22 +71,24 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     with exchange_named("loading the model"):
         model = freeing_memory("loading the model", lambda: _build(order, bool(gpus)))
     model.eval()
-    defaults = _take_generation_defaults(model, order)
+    generation = checkpoint.read_generation_config(GenerationConfig, order, model)
+    # `generate` fills every field that is left open from the model's settings, so none may stay there.
+    model.generation_config = GenerationConfig()
     report("reading the tokenizer")
-    eos = defaults.eos_token_id
+    eos = generation.eos_token_id
     if eos is None:
         eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    pad_id = defaults.pad_token_id if isinstance(defaults.pad_token_id, int) else 0
+    pad_id = generation.pad_token_id if isinstance(generation.pad_token_id, int) else 0
     ranks = order.rank.count if order.rank else 1
     engine = PyTorchEngine(
         model, checkpoint.read_tokenizer(AutoTokenizer, order), checkpoint.eos_token_ids(eos), pad_id, ranks
     )
-    # No other device: that would open a context on a GPU which another rank, or nobody, uses.
+    # Only the engine's devices: a context on any other GPU takes memory that is not the model's.
     for device in engine.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     leave_out_of_collections()
-    return engine, _describe(engine, order, gpus, defaults)
+    return engine, _describe(engine, order, gpus, generation)
 
 
 def _build(order: LoadOrder, has_gpu: bool) -> Any:
@@ -110,13 +112,12 @@ def _build(order: LoadOrder, has_gpu: bool) -> Any:
 
 
 def _dtype(order: LoadOrder, config: Any, has_gpu: bool) -> Any:
-    """Return a torch dtype, or "auto" where only the checkpoint's files know."""
+    """Return a torch dtype, or "auto" where the config names none."""
     if order.dtype != "auto":
         return getattr(torch, order.dtype)
     if not has_gpu:
         return torch.float32
-    own = getattr(config, "dtype", None)
-    return own or (torch.float32 if order.random_weights else "auto")
+    return getattr(config, "dtype", None) or (torch.float32 if order.random_weights else "auto")
 
 
 def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: bool) -> Placement:
@@ -126,37 +127,24 @@ def _placement(order: LoadOrder, config: Any, options: dict[str, Any], has_gpu: 
         return {"": order.rank.index}
     if order.engine_args.get("device_map") != "auto":
         return {"": 0}
-    known = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
-    return balanced_placement(empty_model(config, None, **known))
+    sized = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
+    return balanced_placement(empty_model(config, None, **sized))
 
 
 def _read_weights(order: LoadOrder, placement: Placement, options: dict[str, Any]) -> Any:
-    # Transformers reads each rank's part alone, to the rank's own device.
+    # Transformers reads each rank's part only, to the rank's device.
     options |= {"distributed_config": distributed_config(order.rank)} if order.rank else {"device_map": placement}
     model, info = AutoModelForCausalLM.from_pretrained(
         order.model_path, local_files_only=True, output_loading_info=True, **options
     )
-    # Transformers would fill a gap with freshly drawn weights and a warning.
+    # Transformers would draw missing weights anew, and only warn.
     if missing := sorted(info["missing_keys"]):
         raise InvalidRequest(f"{order.model_path} lacks {len(missing)} parameters, the first is {missing[0]}")
     return model
 
 
-def _take_generation_defaults(model: Any, order: LoadOrder) -> GenerationConfig:
-    """Return the checkpoint's generation settings and make the model forget them.
-
-    `generate` fills every field that is left open from the model's own, so nothing may stay there.
-    """
-    own: GenerationConfig = model.generation_config
-    # A model built from a config alone never read this file, which also knows the ids that end a sequence.
-    if (order.model_path / "generation_config.json").is_file():
-        own = GenerationConfig.from_pretrained(order.model_path, local_files_only=True)
-    model.generation_config = GenerationConfig()
-    return own
-
-
 def _describe(
-    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], defaults: GenerationConfig
+    engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...], generation: GenerationConfig
 ) -> LoadedModel:
     model = engine.model
     parameters = list(model.parameters())
@@ -183,7 +171,7 @@ def _describe(
         parameter_count=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         versions=cuda_versions(torch, gpus),
-        warnings=checkpoint.ignored_settings_warnings(defaults.to_diff_dict()),
+        warnings=checkpoint.ignored_settings_warnings(generation.to_diff_dict()),
     )
 
 
@@ -203,7 +191,7 @@ def empty_model(config: Any, rank: Rank | None = None, **options: Any) -> Any:
     """Return the model with its parameters on the meta device and its buffers (rotary tables, …) real.
 
     Args:
-        rank: One of several processes that hold it together: each parameter is then this one's part.
+        rank: The place of this process in a split model; each parameter is then this rank's part.
     """
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, **options)
@@ -217,7 +205,7 @@ def balanced_placement(model: Any) -> Placement:
     """Return accelerate's balanced spread of `model` (parameters on meta) over the visible GPUs: module → GPU index.
 
     Raises:
-        OutOfMemory: It does not fit in them; computing from host memory would be another measurement.
+        OutOfMemory: The model does not fit in the GPUs; host memory would make another measurement.
     """
     whole = list(model._no_split_modules or ())
     memory_bytes = get_balanced_memory(model, dtype=model.dtype, no_split_module_classes=whole)
@@ -225,16 +213,16 @@ def balanced_placement(model: Any) -> Placement:
     placement: Placement = infer_auto_device_map(
         model, max_memory=gpus, no_split_module_classes=whole, dtype=model.dtype
     )
-    if left_over := [name for name, device in placement.items() if not isinstance(device, int)]:
-        raise OutOfMemory(f"the model does not fit in {len(gpus)} GPU(s): no room for {left_over[0]!r}")
+    if homeless := [name for name, device in placement.items() if not isinstance(device, int)]:
+        raise OutOfMemory(f"the model does not fit in {len(gpus)} GPU(s): no room for {homeless[0]!r}")
     return placement
 
 
 def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
     """Give every parameter of `model` (on meta) its device and values from U[low, high), a generator per tensor.
 
-    Tied parameters stay tied; buffers move with their module and keep their values. A rank keeps its part of the same
-    values as one process alone would draw.
+    Tied parameters stay tied; buffers move with their module and keep their values. A rank keeps its part of the values
+    that a single process would draw.
     """
     drawn: dict[int, torch.nn.Parameter] = {}
     for module_name, module in model.named_modules():
@@ -256,7 +244,7 @@ def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
 def _draw(parameter: Any, name: str, device: torch.device, weights: RandomWeights) -> torch.nn.Parameter:
     values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
     checkpoint.draw_uniform(torch, values, name, weights)
-    return torch.nn.Parameter(own_part(values, parameter) if is_split(parameter) else values, requires_grad=False)
+    return torch.nn.Parameter(local_part(values, parameter) if is_split(parameter) else values, requires_grad=False)
 
 
 def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:
@@ -268,7 +256,7 @@ def device_of(name: str, placement: Mapping[str, int | str]) -> torch.device:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What one call of `generate` did; `output` holds prompts and new ids on the device, shape (sequences, ids)."""
+    """A call of `generate`; `output` holds prompts and new ids on the device, shape (sequences, ids)."""
 
     requests: list[tuple[RequestRecord, int]]
     first_step: int
@@ -276,7 +264,7 @@ class _Batch:
     output: torch.Tensor
 
 
-class _OwnLimits:
+class _Limits:
     """A stopping criterion for a batch whose sequences have different limits."""
 
     def __init__(self, limits: torch.Tensor, prompt_width: int) -> None:
@@ -291,10 +279,10 @@ class PyTorchEngine(Engine):
     """A model on its devices. Tokens and their instants are read off the device once the pass is over.
 
     Attributes:
-        devices: Those that hold parameters; the first takes the inputs.
-        eos_ids: Ids that end a sequence, by the checkpoint's own word.
-        pad_id: Fills up shorter prompts, always masked.
-        ranks: How many processes hold the model together.
+        devices: The devices that hold parameters; the first takes the inputs.
+        eos_ids: Ids that end a sequence, as the checkpoint says.
+        pad_id: Pads shorter prompts, always masked.
+        ranks: Number of processes that hold the model together.
     """
 
     def __init__(self, model: Any, tokenizer: Any, eos_ids: tuple[int, ...], pad_id: int, ranks: int = 1) -> None:
@@ -344,7 +332,7 @@ class PyTorchEngine(Engine):
         self._next.append((request, prompt))
 
     def step(self, until_ns: int | None) -> list[Answer]:  # noqa: ARG002
-        """Generate for all requests of one batch, to the end."""
+        """Generate for all requests of a batch, to the end."""
         batch, self._next = self._next, []
         first_step, device = len(self._clock), self.devices[0]
         ids, mask = left_pad([self._ids[prompt.position] for _, prompt in batch], self.pad_id, device)
@@ -353,7 +341,7 @@ class PyTorchEngine(Engine):
         ordered = sorted(limits)
         self._clock.step_tokens = (len(ordered) - bisect_right(ordered, step) for step in count())
         width = ids.shape[1]
-        criteria = None if len(set(limits)) == 1 else [_OwnLimits(torch.tensor(limits, device=device), width)]
+        criteria = None if len(set(limits)) == 1 else [_Limits(torch.tensor(limits, device=device), width)]
         output = self.model.generate(
             input_ids=ids,
             attention_mask=mask,
@@ -362,7 +350,7 @@ class PyTorchEngine(Engine):
         )
         requests = [(request, prompt.max_output_tokens) for request, prompt in batch]
         self._batches.append(_Batch(requests, first_step, width, output))
-        # Why each ended shows in its ids, which stay on the device until the pass is over.
+        # The finish reason shows in the ids, which stay on the device until the pass is over.
         return [(request, now_ns(), (), "length") for request, _ in batch]
 
     def complete(self, requests: Sequence[RequestRecord]) -> None:  # noqa: ARG002
@@ -414,10 +402,10 @@ def generation_config(engine: PyTorchEngine, workload: Workload, max_new_tokens:
 
 
 def freeing_memory(what: str, work: Callable[[], T]) -> T:
-    """Return `work()`, with running out of memory named and what it held given back first.
+    """Return `work()`; where memory runs out, free memory before the error is raised.
 
     Raises:
-        OutOfMemory: Says during what, and the allocator's own sentence.
+        OutOfMemory: Holds `what` and the allocator's message.
     """
     try:
         return work()
@@ -428,16 +416,15 @@ def freeing_memory(what: str, work: Callable[[], T]) -> T:
         if "DefaultCPUAllocator" not in str(error):
             raise
         reason = str(error)
-    # Only out here has the exception let go of the frames that hold tensors.
+    # The exception keeps the frames that hold tensors alive until its handler is left.
     free_memory()
     raise OutOfMemory(f"out of memory while {what}: {reason}")
 
 
 def leave_out_of_collections() -> None:
-    """Keep Python's garbage collector from looking at what is loaded, until memory is freed.
+    """Exclude all that is loaded from Python's garbage collection, until memory is freed.
 
-    A full collection of it takes tenths of a second, in whichever pass the recorder's objects happen to bring it about.
-    vLLM does the same when its engine has started.
+    A full collection takes tenths of a second in the middle of a pass. vLLM does the same once its engine has started.
     """
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
-"""Hold one model together with other processes: transformers' own plan for tensor parallelism, each rank on one device.
+"""Hold a model together with other processes, by transformers' plan for tensor parallelism, a device for each rank.
 
-Every rank computes every step; before each batch they agree on what the first of them decided.
+Every rank computes every step; before each batch the first rank decides for all.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import Rank
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
-# A rank may read its weights long before another; whoever waits for the runner has a limit of its own.
+# A rank may wait long for another that still reads weights; the coordinator's timeouts end a hang.
 EXCHANGE_TIMEOUT = timedelta(hours=2)
 # gloo has no exception class of its own.
 EXCHANGE_WORDS = ("NCCL", "gloo")
-# Of a decoder's matrices, what every rank may hold whole: routers and small projections of some plans.
+# Largest share of a decoder's matrices that every rank may hold whole: routers and small projections of some plans.
 WHOLE_SHARE = 0.1
 
 
 def join(rank: Rank, kind: str) -> torch.device:
-    """Meet the other ranks, and return this one's device.
+    """Meet the other ranks, and return the device of this rank.
 
     Args:
         kind: "cuda" or "cpu".
 
     Raises:
-        ExchangeFailed: They did not come together.
+        ExchangeFailed: The ranks did not come together.
     """
     # Transformers takes a rank's device from this.
     os.environ["LOCAL_RANK"] = str(rank.index)
@@ -57,7 +57,7 @@ def join(rank: Rank, kind: str) -> torch.device:
 
 
 def leave() -> None:
-    """Part from the other ranks; harmless where there are none."""
+    """Part from the other ranks; harmless without any."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
@@ -78,7 +78,7 @@ def distributed_config(rank: Rank) -> Any:
 
 
 def split_empty(model: Any, rank: Rank) -> Any:
-    """Split a model whose parameters are on the meta device, and tied by nobody yet, as `from_pretrained` would."""
+    """Split a model whose parameters are on the meta device and not tied yet, as `from_pretrained` would."""
     kind = type(model)
     prepared = kind.prepare_distribute_model(distributed_config(rank))
     model = kind.maybe_distribute_model(model, prepared[0], prepared[2])
@@ -87,12 +87,12 @@ def split_empty(model: Any, rank: Rank) -> Any:
 
 
 def is_split(parameter: Any) -> bool:
-    """Whether this process holds a part of a parameter only."""
+    """Whether this rank holds only a part of a parameter."""
     return hasattr(parameter, "placements")
 
 
-def own_part(values: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return this rank's part of a whole tensor, split as `like` is; the whole is not kept."""
+def local_part(values: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return this rank's part of a whole tensor, split as `like` is; the whole tensor may be freed."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     part = distribute_tensor(values, like.device_mesh, like.placements, src_data_rank=None).to_local()
@@ -102,10 +102,10 @@ def own_part(values: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def require_splittable(config: Any, count: int) -> None:
-    """Accept a number of ranks that heads and KV heads can be shared out among.
+    """Accept a number of ranks that divides attention heads and KV heads.
 
     Raises:
-        InvalidRequest: Holds the heads and the sizes that are possible.
+        InvalidRequest: Holds the heads and the possible numbers of ranks.
     """
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None)
@@ -120,12 +120,12 @@ def require_splittable(config: Any, count: int) -> None:
 
 
 def require_split(model: Any, count: int) -> None:
-    """Accept a model of which this rank holds its part only, as transformers' plan for it left it.
+    """Accept a model that transformers' plan has really split.
 
-    A plan may name few of a model's layers, or none but the output head: every rank would then compute the decoder.
+    A plan may name few layers, or the output head alone: every rank would then compute the whole decoder.
 
     Raises:
-        InvalidRequest: Holds the share that every rank has whole, and what else spreads the model.
+        InvalidRequest: Holds the share that every rank has whole, and other ways to split the model.
     """
     share = whole_share(model)
     if share <= WHOLE_SHARE:
@@ -138,9 +138,9 @@ def require_split(model: Any, count: int) -> None:
 
 
 def whole_share(model: Any) -> float:
-    """Return the share, by bytes, of the decoder's matrices that this rank holds whole; tables of embeddings are none.
+    """Return the share, by bytes, of the decoder's matrices that this rank holds whole.
 
-    Encoders of other inputs than text are left out, since nothing asks them.
+    Embeddings do not count, nor do encoders of other inputs than text, which no pass uses.
     """
     head = model.get_output_embeddings()
     layers = (layer for layer in model.get_decoder().modules() if layer is not head)
@@ -157,15 +157,15 @@ def whole_share(model: Any) -> float:
 
 
 def _is_part(parameter: Any) -> bool:
-    """Whether this rank has less of a parameter than there is."""
+    """Whether this rank's part of a parameter is smaller than the parameter."""
     return is_split(parameter) and bool(parameter.to_local().numel() < parameter.numel())
 
 
 class RankTickets(Tickets):
-    """Tickets of a pass that all ranks serve together: the first one's clock decides, the others follow.
+    """Tickets of a pass that all ranks serve together: the first rank decides, the others follow.
 
     Args:
-        device: Where the decision is exchanged.
+        device: The device that exchanges the decision.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -180,10 +180,10 @@ class RankTickets(Tickets):
 
 @contextmanager
 def exchange_named(what: str) -> Iterator[None]:
-    """Say so where processes or GPUs could not exchange data.
+    """Name an error of the context that comes from ranks or GPUs that could not exchange data.
 
     Raises:
-        ExchangeFailed: Says during what, and the library's own sentence.
+        ExchangeFailed: Holds `what` and the library's message.
     """
     try:
         yield

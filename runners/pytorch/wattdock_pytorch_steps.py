@@ -1,7 +1,4 @@
-"""Know when each step of `generate` produced its tokens, without making host or device wait; and count them.
-
-`StepClock` imports torch where it is used; the functions are pure.
-"""
+"""Date each step of `generate` without making host or device wait, and count new tokens; pure but for `StepClock`."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
 
 NS_PER_MS = 1_000_000
-# The host may lose its core for milliseconds between an event and its reading; it does not so every time.
+# The host may lose its core for milliseconds between an event and its reading, but hardly every time.
 DATING_TRIES = 5
 # Events made before a pass, so that a step only records one; later steps make their own.
 SPARE_EVENTS = 2048
@@ -26,14 +23,14 @@ SPARE_EVENTS = 2048
 class StepClock:
     """Marks the instant of each forward pass of a model, which is a step of `generate`, and ends cancelled passes.
 
-    On an accelerator a mark is an event on the device's own stream, resolved after the pass, so that a step's tokens
-    are dated when the device had computed their scores, and the host never waits for it.
+    On a GPU a mark is an event on the device's stream, resolved after the pass: a step's tokens are dated when the GPU
+    had computed their scores, and the host never waits for the GPU.
 
     Args:
-        device: Where scores are computed.
+        device: The device that computes scores.
 
     Attributes:
-        step_tokens: How many tokens each further step of the current batch generates, for heartbeats.
+        step_tokens: Number of tokens of each further step of the current batch, for heartbeats.
     """
 
     def __init__(self, recorder: PassRecorder, device: Any) -> None:
@@ -57,10 +54,10 @@ class StepClock:
     def watching(self, model: Any) -> Iterator[None]:
         """Mark the forward passes of `model`, which must not be compiled, inside the context.
 
-        By a wrapper: a module that has forward hooks is called by a path of torch's that is slower by as much again as
-        marking costs, and a logits processor costs several times that (transformers looks up its signature each time).
+        A wrapper is cheapest: a forward hook doubles the cost of a mark, and a logits processor costs several times as
+        much, since transformers looks up its signature in each step.
         """
-        forward, own = model.forward, vars(model).get("forward")
+        forward, instance_forward = model.forward, vars(model).get("forward")
         # Looked up once: inside a step, between the kernels of a model, every look-up is cold.
         recorder, check_cancelled = self._recorder, self._recorder.check_cancelled
         mark, keep = self._mark, self._marks.append
@@ -77,10 +74,10 @@ class StepClock:
         try:
             yield
         finally:
-            # accelerate has put a wrapper of its own there where it spreads a model.
             del model.forward
-            if own is not None:
-                model.forward = own
+            # accelerate sets a wrapper on the instance of a model that it spreads over devices.
+            if instance_forward is not None:
+                model.forward = instance_forward
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -110,7 +107,7 @@ class StepClock:
         return event
 
     def _dated_event(self) -> tuple[Any, int]:
-        """Record events on a drained device until one is dated well; return that one and its host instant (ns)."""
+        """Record several events on a drained device; return the event dated best and its host instant (ns)."""
         tries = [self._bracketed_event() for _ in range(DATING_TRIES)]
         event, before_ns, after_ns = min(tries, key=lambda tried: tried[2] - tried[1])
         return event, (before_ns + after_ns) // 2
@@ -130,7 +127,7 @@ def _new_event() -> Any:
 
 
 def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, closing_ns: int) -> list[int]:
-    """Return device events as host instants (ns), by a straight line through two events that both clocks dated.
+    """Return device events as host instants (ns), by a straight line through two events that both clocks have dated.
 
     Args:
         elapsed_ms: Of each event since the base event, by the device's clock.
@@ -144,9 +141,9 @@ def host_instants(elapsed_ms: Sequence[float], closing_ms: float, base_ns: int, 
 
 
 def output_length(ids: Sequence[int], eos_ids: Collection[int], limit: int) -> int:
-    """Return how many of one sequence's new ids were really generated for it.
+    """Return the number of a sequence's new ids that count.
 
-    The first end-of-sequence id counts; what a static batch computed after it, or after `limit`, does not.
+    The first end-of-sequence id counts; ids that a static batch computed after it, or after `limit`, do not.
     """
     ends = (position + 1 for position, token in enumerate(ids) if token in eos_ids)
     return min(limit, next(ends, len(ids)))

@@ -1,6 +1,6 @@
-"""The TensorRT-LLM backend: its LLM API, asked for streams of token ids, with continuous batching.
+"""The TensorRT-LLM backend: streams of token ids from its LLM API, with continuous batching.
 
-This file imports no engine, so that the runner can say what it is at once; the work is in its siblings.
+Imports no engine, so that the runner can describe itself at once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
-# Set by wattdock itself, from what stands elsewhere in an experiment.
+# wattdock sets these from other parts of an experiment.
 OURS = {"dtype", "model", "pipeline_parallel_size", "skip_tokenizer_init", "tensor_parallel_size", "trust_remote_code"}
-# Text is encoded outside the engine, the runner is offline, and Python objects cannot come from a file.
+# Texts are encoded outside the engine, the runner is offline, and a study file cannot hold Python objects.
 ELSEWHERE = {"tokenizer", "tokenizer_mode", "custom_tokenizer", "revision", "tokenizer_revision"}
 ELSEWHERE |= {"postprocess_tokenizer_dir", "num_postprocess_workers", "batched_logits_processor", "checkpoint_loader"}
-# One runner is one engine on one host, with MPI.
+# A runner has a single engine on a single host, with MPI.
 ELSEWHERE |= {"backend", "mpi_session", "orchestrator_type", "gpus_per_node", "env_overrides", "load_format"}
 ELSEWHERE |= {"otlp_traces_endpoint", "decoding_config"}
-# It changes single values of config.json: FLOPs, memory and revision would be of a model that did not run.
+# model_kwargs changes values of config.json: FLOPs, memory and revision would be those of a model that did not run.
 REFUSED = "another model would run than the one that the result describes; write it into a folder's config.json"
 ADDED = {"tp_size": Argument((int,)), "pp_size": Argument((int,))}
 ADDED |= {"model_kwargs": Argument((dict, type(None)), refused=f"{REFUSED} and give that as model.path")}
@@ -37,7 +37,7 @@ FIRST_RUN = "docs/tensorrt.md has the ten minutes that the first person with its
 
 
 def engine_arguments() -> dict[str, Argument] | None:
-    """Return the arguments that a caller may set, or None where no TensorRT-LLM is installed.
+    """Return the arguments that a caller may set, or None where TensorRT-LLM is not installed.
 
     Source: class TorchLlmArgs in tensorrt_llm/llmapi/llm_args.py.
     """
@@ -48,7 +48,7 @@ def engine_arguments() -> dict[str, Argument] | None:
 
 
 class TensorrtBackend(Backend):
-    """One model in one TensorRT-LLM engine."""
+    """A model in a TensorRT-LLM engine."""
 
     name = "tensorrt"
     framework = "tensorrt-llm"
@@ -60,11 +60,11 @@ class TensorrtBackend(Backend):
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
-        """The installed TensorRT-LLM's own arguments, but for those that wattdock sets; None without it."""
+        """Arguments of the installed TensorRT-LLM that wattdock does not set; None without TensorRT-LLM."""
         return engine_arguments()
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Start an engine with the model on the GPUs that the order names."""
+        """Start an engine with the model on the order's GPUs."""
         if find_spec("tensorrt_llm") is None:
             raise WrongState("TensorRT-LLM is not installed here; run the backend in its image")
         report("importing tensorrt_llm")

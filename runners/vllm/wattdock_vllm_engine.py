@@ -1,4 +1,4 @@
-"""One vLLM engine: start it, say what it really runs with, and step it as the common loop asks."""
+"""A vLLM engine: start it, read back what it runs with, step it as the common loop asks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-# Read by vLLM when it is imported. The engine core runs in this process, so that a step is a function call, and because
-# vLLM goes on waiting for a core process that was killed. Workers of a split model are processes of their own, spawned,
-# since this process has threads. No usage reports while measuring.
+# vLLM reads these when it is imported. The engine core runs in this process, so that a step is a function call, and
+# because vLLM waits for ever for a core process that was killed. Workers of a split model are processes, and spawned,
+# because this process has threads. No usage reports while measuring.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-# A socket's path ends at 107 characters, which a deep temporary folder exceeds. The working folder is shared with the
-# workers, is a name of one character, and goes away with a runner that was killed.
+# The path of a socket has at most 107 characters, which a deep temporary folder exceeds. The working folder is short as
+# ".", is the workers' too, and is removed after a runner that was killed.
 if os.access(".", os.W_OK):
     os.environ.setdefault("VLLM_RPC_BASE_PATH", ".")
 
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Answer
 
 T = TypeVar("T")
-# Ids must be unique among all requests that the engine still knows.
+# Names must be unique among all requests that the engine still knows.
 _SERIAL = count()
-# vLLM gives up on workers that answer nothing for so many seconds.
+# vLLM gives up on workers that have not answered for so many seconds.
 ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 MORE_ROOM = "lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[VllmEngine, LoadedModel]:
-    """Start an engine as `order` says, on the GPUs it names or on the CPU when it names none.
+    """Start an engine with the model of `order` on the order's GPUs, or on the CPU without GPUs.
 
     Raises:
-        WrongState: vLLM sees other GPUs than asked for, or is to run on a CPU and was built for GPUs.
+        WrongState: vLLM sees other GPUs than requested, or was built for GPUs and there is none.
         InvalidRequest: vLLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
@@ -93,19 +93,21 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str, Any]:
-    """Return everything that vLLM's EngineArgs gets.
+    """Return all arguments of vLLM's EngineArgs.
 
     Raises:
         InvalidRequest: `load_format` contradicts the kind of weights.
     """
-    given = dict(order.engine_args)
-    is_dummy = given.get("load_format") == "dummy"
+    engine_args = dict(order.engine_args)
+    is_dummy = engine_args.get("load_format") == "dummy"
     if is_dummy and order.random_weights is None:
         raise InvalidRequest("load_format 'dummy' would pass for the model's own weights; use model: shape:NAME")
-    settings = defaults_for(given, on_gpu=on_gpu, kv_cache_is_set="VLLM_CPU_KVCACHE_SPACE" in os.environ) | given
+    kv_cache_is_set = "VLLM_CPU_KVCACHE_SPACE" in os.environ
+    settings = defaults_for(engine_args, on_gpu=on_gpu, kv_cache_is_set=kv_cache_is_set) | engine_args
     if weights := order.random_weights:
-        if not is_dummy and "load_format" in given:
-            raise InvalidRequest(f"random weights are not read: load_format {given['load_format']!r} cannot be served")
+        if not is_dummy and "load_format" in engine_args:
+            load_format = engine_args["load_format"]
+            raise InvalidRequest(f"random weights are not read: load_format {load_format!r} cannot be served")
         settings["load_format"] = "dummy"
         settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}
     return settings | {
@@ -119,17 +121,17 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
 
 
 def _dtype(order: LoadOrder, config: Any, *, on_gpu: bool) -> str:
-    """Return the checkpoint's own dtype for "auto", where vLLM would narrow float32 to 16 bits."""
+    """Return the checkpoint's dtype for "auto", where vLLM would narrow float32 to 16 bits."""
     if order.dtype != "auto":
         return order.dtype
     if not on_gpu:
         return "float32"
-    own = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
-    return "auto" if own is None else str(own).removeprefix("torch.")
+    dtype = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
+    return "auto" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def parameter_count(config: Any, order: LoadOrder) -> int | None:
-    """Return how many parameters the model has, each tied one counted once; None where transformers has no such class.
+    """Return the number of parameters, tied parameters counted once; None where transformers has no such class.
 
     Counted without vLLM's workers, which pack, split and repeat parameters.
     """
@@ -145,7 +147,7 @@ def _start(settings: dict[str, Any], order: LoadOrder, report: Report) -> VllmEn
     try:
         # LLM_CLASS takes the batch limits of offline use, which has no server to keep responsive.
         llm = LLMEngine.from_engine_args(EngineArgs(**settings), usage_context=UsageContext.LLM_CLASS)
-    # vLLM raises a plain Exception where a worker did not start.
+    # vLLM raises a plain Exception for a worker that did not start.
     except Exception as error:
         fault = faults.cause() or fault_of(error)
         if fault.is_memory:
@@ -167,7 +169,7 @@ def _describe(llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameter
     layers_by_gpu = {nvml_uuid(uuid): layers for uuid, layers in places if uuid is not None}
     generation = config.model_config.try_get_generation_config()
     effective = effective_engine_args(config, engine_arguments() or ()) | {
-        # Chosen in each worker, layer by layer; the configuration holds what was asked.
+        # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(llm.collective_rpc("wattdock_attention")),
         "eos_token_ids": list(eos_token_ids(generation.get("eos_token_id"))),
     }
@@ -188,13 +190,13 @@ def _describe(llm: LLMEngine, order: LoadOrder, gpus: tuple[Gpu, ...], parameter
 
 
 def drawn(llm: LLMEngine) -> str:
-    """Return how random weights were drawn: whole, so that every split has one model, or by each worker its shards."""
-    whole = set(llm.collective_rpc("wattdock_drew_whole"))
-    return "mixed" if len(whole) > 1 else "whole" if whole == {True} else "per shard"
+    """Return how random weights were drawn: "whole", so that every split has the same model, "per shard" or "mixed"."""
+    drew_whole = set(llm.collective_rpc("wattdock_drew_whole"))
+    return "mixed" if len(drew_whole) > 1 else "whole" if drew_whole == {True} else "per shard"
 
 
 def end_engine(llm: LLMEngine | None) -> None:
-    """Stop the engine and its processes; None where one may have begun to load and did not start."""
+    """Stop the engine and its processes; None for an engine that may have failed to start."""
     sockets = open_sockets()
     if llm is not None:
         llm.engine_core.shutdown()
@@ -202,7 +204,7 @@ def end_engine(llm: LLMEngine | None) -> None:
 
 
 def free_memory() -> None:
-    """Give back what engines that nobody holds any more had in this process."""
+    """Free what engines that nothing refers to any more held in this process."""
     gc.collect()
     cleanup_dist_env_and_memory()
 
@@ -211,8 +213,8 @@ class VllmEngine(Engine):
     """A vLLM engine whose core runs in this process.
 
     Attributes:
-        cache_blocks: Blocks of the KV cache; None where they are not all of one kind.
-        sockets: To the engine's own processes, held so that the death of one does not have the others collected.
+        cache_blocks: Number of blocks of the KV cache; None where layers have different kinds of cache.
+        sockets: Sockets to the engine's processes, referred to here so that the death of a process collects none.
     """
 
     in_flight_argument = "max_num_seqs"
@@ -230,21 +232,21 @@ class VllmEngine(Engine):
         self._block_tokens: int = config.cache_config.block_size
         self._faults = faults
         self._sampling: list[SamplingParams] = []
-        # By vLLM's name for it: a request, and the same as vLLM's scheduler keeps it.
+        # By vLLM's name of a request: the record, and the request as vLLM's scheduler keeps it.
         self._running: dict[str, tuple[RequestRecord, Any]] = {}
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
         """Refuse requests that cannot be in flight together: vLLM would let some wait, or compute them twice.
 
         Raises:
-            OutOfMemory: Holds what is needed and what there is.
+            OutOfMemory: Holds the blocks needed and the blocks there are.
         """
         self._sampling = [sampling_params(workload, prompt.position, prompt.max_output_tokens) for prompt in prompts]
         if self.cache_blocks is None or workload.arrival not in (Arrival.BATCH, Arrival.CLOSED):
             return
-        # A request that may end early may be short; its first token is certain.
+        # Of a request that may end early, only the first token is certain.
         lengths = [len(prompt.ids) + (prompt.max_output_tokens if workload.ignore_eos else 1) for prompt in prompts]
-        # Without a minimum, each prompt is run once.
+        # Without minima each prompt is run once.
         most = None if workload.min_duration_s else workload.min_requests or len(lengths)
         in_flight = workload.in_flight if most is None else min(workload.in_flight, most)
         needed = most_blocks(lengths, in_flight, self._block_tokens)
@@ -256,7 +258,7 @@ class VllmEngine(Engine):
             )
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
-        """Return `work()`; a failure is named by what vLLM's processes report, and no request is left behind."""
+        """Return `work()`; name a failure by what vLLM's processes report, and end all requests."""
         self._running = {}
         since = self._faults.reported()
         is_dead = False
@@ -272,35 +274,35 @@ class VllmEngine(Engine):
                 self.llm.abort_request(list(self._running))
 
     def _named(self, error: Exception, doing: str, since: int, *, is_dead: bool) -> Exception:
-        own, cause = fault_of(error), self._faults.cause(since)
-        if lack := next((fault for fault in (cause, own) if fault and fault.is_memory), None):
+        fault, cause = fault_of(error), self._faults.cause(since)
+        if lack := next((candidate for candidate in (cause, fault) if candidate and candidate.is_memory), None):
             return OutOfMemory(f"{doing}: {lack.message or lack.kinds[0]}")
         why = f"; first reported: {cause}" if cause else ""
         if is_dead:
             return RuntimeError(f"a process of vLLM's engine died during the pass{why}")
-        if own.is_silence:
-            limit = f"{given} s" if (given := os.environ.get(ANSWER_LIMIT)) else "vLLM's own limit"
+        if fault.is_silence:
+            limit = f"{limit_s} s" if (limit_s := os.environ.get(ANSWER_LIMIT)) else "vLLM's own limit"
             return RuntimeError(f"vLLM's workers did not answer within {limit} ({ANSWER_LIMIT}){why}")
-        return RuntimeError(f"vLLM failed during the pass: {own}{why}")
+        return RuntimeError(f"vLLM failed during the pass: {fault}{why}")
 
     def drain(self) -> None:
         """Return when every worker's device has done all its work."""
         self.llm.collective_rpc("wattdock_drain")
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
-        """Give the engine one request, in the form that a prompt has after vLLM's own rendering."""
+        """Send the engine a request, in the form that a prompt has after vLLM's rendering."""
         name = str(next(_SERIAL))
-        given = {"type": "token", "prompt_token_ids": prompt.ids}
-        self.llm.add_request(name, given, self._sampling[prompt.position])
-        # Under a name that vLLM has lengthened; the latest is this one.
+        rendered = {"type": "token", "prompt_token_ids": prompt.ids}
+        self.llm.add_request(name, rendered, self._sampling[prompt.position])
+        # The scheduler keeps the request under a longer name; the latest request is this one.
         self._running[name] = request, next(reversed(self._scheduler.requests.values()))
 
     def step(self, until_ns: int | None) -> list[Answer]:  # noqa: ARG002
-        """Run one engine step.
+        """Run an engine step.
 
         Raises:
-            OutOfMemory: The KV cache cannot hold what is in flight. vLLM would let a request wait, or stop it and
-                compute it again: another workload's figure.
+            OutOfMemory: The KV cache cannot hold the requests in flight. vLLM would let a request wait, or stop and
+                compute it again: a figure of another workload.
         """
         outputs, at_ns = self.llm.step(), now_ns()
         answers: list[Answer] = []
@@ -326,13 +328,13 @@ class VllmEngine(Engine):
     def _require_room(self) -> None:
         """Refuse to go on where the next request waits for the KV cache: fewer would run than the result says.
 
-        One that waits for its turn to be prefilled finds its blocks free; one that was stopped fails at its end.
+        A request that waits for its prefill finds its blocks free; a request that vLLM stopped fails at its end.
         """
         request, cache = self._scheduler.waiting.peek_request(), self._scheduler.kv_cache_manager
-        # A prompt takes fewer where a prefix cache holds some of it, or layers see a part: there, only none is too few.
+        # A prompt takes fewer blocks where a prefix cache has some of it, or layers see a part: then one block will do.
         is_plain = self.cache_blocks is not None and not cache.enable_caching
-        own = -(-request.num_tokens // self._block_tokens) if is_plain else 1
-        needed = own + (cache.watermark_blocks if self._scheduler.running else 0)
+        prompt_blocks = -(-request.num_tokens // self._block_tokens) if is_plain else 1
+        needed = prompt_blocks + (cache.watermark_blocks if self._scheduler.running else 0)
         if needed > cache.block_pool.get_num_free_blocks() and not request.num_preemptions:
             raise OutOfMemory(
                 f"the KV cache could not hold what was in flight: {len(self._scheduler.running)} of "
@@ -341,8 +343,8 @@ class VllmEngine(Engine):
 
 
 def has_died(core: Any) -> bool:
-    """Return whether an engine cannot go on because one of its workers' processes has ended."""
-    # Only the executor that has such processes knows.
+    """Return whether an engine cannot go on because a worker's process has ended."""
+    # Only an executor with worker processes has this attribute.
     return bool(getattr(core.model_executor, "is_failed", False))
 
 
@@ -350,19 +352,19 @@ def _cache_blocks(cache: Any) -> int | None:
     """Return the size of the KV cache in blocks, where every layer keeps every token."""
     groups = cache.kv_cache_groups
     plain = len(groups) == 1 and type(groups[0].kv_cache_spec).__name__ == "FullAttentionSpec"
-    # One block is vLLM's own placeholder.
+    # A block is vLLM's placeholder.
     return int(cache.num_blocks) - 1 if plain else None
 
 
 def most_blocks(lengths: Sequence[int], in_flight: int, block_tokens: int) -> int:
-    """Return the most KV cache blocks that `in_flight` requests in a row take at full length; the row is a ring."""
+    """Return the most KV cache blocks that `in_flight` successive requests take at full length; prompts repeat."""
     blocks = [-(-length // block_tokens) for length in lengths]
     ring = blocks * (1 + -(-in_flight // len(blocks)))
     return max(sum(ring[first : first + in_flight]) for first in range(len(blocks)))
 
 
 def sampling_params(workload: Workload, position: int, limit: int) -> SamplingParams:
-    """Return settings that leave nothing to a checkpoint's defaults; each prompt draws with a seed of its own."""
+    """Return settings that leave nothing to a checkpoint's defaults; each prompt has its seed."""
     sampling = workload.sampling
     return SamplingParams(
         temperature=sampling.temperature,

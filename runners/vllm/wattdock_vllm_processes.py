@@ -1,6 +1,6 @@
-"""What vLLM's own processes tell the runner (exceptions), and what they would leave behind (sockets, segments).
+"""Exceptions that vLLM's processes report to the runner, and sockets and segments that they would leave behind.
 
-Knows no engine and imports no vLLM where the module is imported.
+Importing this module imports no vLLM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PLACE = "WATTDOCK_VLLM_FAULTS"
-# Above all that runs in a child; the handlers of "vllm" itself are vLLM's, who sets them anew at any time.
+# The parent of all loggers in a child; vLLM sets the handlers of "vllm" anew at any time.
 CHILDRENS_LOGGER = "vllm.v1"
 # vLLM has no exception class of its own for these.
 MEMORY_WORDS = (
@@ -33,18 +33,18 @@ MEMORY_WORDS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 MEMORY_KINDS = {"MemoryError", "OutOfMemoryError"}
-# What vLLM raises for values that it does not take, or not together.
+# Raised for values that vLLM does not take, or not together.
 REFUSALS = {"AssertionError", "NotImplementedError", "OSError", "TypeError", "ValueError", "VLLMClientError"}
 NO_WEIGHTS = "Cannot find any model weights"
 DEATH = "EngineDeadError"
-# How vLLM's executor ends a step that its workers did not answer in time.
+# How vLLM's executor ends a step whose workers have not answered in time.
 SILENCE = "RPC call to "
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One exception, wherever it was raised; `kinds` are the names of its class and its bases."""
+    """An exception of any process; `kinds` are the names of its class and of the class's bases."""
 
     kinds: tuple[str, ...]
     message: str
@@ -54,12 +54,12 @@ class Fault:
 
     @property
     def is_memory(self) -> bool:
-        """Whether something did not fit."""
+        """Whether memory ran out."""
         return bool(MEMORY_KINDS.intersection(self.kinds)) or any(words in self.message for words in MEMORY_WORDS)
 
     @property
     def is_refusal(self) -> bool:
-        """Whether vLLM does not take what it was given."""
+        """Whether vLLM refuses a value."""
         return bool(REFUSALS.intersection(self.kinds)) or NO_WEIGHTS in self.message
 
     @property
@@ -79,10 +79,10 @@ def fault_of(error: BaseException) -> Fault:
 
 
 class ChildFaults:
-    """What the children of this process reported, in a file without a name on any disk.
+    """Exceptions that child processes report, in a file in memory.
 
-    Of an exception in a child process vLLM tells the runner only that there was one. It logs the exception there, so a
-    log handler in each child reports it. Children report to the latest `ChildFaults` made before their start.
+    vLLM logs an exception of a child process in the child, and tells the runner no more than that there was one; so a
+    log handler in each child reports it here. Children report to the latest `ChildFaults` made before their start.
     """
 
     def __init__(self) -> None:
@@ -91,18 +91,18 @@ class ChildFaults:
         os.environ[PLACE] = str(self._place)
 
     def reported(self) -> int:
-        """Return how much was reported until now, for `cause`."""
+        """Return the size of all reports until now, for `cause`."""
         return self._place.stat().st_size
 
     def cause(self, since: int = 0) -> Fault | None:
-        """Return the first fault that was reported `since` then, or the first of memory: others follow from it."""
+        """Return the first fault reported since then, but a lack of memory before others, which follow from it."""
         lines = map(json.loads, self._place.read_bytes()[since:].splitlines())
-        known = [Fault(tuple(line["kinds"]), line["message"]) for line in lines]
-        return next((fault for fault in known if fault.is_memory), next(iter(known), None))
+        faults = [Fault(tuple(line["kinds"]), line["message"]) for line in lines]
+        return min(faults, key=lambda fault: not fault.is_memory, default=None)
 
 
 class _Reporter(logging.Handler):
-    """Writes each exception that is logged to one file, a line of JSON each."""
+    """Writes each logged exception to a file, as a line of JSON."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(logging.ERROR)
@@ -115,7 +115,7 @@ class _Reporter(logging.Handler):
 
 
 def report_to_parent() -> None:
-    """Report every exception that vLLM logs from now on in this process, a child of the runner's."""
+    """Report every exception that vLLM logs from now on in this child process of the runner."""
     if place := os.environ.get(PLACE):
         logging.getLogger(CHILDRENS_LOGGER).addHandler(_Reporter(Path(place)))
 
@@ -123,8 +123,8 @@ def report_to_parent() -> None:
 def unlink_once_shared() -> None:
     """Have every group of this worker unlink its segment of shared memory when the whole group has mapped it.
 
-    On a CPU vLLM's workers compute together through segments (`…-cpushm_N`, 2 MiB for each thread) that only a worker
-    which ends by itself unlinks; Python's resource tracker does not know them. Mapped memory needs no name any more.
+    On a CPU vLLM's workers compute through segments (`…-cpushm_N`, 2 MiB for each thread) that only a worker which ends
+    by itself unlinks; Python's resource tracker does not know them. Mapped memory needs no name any more.
     """
     from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 
@@ -132,7 +132,7 @@ def unlink_once_shared() -> None:
 
     @wraps(share)
     def share_and_unlink(group: Any) -> Any:
-        # It returns from a barrier behind the mapping.
+        # All workers of the group have mapped the segment when this returns.
         handle = share(group)
         (SEGMENTS / f"{group.group_name}_{group.communicator.rank}").unlink(missing_ok=True)
         return handle
@@ -141,21 +141,21 @@ def unlink_once_shared() -> None:
 
 
 def open_sockets() -> tuple[Any, ...]:
-    """Return this process's zmq sockets; while they are held, neither they nor their contexts are collected.
+    """Return this process's zmq sockets; a reference keeps them and their contexts from being collected.
 
-    A zmq context that is collected together with its sockets waits for ever: they are closed only after it. vLLM 0.26
-    leaves the queues to the workers of a split model to the collector; 0.32 closes them itself.
+    A zmq context that is collected together with its sockets waits for ever, since they are closed after it. vLLM 0.26
+    leaves the queues to workers of a split model to the collector; vLLM 0.32 closes them.
     """
     import zmq
 
-    # The engine's start froze all that was there, and what is frozen is not listed.
+    # The engine's start has frozen all objects, and frozen objects are not listed.
     gc.unfreeze()
-    sockets = tuple(found for found in gc.get_objects() if issubclass(type(found), zmq.Socket))
+    sockets = tuple(item for item in gc.get_objects() if issubclass(type(item), zmq.Socket))
     gc.freeze()
     return sockets
 
 
 def close_sockets(sockets: Iterable[Any]) -> None:
-    """Close sockets; what they have not sent is dropped."""
+    """Close sockets, and drop what they have not sent."""
     for socket in sockets:
         socket.close(linger=0)

@@ -1,4 +1,4 @@
-"""What runs inside each of vLLM's workers: drain its device, say what it runs on, and draw random weights.
+"""Code inside each of vLLM's workers: drain the device, describe the worker, draw random weights.
 
 vLLM imports this module by name in every worker, before the model is made (`worker_extension_cls`).
 """
@@ -29,8 +29,8 @@ log = logging.getLogger("vllm.wattdock")
 EXTENSION = "wattdock_vllm_worker.WorkerExtension"
 
 if runner := multiprocessing.parent_process():
-    # vLLM's own way takes seconds, and for ever in a worker that is stopped. The thread that starts workers is the one
-    # that loads models, which lasts as long as its process.
+    # vLLM needs seconds to end a worker, and never ends a stopped worker. Workers are started by the engine's thread,
+    # which lasts as long as the runner.
     die_with_parent(runner.pid)
     report_to_parent()
     if current_platform.is_cpu():
@@ -46,22 +46,22 @@ class WorkerExtension:
     vllm_config: Any
 
     def wattdock_drain(self) -> None:
-        """Return when this worker's device has done all its work."""
+        """Return when the device has done all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def wattdock_place(self) -> tuple[str | None, int]:
-        """Return the UUID of this worker's GPU as torch writes it (None on a CPU), and its number of layers."""
+        """Return the UUID of the worker's GPU as torch writes it (None on a CPU), and the number of its layers."""
         layers = self.model_config.get_num_layers(self.parallel_config)
         if self.device.type != "cuda":
             return None, layers
         return str(torch.cuda.get_device_properties(self.device).uuid), layers
 
     def wattdock_attention(self) -> list[str] | None:
-        """Return the names of the backends that this worker's attention layers run on; None where they do not tell."""
+        """Return the names of the backends of the worker's attention layers; None where a layer does not tell."""
         try:
             layers = self.vllm_config.compilation_config.static_forward_context.values()
-            # Mixtures of experts are there too.
+            # Mixtures of experts are in the context too, and have no attention.
             return sorted(
                 {layer.get_attn_backend().get_name() for layer in layers if hasattr(layer, "get_attn_backend")}
             )
@@ -70,22 +70,22 @@ class WorkerExtension:
             return None
 
     def wattdock_drew_whole(self) -> bool:
-        """Whether random weights were drawn as whole tensors, of which this worker took its shards."""
+        """Whether random weights were drawn as whole tensors, from which the worker took its shards."""
         return UniformLoader.drew_whole
 
 
 @register_model_loader("dummy")
 class UniformLoader(BaseModelLoader):  # type: ignore[misc]
-    """`load_format: dummy`, with the range and the seed that were asked for.
+    """`load_format: dummy`, with the range and the seed of the load.
 
-    vLLM's own draws U[-0.001, 0.001) with its own seed, the same in every shard; up to 0.32 all tensors of one size
-    are equal. Here each tensor that a checkpoint would have is drawn whole, with a generator of its own, seeded by its
-    name, and every worker takes its shards of it: all splits have one model, which is the PyTorch runner's on the same
-    kind of device. Where vLLM does not take tensors by transformers' names (experts), each parameter is drawn as it
-    lies, and shards of one tensor are equal on all ranks.
+    vLLM's loader draws U[-0.001, 0.001) with a fixed seed, the same in every shard; up to vLLM 0.32 all tensors of a
+    size are equal. This loader draws each tensor of a checkpoint whole, from a generator seeded by the tensor's name,
+    and every worker takes its shards: all splits have the same model, and so has the PyTorch runner on the same kind of
+    device. Where vLLM does not take tensors by transformers' names (experts), each worker draws its parameters as they
+    lie, and shards of a tensor are equal on all ranks.
     """
 
-    # What the last load in this process did.
+    # Of the last load in this process.
     drew_whole = False
 
     def download_model(self, model_config: Any) -> None:
@@ -104,7 +104,7 @@ class UniformLoader(BaseModelLoader):  # type: ignore[misc]
 
 
 def takes_whole_tensors(model: Any, model_config: Any, weights: RandomWeights) -> bool:
-    """Give `model` the tensors that a checkpoint would have; False if that does not fill all of its parameters."""
+    """Load the drawn tensors of a whole checkpoint into `model`; return whether they fill all of its parameters."""
     device = next(model.parameters()).device
 
     def tensors() -> Iterator[tuple[str, torch.Tensor]]:
@@ -116,14 +116,14 @@ def takes_whole_tensors(model: Any, model_config: Any, weights: RandomWeights) -
 
     try:
         filled = model.load_weights(tensors())
-    except Exception as error:  # noqa: BLE001 - a name it does not know, no room: every parameter is drawn anew then
+    except Exception as error:  # noqa: BLE001 - an unknown name, no room: every parameter is drawn anew then
         log.warning("random weights are drawn shard by shard: %s: %s", type(error).__name__, error)
         return False
     return filled is not None and {name for name, _ in model.named_parameters()} <= set(filled)
 
 
 def checkpoint_shapes(config: Any, *, trust_remote_code: bool) -> dict[str, torch.Size]:
-    """Return the shape of every tensor of a checkpoint, tied ones once, as transformers names them.
+    """Return the shape of every tensor of a checkpoint, tied tensors once, by transformers' names.
 
     Raises:
         ValueError, ImportError: transformers has no such class.

@@ -1,9 +1,14 @@
-"""The part of a runner that every backend shares: the gRPC server, the clock, the record of a pass.
+"""The part of a runner that every backend shares: gRPC server, clock, the loop of continuous batching, records.
 
-A backend is `runners/NAME/wattdock_NAME.py` with one class derived from `backend.Backend`, written against `backend`
-and `serving.Engine` alone. A new kind of arrival is a member of `backend.Arrival`, named as in runner.proto; `arrivals`
-decides when its requests enter, and `messages` checks what it needs.
-Knows no engine, and needs nothing beyond grpcio, protobuf and the standard library (Python 3.10 or newer).
+A backend is one folder, `runners/NAME/`, of about 100 to 150 lines: `wattdock_NAME.py` with a subclass of
+`backend.Backend`, whose `load` makes a subclass of `serving.Engine`. `Engine.add` starts a request, `Engine.step`
+returns new tokens, `Engine.drain` waits until the accelerators are idle; `serving.serve` does everything between. Its
+author reads `backend` and `serving`, and takes what helps from `arguments` (engine arguments out of an engine's
+source), `checkpoint` (tokenizers, random weights) and `gpus`. docs/how-to/adding-a-backend.md makes one.
+
+In: the calls of runner.proto, a backend.
+Out: `LoadedModel`, `RequestRecord` and `Span` as messages of runner.proto, on CLOCK_MONOTONIC.
+Must not know: engines; anything beyond grpcio, protobuf and the standard library (Python 3.10 or newer); energy.
 """
 
 PROTOCOL_VERSION = 1

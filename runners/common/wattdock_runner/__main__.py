@@ -1,4 +1,4 @@
-"""Serve one backend on one Unix socket: `python -m wattdock_runner --backend NAME --socket PATH`.
+"""Serve a backend on a Unix socket: `python -m wattdock_runner --backend NAME --socket PATH`.
 
 Ends on SIGTERM or SIGINT; outside a container it also dies with the process that started it.
 """
@@ -42,12 +42,12 @@ EXIT_STUCK = 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit status."""
-    parser = argparse.ArgumentParser(prog="wattdock_runner", description="Serve one backend on one Unix socket.")
+    parser = argparse.ArgumentParser(prog="wattdock_runner", description="Serve a backend on a Unix socket.")
     parser.add_argument("--backend", required=True, help="name: module wattdock_NAME must be importable")
     parser.add_argument("--socket", required=True, help="path of the Unix socket; its folder must exist")
     options = parser.parse_args(argv)
     log_to_stderr()
-    # As a container's first process it is its engine's to end; its parent there is a passing helper of the engine's.
+    # The container engine ends a container's first process, whose parent is a short-lived helper of that engine.
     if os.getpid() != 1:
         die_with_parent()
     try:
@@ -74,7 +74,7 @@ def serve(backend: Backend, socket_path: str) -> int:
     _bind_privately(server, socket_path)
     server.start()
     log.info("serving %s on %s (pid %d)", backend.name, socket_path, os.getpid())
-    # A signal that another thread takes does not wake this one, in which alone Python runs its handler.
+    # Python runs signal handlers on this thread only, and a signal that another thread takes does not wake it.
     while not stop.wait(SIGNAL_LOOK_S):
         pass
     log.info("asked to stop")
@@ -83,7 +83,7 @@ def serve(backend: Backend, socket_path: str) -> int:
     log.info("stopped" if ended else "the engine did not end; leaving without it")
     logging.shutdown()
     if not ended:
-        # Where it hangs, in the log, for whoever has to find out; a log that is gone must not keep this process.
+        # The stacks show where the engine hangs; a log that is gone must not keep this process alive.
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback(all_threads=True)
         # A normal exit would join the engine's thread.
@@ -92,7 +92,7 @@ def serve(backend: Backend, socket_path: str) -> int:
 
 
 def _bind_privately(server: grpc.Server, socket_path: str) -> None:
-    """Bind so that nobody but the owner can connect."""
+    """Bind the socket so that only its owner can connect."""
     before = os.umask(0o077)
     try:
         server.add_insecure_port(f"unix:{socket_path}")

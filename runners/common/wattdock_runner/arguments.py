@@ -1,6 +1,7 @@
-"""Check engine arguments against the names and types that a backend declares, or that its engine's source has.
+"""Check engine arguments against the names and types that a backend declares, or that the engine's source declares.
 
-An engine is read, never imported: importing one takes seconds and loads torch, and a runner must answer at once.
+The source is parsed, never imported: importing an engine takes seconds and loads torch, and a runner must answer at
+once.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
-# As many names as a line of a terminal or two can take.
-FEW = 30
-# What JSON may bring for the names that annotations have; for any other name only the engine can judge.
+# More valid names than this are not listed in an error.
+MOST_NAMES_LISTED = 30
+# JSON types by the names that annotations have; values of any other type only the engine can judge.
 JSON_TYPES: dict[str, tuple[type, ...]] = {
     **{kind.__name__: (kind,) for kind in (bool, dict, float, int, list, str)},
     **dict.fromkeys(("List", "set", "tuple"), (list,)),
@@ -35,10 +36,10 @@ ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
 
 @dataclass(frozen=True)
 class Argument:
-    """One engine argument: the types that JSON may bring, and the only values allowed (empty: any).
+    """An engine argument: its JSON types, and its allowed values (empty: any).
 
     Attributes:
-        refused: Why no value is taken though the engine has the argument, and what to do instead; empty where it is.
+        refused: Why wattdock takes no value though the engine has the argument, and what to do instead; else empty.
     """
 
     types: tuple[type, ...]
@@ -46,24 +47,23 @@ class Argument:
     refused: str = ""
 
 
-def unknown_name(kind: str, given: str, valid: Iterable[str]) -> InvalidRequest:
-    """Return the error for a name that does not exist, with the nearest one that does."""
-    names = sorted(valid)
-    near = difflib.get_close_matches(given, names, n=1)
+def _unknown_argument(name: str, valid: Sequence[str]) -> InvalidRequest:
+    """Return the error for a name that does not exist, with the nearest valid name."""
+    near = difflib.get_close_matches(name, valid, n=1)
     if near:
         hint = f"did you mean {near[0]!r}?"
-    elif len(names) > FEW:
-        hint = f"none of the {len(names)} valid ones is like it"
+    elif len(valid) > MOST_NAMES_LISTED:
+        hint = f"none of the {len(valid)} valid ones is like it"
     else:
-        hint = f"valid: {', '.join(names) or 'none'}"
-    return InvalidRequest(f"unknown {kind} {given!r}; {hint}")
+        hint = f"valid: {', '.join(valid) or 'none'}"
+    return InvalidRequest(f"unknown engine argument {name!r}; {hint}")
 
 
 def parse_engine_args(text: str) -> dict[str, object]:
-    """Return the JSON object in `text`; empty text is no arguments.
+    """Return the JSON object in `text`; an empty text holds no arguments.
 
     Raises:
-        InvalidRequest: It is no JSON, or no object.
+        InvalidRequest: The text is no JSON object.
     """
     try:
         parsed = json.loads(text or "{}")
@@ -74,23 +74,23 @@ def parse_engine_args(text: str) -> dict[str, object]:
     return parsed
 
 
-def check_engine_args(given: Mapping[str, object], known: Mapping[str, Argument]) -> None:
-    """Accept `given` only if every name is known and taken, and every value has a declared type and choice.
+def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument]) -> None:
+    """Accept engine arguments only if every name is declared and every value has its declared type.
 
     Raises:
-        InvalidRequest: Names the argument, the value seen and what is valid.
+        InvalidRequest: Holds the argument, its value and what is valid.
     """
-    for name, value in given.items():
-        if name not in known:
-            raise unknown_name("engine argument", name, takeable(known))
-        if why := known[name].refused:
+    for name, value in engine_args.items():
+        if name not in declared:
+            raise _unknown_argument(name, takeable(declared))
+        if why := declared[name].refused:
             raise InvalidRequest(f"engine argument {name!r} is not taken: {why}")
-        _check_value(name, value, known[name])
+        _check_value(name, value, declared[name])
 
 
-def takeable(known: Mapping[str, Argument]) -> list[str]:
-    """Return the names that a caller may give, in order."""
-    return sorted(name for name, argument in known.items() if not argument.refused)
+def takeable(declared: Mapping[str, Argument]) -> list[str]:
+    """Return the names that a caller may set, in order."""
+    return sorted(name for name, argument in declared.items() if not argument.refused)
 
 
 def _check_value(name: str, value: object, argument: Argument) -> None:
@@ -111,7 +111,7 @@ def _json_name(kind: type) -> str:
 
 
 def source_fields(package: str, file: str, *classes: str) -> dict[str, Argument] | None:
-    """Return the public annotated fields of classes in a file of an installed package; None where that is not there."""
+    """Return the public annotated fields of classes in a file of an installed package; None without that file."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -120,29 +120,29 @@ def source_fields(package: str, file: str, *classes: str) -> dict[str, Argument]
 
 
 def fields_in(source: str, *classes: str) -> dict[str, Argument]:
-    """Return the public annotated fields of classes in `source`, with those of their bases there; pure.
+    """Return the public annotated fields of classes in `source`, inherited fields included.
 
-    A class that is not there has none.
+    A class or a base that `source` does not define has no fields.
     """
-    there = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
-    found: dict[str, Argument] = {}
-    for node in (there[name] for name in classes if name in there):
-        found |= fields_in(source, *(base.id for base in node.bases if isinstance(base, ast.Name)))
+    defined = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    arguments: dict[str, Argument] = {}
+    for node in (defined[name] for name in classes if name in defined):
+        arguments |= fields_in(source, *(base.id for base in node.bases if isinstance(base, ast.Name)))
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
-        names = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
-        found |= {name: argument_for(kind) for name, kind in names.items() if not name.startswith("_")}
-    return found
+        kinds = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
+        arguments |= {name: argument_for(kind) for name, kind in kinds.items() if not name.startswith("_")}
+    return arguments
 
 
 def argument_for(annotation: ast.expr) -> Argument:
-    """Return what JSON may bring for an annotation; anything, where only the engine can judge."""
+    """Return the JSON types and choices of an annotation; any type where only the engine can judge."""
     types, literals = _alternatives(annotation)
     choices = tuple(literals) if literals and set(types) <= {str, type(None)} else ()
     return Argument(types, (*choices, None) if choices and type(None) in types else choices)
 
 
 def _alternatives(annotation: ast.expr) -> tuple[tuple[type, ...], list[object]]:
-    """Return the types of an annotation, and its values where it is made of literals only."""
+    """Return the types of an annotation, and its values where the annotation consists of literals only."""
     if isinstance(annotation, ast.BinOp):
         return _united([annotation.left, annotation.right])
     if isinstance(annotation, ast.Subscript):
@@ -159,14 +159,14 @@ def _alternatives(annotation: ast.expr) -> tuple[tuple[type, ...], list[object]]
 
 
 def _united(parts: list[ast.expr]) -> tuple[tuple[type, ...], list[object]]:
-    found = [_alternatives(part) for part in parts]
-    types = tuple(dict.fromkeys(kind for kinds, _ in found for kind in kinds))
-    has_free_text = any(str in kinds and not values for kinds, values in found)
-    return types, [] if has_free_text else [value for _, values in found for value in values]
+    alternatives = [_alternatives(part) for part in parts]
+    types = tuple(dict.fromkeys(kind for kinds, _ in alternatives for kind in kinds))
+    has_free_text = any(str in kinds and not values for kinds, values in alternatives)
+    return types, [] if has_free_text else [value for _, values in alternatives for value in values]
 
 
 def json_ready(value: Any) -> Any:
-    """Return an engine's setting as JSON has it: pydantic models as objects, what JSON has no form for as text."""
+    """Return an engine's setting in JSON's types: a pydantic model as an object, what JSON lacks as text."""
     if hasattr(value, "model_dump"):
         value = value.model_dump()
     if value is None or isinstance(value, (bool, int, float, str)):

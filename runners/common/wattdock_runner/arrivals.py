@@ -27,10 +27,10 @@ COUNTER = struct.Struct("=Q")
 
 
 class Tickets:
-    """Numbers of the requests of a pass that one engine serves alone: it takes the next ones when it has room.
+    """Numbers of the requests of a pass, for an engine that serves the pass alone and takes some when it has room.
 
     Attributes:
-        taken: How many requests of the pass have been taken so far, by any engine.
+        taken: Number of requests taken so far, by any engine.
     """
 
     taken = 0
@@ -43,10 +43,10 @@ class Tickets:
 
 
 class SharedTickets(Tickets):
-    """Tickets of a pass that several processes serve: one counter in shared memory, behind a lock of the kernel's.
+    """Tickets of a pass that several processes serve: a counter in shared memory behind a lock of the kernel.
 
     Args:
-        descriptor: Of the memory, as `open_counter` returns it.
+        descriptor: The file descriptor of `open_counter`.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -55,7 +55,7 @@ class SharedTickets(Tickets):
 
     @property
     def taken(self) -> int:
-        """How many requests of the pass have been taken so far, by any engine."""
+        """Number of requests taken so far, by any engine."""
         return int(COUNTER.unpack_from(self._memory)[0])
 
     @taken.setter
@@ -73,7 +73,7 @@ class SharedTickets(Tickets):
 
 
 def open_counter() -> int:
-    """Return the descriptor of memory for `SharedTickets`; children may inherit it, and it has no name on any disk."""
+    """Return a file descriptor of memory for `SharedTickets`, which child processes may inherit."""
     descriptor = os.memfd_create("wattdock-tickets")
     os.ftruncate(descriptor, COUNTER.size)
     return descriptor
@@ -89,14 +89,14 @@ def poisson_instants(rate_per_s: float, seed: int, started_ns: int) -> Iterator[
 
 
 class Admission(Generic[T]):
-    """Hands out a pass's requests as its kind of arrival says, until its minima are met.
+    """Hands out the requests of a pass at their times, until the minima of the pass are met.
 
-    Prompts are repeated in order. Without `min_requests` each prompt is wanted once. With a minimum duration every
-    free place is filled, so that a static batch is never partial in the middle of a pass.
+    Prompts repeat in order. Without `min_requests` each prompt is run once. With a minimum duration every free place
+    is filled, so that a static batch is never partial in the middle of a pass.
 
     Args:
-        prompts: At least one.
-        started_ns: The instant that the pass's span was opened at.
+        prompts: At least one prompt.
+        started_ns: When the span of the pass was opened.
 
     Attributes:
         exhausted: No further request will come.
@@ -124,10 +124,7 @@ class Admission(Generic[T]):
         return self._scheduled_ns[index]
 
     def wake_ns(self, running: int) -> int | None:
-        """Return when `due` may change though no request finishes: at an arrival, or at the pass's end before it.
-
-        None where only a finished request changes anything.
-        """
+        """Return when the next request is due, or when the pass ends before it; None if a request must finish first."""
         arrival_ns = self.intended_ns(self._tickets.taken)
         if arrival_ns is None or self.exhausted or running >= self._workload.in_flight:
             return None
@@ -137,13 +134,13 @@ class Admission(Generic[T]):
         """Return the requests that enter the engine now, as (index, prompt, intended instant or None).
 
         Args:
-            running: How many requests the engine is serving.
+            running: Number of requests that the engine is serving.
         """
         free = self._workload.in_flight - running
         if self.exhausted or free <= 0 or (self._workload.arrival is Arrival.BATCH and running):
             return []
         granted = self._tickets.take(lambda taken: self._grant(taken, free, at_ns))
-        # Whether the pass is over is decided by the tickets alone: ranks must agree on it.
+        # Ranks must agree on the end of a pass, so the tickets alone decide it.
         self.exhausted = not granted and (self._schedule is None or self._is_over(self._tickets.taken, at_ns))
         return [(index, self._prompts[index % len(self._prompts)], self.intended_ns(index)) for index in granted]
 

@@ -1,6 +1,6 @@
-"""What a backend is, and everything that it is given or gives back.
+"""The class that a backend derives from, and the plain values that pass between a backend and the runner.
 
-Knows no protobuf and no gRPC: a backend is written against this file and `serving.Engine` alone.
+Must not know: protobuf, gRPC.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class RandomWeights:
 
 @dataclass(frozen=True)
 class Rank:
-    """This process's place among those that hold one model together and compute every step together.
+    """The place of this process among the processes that hold a model together and compute every step together.
 
     Attributes:
-        index: From 0; that rank's record counts.
-        count: Of all ranks.
-        meeting: Path of an empty file, the same for all, through which they find each other.
+        index: From 0; the record of rank 0 counts.
+        count: Number of ranks.
+        meeting: Path of an empty file through which the ranks find each other.
     """
 
     index: int
@@ -58,14 +58,14 @@ class Rank:
 
 @dataclass(frozen=True)
 class LoadOrder:
-    """One model to load.
+    """A model to load.
 
     Attributes:
         model_path: Folder with config.json and, unless weights are random, safetensors; a tokenizer is optional.
         dtype: "auto", "float32", "bfloat16" or "float16".
-        engine_args: Known names with values of the declared types; the servicer has checked both.
-        gpu_uuids: What the engine must see, in NVML's form and in this order; empty means no GPU.
-        rank: This process's place, where several hold the model together; None where it is alone.
+        engine_args: Checked against `Backend.engine_arguments`.
+        gpu_uuids: The GPUs that the engine must see, in NVML's form and in this order; empty for a CPU.
+        rank: The place of this process, where several processes hold the model together.
     """
 
     model_path: Path
@@ -79,7 +79,7 @@ class LoadOrder:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One accelerator as the engine sees it; `uuid` in NVML's form, "GPU-…"."""
+    """A GPU as the engine sees it; `uuid` in NVML's form, "GPU-…"."""
 
     uuid: str
     name: str
@@ -88,7 +88,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CudaVersions:
-    """Versions of what an engine computes with on a GPU; None is unknown, or no GPU."""
+    """Versions of what an engine computes with on a GPU; None is unknown, or means no GPU."""
 
     driver: str | None = None
     cuda: str | None = None
@@ -97,12 +97,13 @@ class CudaVersions:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What the engine says it runs with, read back from it after loading; None is unknown.
+    """What the engine runs with, read back from the engine after loading; None is unknown.
 
     Attributes:
-        effective_engine_args: JSON-ready; without those that cannot be read back.
-        parallelism: JSON-ready, for instance {"kind": "tensor", "size": 2}.
-        weight_bytes: Size of the parameters of one copy of the model, as loaded.
+        effective_engine_args: JSON-ready; without arguments that cannot be read back.
+        parallelism: JSON-ready, for instance {"kind": "tensor", "tensor_parallel_size": 2, "devices": {…}}; see
+            `RunnerEnvironment` in runner.proto.
+        weight_bytes: Size of the parameters of a single copy of the model, as loaded.
         warnings: What the user should know of the load.
     """
 
@@ -118,7 +119,7 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen; a temperature of 0 is greedy."""
+    """How the next token is drawn; a temperature of 0 is greedy."""
 
     temperature: float = 0.0
     top_p: float | None = None
@@ -135,10 +136,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Workload:
-    """One pass; what each field means stands in runner.proto, and the servicer has checked the values.
+    """A pass to serve. runner.proto explains the fields; their values have been checked.
 
     Attributes:
-        tickets: The queue, where several engines serve it; None where one does.
+        tickets: The queue that several engines take requests from; None for an engine that serves the pass alone.
     """
 
     arrival: Arrival
@@ -159,7 +160,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a diagnosis; `status` is "ok", "warn" or "fail"."""
+    """A line of a diagnosis; `status` is "ok", "warn" or "fail"."""
 
     name: str
     status: str
@@ -168,22 +169,22 @@ class Finding:
 
 
 class Backend:
-    """One engine; a backend is a subclass with `load`. Importing its module must not import the engine.
+    """Loads models into an engine. A backend is a subclass with `load`; its module must not import the engine.
 
-    Its methods are called one at a time, all on one thread. They raise `InvalidRequest`, `WrongState` or `OutOfMemory`
-    for what a caller can act on; anything else counts as a defect of the backend.
+    All methods are called on the same thread, one at a time. They raise `InvalidRequest`, `WrongState` or `OutOfMemory`
+    for what a caller can act on; any other exception counts as a defect of the backend.
 
     Attributes:
         name: As in `wattdock_<name>.py`.
-        framework: What the engine calls itself.
-        framework_package: The distribution whose version is the framework's.
-        packages: Further distributions whose versions belong in a result.
-        supported_versions: PEP 440 specifier of framework versions this backend was written for, or None.
-        arrivals: The kinds of arrival it really implements.
-        engine_arguments: Valid names and types; None where the engine that has them is not installed.
-        can_replicate: Several processes of it may serve one workload, each with a copy (`data_parallel_size`).
-        caveats: What a diagnosis must say of it.
-        engine: What `load` made, until `unload`.
+        framework: The engine's name for itself.
+        framework_package: The distribution that has the framework's version.
+        packages: Distributions whose versions belong in a result.
+        supported_versions: PEP 440 specifier of the framework's versions that the backend was written for, or None.
+        arrivals: The kinds of arrival that the engine can serve.
+        engine_arguments: Valid names and types; None where the engine that declares them is not installed.
+        can_replicate: Whether several processes may serve a workload, each with its copy (`data_parallel_size`).
+        caveats: Findings that every diagnosis repeats.
+        engine: The loaded engine, from `load` to `unload`.
     """
 
     name: str
@@ -198,19 +199,19 @@ class Backend:
     engine: Engine | None = None
 
     def ranks(self, order: LoadOrder) -> int:  # noqa: ARG002
-        """Return how many processes must hold the model together, each loading it with a `rank`; 1 is this one alone.
+        """Return the number of processes that hold the model together, each with a `rank`; 1 is this process alone.
 
         Raises:
-            InvalidRequest: The order contradicts itself about it.
+            InvalidRequest: The order's arguments for a split contradict each other.
         """
         return 1
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Load one model into `engine`, and return when the accelerators are idle."""
+        """Load a model into `self.engine`, and return when the accelerators are idle."""
         raise NotImplementedError
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run one pass and record it."""
+        """Run a pass and record it."""
         from wattdock_runner.serving import serve
 
         serve(self.engine, workload, prompts, recorder)
@@ -221,10 +222,10 @@ class Backend:
 
 
 def find_backend(name: str) -> Backend:
-    """Return the backend in module `wattdock_<name>`: an instance of its one backend class.
+    """Return an instance of the backend class in module `wattdock_<name>`.
 
     Raises:
-        LookupError: There is no such module, or not exactly one backend in it.
+        LookupError: The module does not exist, or does not define exactly one backend class.
     """
     module_name = f"wattdock_{name}"
     try:
@@ -233,8 +234,8 @@ def find_backend(name: str) -> Backend:
         if error.name != module_name:
             raise
         raise LookupError(f"no backend {name!r}: module {module_name} is not on PYTHONPATH") from error
-    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module_name]
-    classes = [value for value in own if issubclass(value, Backend)]
+    types = [value for value in vars(module).values() if isinstance(value, type)]
+    classes = [kind for kind in types if issubclass(kind, Backend) and kind.__module__ == module_name]
     if len(classes) != 1:
         raise LookupError(f"{module_name} must hold one backend class, and holds {len(classes)}")
     return classes[0]()

@@ -1,4 +1,4 @@
-"""Read what a model folder says beside its weights, encode prompts, draw weights: the same way for every backend.
+"""Read a model folder, encode prompts and draw random weights in the same way for every backend.
 
 Transformers, tokenizers and torch are duck-typed: nothing is imported.
 """
@@ -16,10 +16,23 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+# Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
+HARMLESS_GENERATION_SETTINGS = {
+    "_from_model_config",
+    "bos_token_id",
+    "eos_token_id",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "transformers_version",
+    "use_cache",
+}
+
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """One prompt ready to run; `position` is its place among the pass's prompts, from 0."""
+    """A prompt ready to run; `position` is its place among the prompts of the pass, from 0."""
 
     position: int
     ids: list[int]
@@ -27,7 +40,7 @@ class EncodedPrompt:
 
 
 def encode_prompts(tokenizer: Any, workload: Workload, prompts: Sequence[Prompt]) -> tuple[EncodedPrompt, ...]:
-    """Return the token ids of each prompt, in order; text is one user message where the workload wants a template.
+    """Return the token ids of each prompt, in order; a text is a user message where the workload has a chat template.
 
     Raises:
         InvalidRequest: Text without a tokenizer, or a prompt without a single token.
@@ -46,13 +59,13 @@ def encode_prompts(tokenizer: Any, workload: Workload, prompts: Sequence[Prompt]
 
 
 def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_tokens: int | None) -> None:
-    """Accept only prompts that the model knows all ids of, and whose answers fit behind them.
+    """Accept only prompts whose ids are in the vocabulary and whose answers fit into the context.
 
     Args:
-        context_tokens: Positions that the model has; None is unlimited.
+        context_tokens: Positions of the model; None is unlimited.
 
     Raises:
-        InvalidRequest: Names the prompt and both figures.
+        InvalidRequest: Holds the prompt's position and both figures.
     """
     for prompt in prompts:
         tokens, limit = len(prompt.ids), prompt.max_output_tokens
@@ -65,7 +78,7 @@ def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str | None:
-    """Return ids as text, special tokens left out; None without a tokenizer."""
+    """Return ids as text without special tokens; None without a tokenizer."""
     return None if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
@@ -84,32 +97,25 @@ def _encode(tokenizer: Any, content: str | tuple[int, ...], *, chat_template: bo
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-# Settings of a checkpoint that a pass keeps, and those that change no output; all others are ignored with a warning.
-HARMLESS_GENERATION_SETTINGS = {
-    "_from_model_config",
-    "bos_token_id",
-    "eos_token_id",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "transformers_version",
-    "use_cache",
-}
-
-
 def read_from_folder(auto_class: Any, order: LoadOrder) -> Any:
-    """Return what a class of transformers (AutoConfig, AutoTokenizer) makes of the model folder, offline."""
+    """Return what a class of transformers (AutoConfig, AutoTokenizer) reads from the model folder, offline."""
     return auto_class.from_pretrained(
         order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
     )
 
 
 def read_tokenizer(auto_tokenizer: Any, order: LoadOrder) -> Any:
-    """Return the folder's tokenizer, or None where it holds none."""
+    """Return the folder's tokenizer, or None without one."""
     if not any((order.model_path / name).is_file() for name in TOKENIZER_FILES):
         return None
     return read_from_folder(auto_tokenizer, order)
+
+
+def read_generation_config(generation_config_class: Any, order: LoadOrder, model: Any) -> Any:
+    """Return the folder's generation settings; those of the model's config where the folder has no file of them."""
+    if not (order.model_path / "generation_config.json").is_file():
+        return model.generation_config
+    return generation_config_class.from_pretrained(order.model_path, local_files_only=True)
 
 
 def eos_token_ids(eos: int | list[int] | tuple[int, ...] | None) -> tuple[int, ...]:
@@ -118,13 +124,13 @@ def eos_token_ids(eos: int | list[int] | tuple[int, ...] | None) -> tuple[int, .
 
 
 def ignored_settings_warnings(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a warning about the generation settings of a checkpoint that no pass applies; empty without any."""
+    """Return a warning about a checkpoint's generation settings that no pass applies; empty without such settings."""
     ignored = {name: settings[name] for name in sorted(settings.keys() - HARMLESS_GENERATION_SETTINGS)}
     return (f"the checkpoint's generation_config is not applied: {ignored}",) if ignored else ()
 
 
 def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: bool) -> Any:
-    """Return the model of a transformers config with all its parameters on the meta device, tied ones tied.
+    """Return the model of a transformers config with all parameters on the meta device, tied parameters tied.
 
     Raises:
         ValueError, ImportError: Transformers has no such class.
@@ -136,7 +142,7 @@ def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: b
 
 
 def draw_uniform(torch: Any, values: Any, name: str, weights: RandomWeights) -> None:
-    """Fill a tensor from U[low, high) by a generator seeded by its name; one that holds integers is filled with zeros.
+    """Fill a tensor from U[low, high) by a generator seeded by its name; a tensor of integers with zeros.
 
     Equal names, seeds and shapes give equal values on the same kind of device.
     """

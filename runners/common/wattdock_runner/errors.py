@@ -1,4 +1,4 @@
-"""What can go wrong inside a runner, by what the caller can do about it.
+"""The errors of a runner, by what the caller can do about each.
 
     RunnerFault
     ├── InvalidRequest   INVALID_ARGUMENT      what was asked for does not exist or makes no sense
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class RunnerFault(Exception):  # noqa: N818 - named for what the client reads
-    """Base of everything that a backend raises on purpose."""
+    """Base of the errors that a backend raises on purpose."""
 
 
 class InvalidRequest(RunnerFault):
@@ -23,7 +23,7 @@ class InvalidRequest(RunnerFault):
 
 
 class WrongState(RunnerFault):
-    """The request is fine, but not in the state that the runner or its machine is in."""
+    """The request is valid, but not in the current state of the runner or its machine."""
 
 
 class OutOfMemory(RunnerFault):
@@ -39,4 +39,4 @@ class ExchangeFailed(RunnerFault):
 
 
 class PassCancelled(RunnerFault):
-    """Raised inside the engine's loop to end a pass that nobody waits for any more."""
+    """Raised inside the engine's loop to end a pass whose client has gone."""

@@ -29,29 +29,29 @@ def nvml_uuid(uuid: object) -> str:
 
 
 def torch_gpus(cuda: Any) -> tuple[Gpu, ...]:
-    """Return the GPUs that torch sees, in its order, with UUIDs in NVML's form; `cuda` is torch.cuda."""
+    """Return the GPUs that torch sees, in torch's order; `cuda` is torch.cuda."""
     if not cuda.is_available():
         return ()
     all_properties = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
     return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
 
 
-def require_gpus(asked: tuple[str, ...], gpus: Sequence[Gpu], engine: str) -> None:
-    """Accept only if the GPUs seen are those asked for, in that order.
+def require_gpus(requested: tuple[str, ...], gpus: Sequence[Gpu], engine: str) -> None:
+    """Accept only GPUs whose UUIDs are the requested ones, in that order.
 
     Raises:
-        WrongState: Names both.
+        WrongState: Holds the UUIDs requested and those that the engine sees.
     """
-    seen = tuple(gpu.uuid for gpu in gpus)
-    if asked != seen:
+    visible = tuple(gpu.uuid for gpu in gpus)
+    if requested != visible:
         raise WrongState(
-            f"asked for GPUs [{', '.join(asked)}], but {engine} sees [{', '.join(seen)}]; "
+            f"asked for GPUs [{', '.join(requested)}], but {engine} sees [{', '.join(visible)}]; "
             "CUDA_VISIBLE_DEVICES of the runner decides what it sees"
         )
 
 
 def parallelism(tensor: int, pipeline: int, layers_by_gpu: Mapping[str, int]) -> dict[str, Any]:
-    """Return how a model is split; `devices` holds layers by GPU UUID."""
+    """Return how a model is split, as `RunnerEnvironment` in runner.proto wants it."""
     split = {kind: size for kind, size in (("tensor", tensor), ("pipeline", pipeline)) if size > 1}
     sizes = {f"{kind}_parallel_size": size for kind, size in split.items()}
     return {"kind": "+".join(split) or "none", **sizes, "devices": dict(layers_by_gpu)}

@@ -1,6 +1,6 @@
-"""The one place where a runner's exceptions become gRPC status codes, and where every call is logged.
+"""Turn a runner's exceptions into gRPC status codes, and log every call; nothing else does either.
 
-A traceback goes to the log only; the client reads one line.
+A traceback goes to the log only; the client reads a single line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _guarded_stream(method: str, behaviour: Callable[[Any, Any], Any]) -> Callab
 
 @contextmanager
 def _mapped(method: str, context: Any) -> Iterator[None]:
-    """Log one call from begin to end, and end it with a status if it raises."""
+    """Log a call from begin to end, and end it with a status if it raises."""
     started_ns = now_ns()
     log.info("%s: began", method)
     try:
@@ -74,7 +74,7 @@ def _mapped(method: str, context: Any) -> Iterator[None]:
     except GeneratorExit:
         log.info("%s: client went away after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)
         raise
-    except Exception as error:  # noqa: BLE001 - the one place where any exception becomes a status
+    except Exception as error:  # noqa: BLE001 - any exception becomes a status
         code, detail = _status(error)
     else:
         log.info("%s: ok after %.3f s", method, (now_ns() - started_ns) / NS_PER_S)

@@ -1,7 +1,4 @@
-"""Translate between protobuf messages and the plain objects that a backend sees; pure.
-
-The only file of a runner where both meet.
-"""
+"""Translate between the messages of runner.proto and the plain values of `backend`; pure."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ CHUNK_BYTES = 1 << 20
 # One point of a packed series takes at most 9 + 6 bytes for any count below 2**42.
 SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
 _ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arrival.name}") for arrival in Arrival}
-# What the wire and a backend call by the same name.
+# Fields that have the same name in runner.proto and in a plain value.
 _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
 _REQUEST_FIELDS: tuple[str, ...] = ("index", "intended_ns", "submitted_ns", "first_token_ns", "finished_ns", "text")
 _REQUEST_FIELDS += ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "finish_reason", "replica")
@@ -56,7 +53,7 @@ def load_order_from(request: pb.LoadRequest) -> LoadOrder:
         model_path=path,
         dtype=request.dtype or "auto",
         engine_args=parse_engine_args(request.engine_args_json),
-        random_weights=_random_weights_from(_given(request, "random_weights")),
+        random_weights=_random_weights_from(_optional(request, "random_weights")),
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
     )
@@ -71,13 +68,13 @@ def _random_weights_from(message: pb.RandomWeights | None) -> RandomWeights | No
 
 
 def workload_from(message: pb.Workload) -> Workload:
-    """Return the pass that is asked for, its figures checked.
+    """Return the workload with its figures checked.
 
     Raises:
-        InvalidRequest: Names the field and the value seen.
+        InvalidRequest: Holds the field and its value.
     """
     arrival = _arrival_from(message.arrival)
-    rate_per_s = _given(message, "rate_per_s")
+    rate_per_s = _optional(message, "rate_per_s")
     _require(message.in_flight > 0, f"in_flight must be at least 1, not {message.in_flight}")
     _require(message.max_output_tokens > 0, f"max_output_tokens must be at least 1, not {message.max_output_tokens}")
     _require(message.min_duration_s >= 0, f"min_duration_s must not be negative: {message.min_duration_s}")
@@ -88,24 +85,24 @@ def workload_from(message: pb.Workload) -> Workload:
         arrival=arrival,
         in_flight=1 if arrival is Arrival.SINGLE else message.in_flight,
         rate_per_s=rate_per_s,
-        min_duration_s=_given(message, "min_duration_s"),
-        min_requests=_given(message, "min_requests"),
+        min_duration_s=_optional(message, "min_duration_s"),
+        min_requests=_optional(message, "min_requests"),
         sampling=_sampling_from(message.sampling),
         settle_s=max(0.0, message.settle_s),
         **{name: getattr(message, name) for name in _WORKLOAD_FIELDS},
     )
 
 
-def _given(message: Message, name: str) -> Any:
+def _optional(message: Message, name: str) -> Any:
     """Return an optional field, None where it is not set."""
     return getattr(message, name) if message.HasField(name) else None
 
 
 def _sampling_from(message: pb.Sampling) -> Sampling:
-    top_p = _given(message, "top_p")
+    top_p = _optional(message, "top_p")
     _require(message.temperature >= 0, f"temperature must not be negative: {message.temperature}")
     _require(top_p is None or 0 < top_p <= 1, f"top_p must be in (0, 1], not {top_p}")
-    return Sampling(message.temperature, top_p, _given(message, "top_k"))
+    return Sampling(message.temperature, top_p, _optional(message, "top_k"))
 
 
 def _arrival_from(number: int) -> Arrival:
@@ -140,13 +137,13 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
 def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
     kind = message.WhichOneof("content")
     _require(kind is not None, f"prompt {position} holds neither text nor token ids")
-    limit = _given(message, "max_output_tokens")
+    limit = _optional(message, "max_output_tokens")
     _require(limit != 0, f"max_output_tokens of prompt {position} must be at least 1")
     return Prompt(message.text if kind == "text" else tuple(message.token_ids.ids), limit)
 
 
 def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeResponse:
-    """Return what the runner is, from package metadata alone."""
+    """Return the runner's description, from package metadata alone."""
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         backend=backend.name,
@@ -186,15 +183,15 @@ def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Load
 
 
 def span_message(span: Span) -> pb.Span:
-    """Return a span as it goes over the wire."""
+    """Return a span as a message."""
     return pb.Span(**vars(span), drained=True)
 
 
 def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEvent]:
-    """Yield a finished pass: its requests and token series in chunks, then its summary.
+    """Yield the events of a finished pass: requests and token series in chunks, then the summary.
 
     Args:
-        prompts: How many prompts the client sent.
+        prompts: Number of prompts that the client sent.
     """
     requests = recorder.requests
     for chunk in chunked([_request_message(request) for request in requests]):
@@ -226,8 +223,7 @@ def _request_message(request: RequestRecord) -> pb.RequestRecord:
 
 
 def _sum_if_all_known(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def chunked(messages: Iterable[M], limit_bytes: int = CHUNK_BYTES) -> Iterator[list[M]]:

@@ -1,4 +1,4 @@
-"""What a process of a runner does first (log to stderr, end with its parent), and the software that it is made of."""
+"""What every process of a runner needs: a log on stderr, an end with its parent, versions of installed packages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
-OWN_PACKAGES = ("grpcio", "protobuf")
+RUNNER_PACKAGES = ("grpcio", "protobuf")
 
 
 def die_with_parent(parent: int | None = None) -> None:
     """Ask the kernel to kill this process when the thread that started it ends.
 
     Args:
-        parent: Pid of the process that started this one; if the parent has ended already, this process ends at once.
+        parent: Pid of the process that started this process, which ends at once if that parent has ended already.
 
     Source: prctl(2), PR_SET_PDEATHSIG.
     """
@@ -52,6 +52,6 @@ def package_version(name: str) -> str | None:
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those distributions that are installed, with the runner's own among them."""
-    found = {name: package_version(name) for name in (*names, *OWN_PACKAGES)}
-    return {name: version for name, version in found.items() if version is not None}
+    """Return the versions of distributions and of the runner's own packages, without those that are not installed."""
+    versions = {name: package_version(name) for name in (*names, *RUNNER_PACKAGES)}
+    return {name: version for name, version in versions.items() if version is not None}

@@ -1,7 +1,7 @@
-"""Record one pass as it happens: its span, its requests, its tokens over time.
+"""Record a pass: its span, its requests, its tokens over time.
 
 The engine's thread writes; the servicer's thread reads progress for heartbeats, and everything else after the end.
-Knows no engine and no protobuf.
+Must not know: engines, protobuf.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class RequestRecord:
-    """One request of a pass; instants are CLOCK_MONOTONIC nanoseconds, None is unknown.
+    """A request of a pass; instants are CLOCK_MONOTONIC nanoseconds, None is unknown.
 
     Attributes:
         index: In order of submission, from 0.
-        intended_ns: When an open-loop schedule wanted it submitted.
-        steps: Instant and number of new tokens of each answer of the engine that brought some. The end-of-sequence id
-            counts, padding after it does not.
+        intended_ns: When an open-loop schedule wanted the request submitted.
+        steps: Instant and number of new tokens of each answer with tokens. The end-of-sequence id counts, padding after
+            it does not.
         finish_reason: "stop", "length" or "abort".
-        replica: Which of several equal engines served it, from 0; None where there was one.
+        replica: Number of the replica that served the request, from 0; None without replicas.
     """
 
     index: int
@@ -45,27 +45,27 @@ class RequestRecord:
 
     @property
     def first_token_ns(self) -> int | None:
-        """When its first token was produced."""
+        """When the first token was produced."""
         return self.steps[0][0] if self.steps else None
 
     @property
     def finished_ns(self) -> int | None:
-        """When its last token was produced."""
+        """When the last token was produced."""
         return self.steps[-1][0] if self.steps else None
 
     @property
     def output_tokens(self) -> int:
-        """How many tokens were generated for it."""
+        """Number of tokens generated for the request."""
         return sum(tokens for _, tokens in self.steps)
 
 
 @dataclass(frozen=True)
 class ReplicaPass:
-    """What one of several equal engines did in a pass.
+    """What one replica did in a pass.
 
     Attributes:
-        span: From the common start until this engine had drained.
-        last_token_ns: When its last token was produced; None without any.
+        span: From the common start until the replica had drained.
+        last_token_ns: When the replica's last token was produced; None without tokens.
     """
 
     gpu_uuids: tuple[str, ...]
@@ -76,14 +76,14 @@ class ReplicaPass:
 
 
 class PassRecorder:
-    """The record of one pass.
+    """The record of a pass.
 
     Attributes:
         cancelled: Set when the client has gone.
         tokens_so_far: For heartbeats; an upper bound where sequences of a static batch end before their limit.
         requests_finished: For heartbeats.
         requests: In order of submission, once the pass is over.
-        replicas: What each of several equal engines did; empty where there was one.
+        replicas: What each replica did; empty without replicas.
     """
 
     def __init__(self) -> None:
@@ -96,17 +96,17 @@ class PassRecorder:
         self._span: Span | None = None
 
     def check_cancelled(self) -> None:
-        """Raise `PassCancelled` if the client has gone; to be called at least once per engine step."""
+        """Raise `PassCancelled` if the client has gone; call it at least once per engine step."""
         if self.cancelled.is_set():
             raise PassCancelled("the client cancelled the pass")
 
     def open(self) -> int:
-        """Open the pass's span now, on a drained engine, just before the first request; return the instant."""
+        """Open the span of the pass on a drained engine, just before the first request; return the instant."""
         self._start_ns = now_ns()
         return self._start_ns
 
     def close(self) -> None:
-        """Close the pass's span now, on a drained engine."""
+        """Close the span of the pass on a drained engine."""
         if self._start_ns is None:
             raise RuntimeError("the backend closed a pass that it never opened")
         self._span = Span("pass", self._start_ns, now_ns())
@@ -128,14 +128,11 @@ class PassRecorder:
         return instants, list(accumulate(tokens_at[at_ns] for at_ns in instants))
 
     def adopt(self, span: Span, requests: Sequence[RequestRecord]) -> None:
-        """Take the record of another process for this one."""
+        """Take over the record of another process."""
         self._span, self.requests = span, requests
 
     def adopt_replicas(self, parts: Sequence[tuple[tuple[str, ...], Span, Sequence[RequestRecord]]]) -> None:
-        """Make one record of those of several equal engines, each with its GPUs' UUIDs.
-
-        The pass ends when the last engine has drained.
-        """
+        """Merge the records of replicas, each with the UUIDs of its GPUs; the last drained replica ends the pass."""
         for number, (_, _, requests) in enumerate(parts):
             for request in requests:
                 request.replica = number

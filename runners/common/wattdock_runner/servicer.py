@@ -1,6 +1,6 @@
-"""Answer the five calls of runner.proto with one backend.
+"""Answer the calls of runner.proto with a backend.
 
-Knows no engine. The engine works in a thread of its own, so that heartbeats do not depend on it.
+The engine works on a thread of its own, so that heartbeats do not depend on it. Must not know: engines.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T")
 HEARTBEAT_S = 1.0
 INSTALL = "install the backend's requirements file, or run it in its image"
 CANCELLED_JOB_GRACE_S = 60.0
-# A client that cancels a call and makes the next one at once may be heard in the other order.
+# gRPC may deliver a cancellation after the call that the client made next.
 CANCEL_ARRIVAL_S = 2.0
 POLL_S = 0.02
 
 
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
-    """One backend behind the wire; one job at a time."""
+    """Serves a backend; one job at a time."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -51,18 +51,18 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._is_loaded = False
 
     def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:  # noqa: N802, ARG002
-        """Say what this runner is; touches neither engine nor accelerator."""
+        """Return what this runner is, without engine or accelerator."""
         reading = pb.ClockReading(
             boot_id=clock.boot_id(), time_namespace=clock.time_namespace(), monotonic_ns=clock.now_ns()
         )
         return messages.describe_message(self._backend, reading)
 
     def Load(self, request: pb.LoadRequest, context: Any) -> Iterator[pb.LoadEvent]:  # noqa: N802
-        """Load one model and say what the engine made of it.
+        """Load a model; stream the stages, then what the engine runs with.
 
         Raises:
             InvalidRequest: Model folder, dtype or an engine argument is wrong.
-            WrongState: A model is loaded already, the runner is busy, or it sees other GPUs than asked for.
+            WrongState: A model is loaded already, the runner is busy, or it sees other GPUs than requested.
         """
         order = messages.load_order_from(request)
         if self._backend.engine_arguments is not None:
@@ -85,7 +85,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         yield pb.LoadEvent(loaded=messages.loaded_message(self._backend, *job.result()))
 
     def _load(self, order: LoadOrder, report: Report, cancelled: threading.Event) -> tuple[LoadedModel, Span]:
-        """Load on the engine's thread; a load that failed, or whose client has gone, leaves nothing loaded."""
+        """Load on the engine's thread; a load that fails or is cancelled leaves nothing loaded."""
         start_ns = clock.now_ns()
         try:
             loaded = self._backend.load(order, report)
@@ -99,10 +99,10 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         return loaded, span
 
     def Generate(self, request_iterator: Iterator[pb.GenerateRequest], context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
-        """Run one pass, with a heartbeat every second, and return its record.
+        """Run a pass; stream a heartbeat every second, then the record of the pass.
 
         Raises:
-            InvalidRequest: The workload or a prompt is wrong, or the backend cannot serve that arrival.
+            InvalidRequest: The workload or a prompt is wrong, or the backend cannot serve the kind of arrival.
             WrongState: Nothing is loaded, or another pass runs.
         """
         self._engine.require_idle()
@@ -170,8 +170,8 @@ def _heartbeats_until_done(job: Future[None], recorder: PassRecorder) -> Iterato
 
 def _heartbeats_until(deadline_ns: int, recorder: PassRecorder) -> Iterator[pb.GenerateEvent]:
     yield _heartbeat(recorder, pass_over=True)
-    while (left_s := (deadline_ns - clock.now_ns()) / clock.NS_PER_S) > 0:
-        if recorder.cancelled.wait(min(left_s, HEARTBEAT_S)):
+    while (remaining_s := (deadline_ns - clock.now_ns()) / clock.NS_PER_S) > 0:
+        if recorder.cancelled.wait(min(remaining_s, HEARTBEAT_S)):
             raise PassCancelled("the client cancelled the pass")
         yield _heartbeat(recorder, pass_over=True)
 
@@ -202,7 +202,7 @@ class _Job:
 
 
 class EngineThread:
-    """One thread, so that engines with thread-local state always see the same one."""
+    """A single thread for all jobs, because engines have thread-local state."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -211,10 +211,10 @@ class EngineThread:
         self._is_ending = False
 
     def require_idle(self) -> None:
-        """Return when nothing runs; a job that was cancelled, or is within two seconds, is waited for.
+        """Return when no job runs; wait for a job that is cancelled, now or within two seconds.
 
         Raises:
-            WrongState: A job runs that nobody cancelled, or a cancelled one does not end.
+            WrongState: A job runs that nobody cancelled, or a cancelled job does not end.
         """
         if (job := self._job) is None:
             return
@@ -235,7 +235,7 @@ class EngineThread:
         with self._lock:
             if self._is_ending:
                 raise WrongState("this runner was asked to stop")
-            # Two may have waited for the same job.
+            # Two calls may have waited for the same job.
             if self._job is not None:
                 _require_done(self._job)
             future = self._executor.submit(work)
@@ -243,7 +243,7 @@ class EngineThread:
         return future
 
     def end(self, last: Callable[[], None], timeout_s: float) -> bool:
-        """Take no job any more, ask a running one to end, do `last`; return whether each ended within `timeout_s`."""
+        """Refuse new jobs, cancel the running job, do `last`; return whether each ended within `timeout_s`."""
         with self._lock:
             self._is_ending = True
         if self._job is not None:

@@ -1,7 +1,6 @@
-"""The one loop that serves a pass: admit requests as they arrive, let the engine step, note what it answers.
+"""The loop of continuous batching: admit requests as they arrive, let the engine step, record its answers.
 
-Whatever is not inference happens before the pass's span opens or after it closes. Knows no engine: a backend gives its
-own as a subclass of `Engine`.
+Whatever is not inference happens before the span of the pass opens or after it closes.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder
 
-    # A request, the instant of its new tokens (ns), their ids, and why it ended (None while it runs).
+    # A request, the instant of its new tokens (ns), their ids, and the finish reason (None while the request runs).
     Answer = tuple[RequestRecord, int, Sequence[int], str | None]
 
 T = TypeVar("T")
 
 
 class Engine:
-    """One loaded model that serves requests; `add` and `step` are what every engine has.
+    """A loaded model that serves requests. Every engine has `add`, `step` and `drain`; the other methods have defaults.
 
-    `serve` calls, on one thread: `prepare`; within `guarded`, on a drained engine, `add` and `step` in turn until no
-    request is left, and `drain`; then, with the span closed, `complete`.
+    `serve` calls, on a single thread: `prepare`; within `guarded`, on a drained engine, `add` and `step` in turn until
+    all requests have finished, and `drain`; then, with the span closed, `complete`.
 
     Attributes:
-        tokenizer: Of transformers, or None.
+        tokenizer: A tokenizer of transformers, or None.
         context_tokens: Positions that prompt and answer share; None is unlimited.
-        max_in_flight: Most requests served at a time; None is unlimited.
+        max_in_flight: Number of requests served at a time at most; None is unlimited.
         in_flight_argument: The engine argument that raises `max_in_flight`.
     """
 
@@ -48,38 +47,38 @@ class Engine:
     in_flight_argument: str = ""
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
-        """Make what a pass needs of its own, and refuse what the engine would refuse in the middle of it."""
+        """Prepare a pass, and refuse what the engine would refuse in the middle of it."""
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:  # noqa: ARG002
-        """Return `work()`; where that fails, leave no request in the engine and name the failure by `doing`."""
+        """Return `work()`; if it fails, leave no request in the engine and raise an error that names `doing`."""
         return work()
 
     def drain(self) -> None:
-        """Return when the accelerator has done all its work."""
+        """Return when the accelerators have done all their work."""
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
-        """Have the engine serve one request from its next step on."""
+        """Have the engine serve a request from the next step on."""
         raise NotImplementedError
 
     def step(self, until_ns: int | None) -> Iterable[Answer]:
-        """Let the engine work until it has answers, and return these.
+        """Let the engine work until it has answers, and return them.
 
         Args:
-            until_ns: When an engine that works by itself must return though it has none; None is no such instant.
+            until_ns: When an engine that works by itself must return without answers; None is never.
         """
         raise NotImplementedError
 
     def complete(self, requests: Sequence[RequestRecord]) -> None:
-        """Fill in what could not be known during the pass."""
+        """Add to the records what was not known during the pass."""
 
 
 def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-    """Serve requests until the pass's minima are met, and record every request and token.
+    """Serve requests until the minima of the pass are met, and record every request and token.
 
     Raises:
         WrongState: No model is loaded.
-        InvalidRequest: A prompt cannot be run by this model, or the engine serves fewer requests at a time.
-        OutOfMemory: What is to be in flight does not fit.
+        InvalidRequest: The model cannot run a prompt, or the engine serves fewer requests at a time.
+        OutOfMemory: The requests in flight do not fit.
         PassCancelled: The client went away.
     """
     if engine is None:
@@ -104,7 +103,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
 def _run(
     engine: Engine, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder
 ) -> list[RequestRecord]:
-    """Open the span, admit and step until no request is left, drain, close the span."""
+    """Open the span, admit and step until all requests have finished, drain, close the span."""
     engine.drain()
     admission = Admission(workload, prompts, recorder.open())
     requests: list[RequestRecord] = []
@@ -113,7 +112,7 @@ def _run(
         running = len(requests) - recorder.requests_finished
         due_ns = now_ns()
         for index, prompt, intended_ns in admission.due(running, due_ns):
-            # A static batch is submitted as one; an engine takes its requests one after the other.
+            # A static batch is submitted at a single instant, though an engine takes its requests one by one.
             at_ns = due_ns if workload.arrival is Arrival.BATCH else now_ns()
             requests.append(RequestRecord(index, at_ns, len(prompt.ids), intended_ns))
             engine.add(requests[-1], prompt)

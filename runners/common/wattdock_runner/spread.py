@@ -1,6 +1,6 @@
-"""Serve a backend from several processes where a load asks for it: equal replicas, or ranks that share one model.
+"""Serve a backend from several processes where a load asks for it: replicas, or ranks that share a model.
 
-Everything else goes to the backend in this process, as if this file were not there. Knows no engine.
+Every other load goes to the backend in this process. Must not know: engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wattdock_runner.recorder import PassRecorder
 
 REPLICAS = "data_parallel_size"
-# A replica ends at its next step; ranks wait for each other for ever once one of them is gone.
+# A replica ends at its next step; ranks wait for ever for a rank that has gone.
 REPLICAS_GRACE_S, RANKS_GRACE_S = 60.0, 2.0
 # All ranks are on one host, and a container may have no other interface.
 ON_THIS_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -42,19 +42,19 @@ STOP_GRACE_S = 20.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where one worker runs: variables added to its environment, and the CPU cores that it stays on (empty: all)."""
+    """Where a worker runs: variables added to its environment, and its CPU cores (empty: all)."""
 
     variables: Mapping[str, str]
     cores: tuple[int, ...] = ()
 
 
 class Workers:
-    """Equal processes of one backend, in order.
+    """Worker processes of a backend, in order.
 
     Args:
         called: A worker's name in messages: "replica" or "rank".
         tickets: Descriptor of the counter of a shared queue; None without such a queue.
-        grace_s: How long workers may take to end once another has failed or the pass is cancelled; then all are
+        grace_s: How long workers may take to end once a worker has failed or the pass is cancelled; then all are
             killed.
     """
 
@@ -82,7 +82,7 @@ class Workers:
         self._connections.append(ours)
 
     def send_all(self, *words: Any) -> None:
-        """Say the same to all of them; one that has ended is found when it is waited for."""
+        """Send the same message to all workers; `call` notices those that have ended."""
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.send(words)
@@ -93,15 +93,15 @@ class Workers:
         heard: Callable[[int, str, tuple[Any, ...]], None],
         cancelled: threading.Event | None = None,
     ) -> list[Any]:
-        """Give each worker its order and return their answers.
+        """Send each worker its order and return the workers' answers.
 
         Args:
-            heard: Called with a worker's number, and what it says before its answer.
-            cancelled: Set, it ends the work early.
+            heard: Called with a worker's number and each message before its answer.
+            cancelled: Ends the work early once set.
 
         Raises:
-            RunnerFault: What a worker raised, or `WorkerDied`, or `PassCancelled`.
-            WrongState: They were ended by an earlier failure.
+            RunnerFault: A worker's error, `WorkerDied` or `PassCancelled`.
+            WrongState: An earlier failure ended the workers.
         """
         if not self._processes:
             raise WrongState(f"the {self._called}s were ended by an earlier failure; Unload, then Load again")
@@ -125,7 +125,7 @@ class Workers:
                 deadline_s = time.monotonic() + self._grace_s
                 self.send_all(CANCEL)
         if waiting or any(isinstance(failure, WorkerDied) for failure in failures):
-            # A split model computes every step together: the rest of it is of no use, and may never end.
+            # Ranks compute every step together: those that still run are of no use, and may never end.
             self.kill()
         if failures:
             raise _cause(failures)
@@ -138,7 +138,7 @@ class Workers:
         return [number for number in sorted(numbers) if self._connections[number] in readable]
 
     def _receive(self, number: int) -> Sequence[Any]:
-        """Return what a worker says; its death is a failure."""
+        """Return a worker's next message; its death is a failure."""
         try:
             words: Sequence[Any] = self._connections[number].recv()
         except (EOFError, OSError):
@@ -154,7 +154,7 @@ class Workers:
         return type(failure)(f"{self._called} {number}: {failure}")
 
     def stop(self) -> None:
-        """Have them free what they hold and end; whoever takes too long is killed."""
+        """Ask the workers to unload and end; kill those that take too long."""
         self.send_all(STOP)
         deadline_s = time.monotonic() + STOP_GRACE_S
         for process in self._processes:
@@ -163,7 +163,7 @@ class Workers:
         self.kill()
 
     def kill(self) -> None:
-        """End them all now, and return when they have ended."""
+        """Kill the workers, and return when they have ended."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -174,7 +174,7 @@ class Workers:
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
-    """Say how a process ended that does not answer any more."""
+    """Return how a process ended that does not answer any more."""
     try:
         code = process.wait(DEATH_NOTICE_S)
     except subprocess.TimeoutExpired:
@@ -192,7 +192,7 @@ def _cause(failures: Sequence[Exception]) -> Exception:
 
 
 class SpreadBackend(Backend):
-    """A backend, and the processes it is spread over while a load asked for some."""
+    """A backend whose loaded model may be spread over several processes."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -206,7 +206,7 @@ class SpreadBackend(Backend):
             self.engine_arguments = {**backend.engine_arguments, REPLICAS: Argument((int,))}
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
-        """Load here, or start as many processes as the order asks for and load in all of them at once."""
+        """Load in this process, or start as many processes as the order asks for and load in all at once."""
         order, count = _without_replicas(order)
         ranks = self._backend.ranks(order)
         if count > 1 and ranks > 1:
@@ -221,7 +221,7 @@ class SpreadBackend(Backend):
         return replace(loaded, effective_engine_args={**loaded.effective_engine_args, REPLICAS: count})
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run one pass here, or in all processes from one common start."""
+        """Run a pass in this process, or in all processes from a common start."""
         (self._group or self._backend).generate(workload, prompts, recorder)
 
     def unload(self) -> None:
@@ -236,14 +236,14 @@ class _Group:
     """Processes that each hold a copy or a part of a model.
 
     Args:
-        orders: What each loads.
-        descriptor: Of memory that they share, until `end`.
+        orders: What each process loads.
+        descriptor: A descriptor of memory that the processes share, open until `end`.
         tickets: Descriptor of the counter that replicas share.
     """
 
     called: str
     grace_s: float
-    # How many of them, from the first, generate tokens of their own.
+    # Number of processes, from the first, whose tokens count.
     reporting: int
 
     def __init__(
@@ -253,10 +253,10 @@ class _Group:
         self._workers = Workers(backend, places, called=self.called, grace_s=self.grace_s, tickets=tickets)
 
     def load(self, report: Report) -> LoadedModel:
-        """Load in all of them at once, and return what they hold together."""
+        """Load in all processes at once, and return what they hold together."""
 
         def heard(number: int, word: str, rest: tuple[Any, ...]) -> None:
-            # They do the same at about the same time.
+            # All processes load in about the same time.
             if word == STAGE and number == 0:
                 report(*rest)
 
@@ -275,15 +275,15 @@ class _Group:
         )
 
     def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:
-        """Return how the model is split, from what one process says."""
+        """Return how the model is split, given what the first process holds."""
         raise NotImplementedError
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run one pass in all of them, and record it."""
+        """Run a pass in all processes, and record it."""
         raise NotImplementedError
 
     def run(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> list[Any]:
-        """Run a pass in all of them, from one start once all are ready; return what each recorded."""
+        """Run a pass in all processes, from a common start once all are ready; return their records."""
         ready: set[int] = set()
         progress: dict[int, tuple[int, int]] = {}
 
@@ -301,13 +301,13 @@ class _Group:
         return self._workers.call(orders, heard, recorder.cancelled)
 
     def end(self) -> None:
-        """End the processes, and give back the memory that they share."""
+        """End the processes, and free the memory that they share."""
         self._workers.stop()
         os.close(self._descriptor)
 
 
 class _Replicas(_Group):
-    """Equal engines, each with one GPU (or a share of the CPU's cores) to itself, that take from one queue."""
+    """Copies of a model that take requests from a common queue, each on a GPU or a share of the CPU's cores."""
 
     called, grace_s = "replica", REPLICAS_GRACE_S
 
@@ -331,7 +331,7 @@ class _Replicas(_Group):
         return {"kind": "data", REPLICAS: self.reporting}
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Share out the requests in flight, and let whoever has room take the next."""
+        """Give each replica its share of the requests in flight; a replica with room takes the next request."""
         if workload.arrival is Arrival.SINGLE or workload.in_flight % self.reporting:
             raise InvalidRequest(
                 f"{workload.in_flight} request(s) in flight cannot be shared out "
@@ -343,7 +343,7 @@ class _Replicas(_Group):
 
 
 class _Ranks(_Group):
-    """Processes that hold one model together and compute every step together; the first one's record counts."""
+    """Processes that hold a model together and compute every step together; the record of the first counts."""
 
     called, grace_s, reporting = "rank", RANKS_GRACE_S, 1
 
@@ -358,11 +358,11 @@ class _Ranks(_Group):
         super().__init__(backend, orders, [Place(variables, cores) for cores in _cores(order, count)], descriptor, None)
 
     def parallelism(self, model: LoadedModel) -> Mapping[str, Any]:
-        """Return what the first rank says."""
+        """Return the first rank's answer."""
         return model.parallelism
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
-        """Run the same pass in each; they agree among themselves on every batch."""
+        """Run the same pass in each rank; the ranks agree on every batch."""
         recorder.adopt(*self.run(workload, prompts, recorder)[0])
 
 
@@ -376,7 +376,7 @@ def _without_replicas(order: LoadOrder) -> tuple[LoadOrder, int]:
 
 
 def _devices(order: LoadOrder, count: int) -> list[str]:
-    """Return CUDA_VISIBLE_DEVICES of each replica; empty where it runs on the CPU."""
+    """Return CUDA_VISIBLE_DEVICES of each replica; empty for replicas on the CPU."""
     if not order.gpu_uuids:
         return [""] * count
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -385,7 +385,7 @@ def _devices(order: LoadOrder, count: int) -> list[str]:
 
 
 def _cores(order: LoadOrder, count: int) -> list[tuple[int, ...]]:
-    """Return the CPU cores of each process; empty, which is all of them, where a GPU computes or they are too few."""
+    """Return the CPU cores of each process; empty for all cores, where a GPU computes or there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // count
     if order.gpu_uuids or not each:

@@ -1,6 +1,6 @@
 """Hold a copy or a part of a model for the runner that started this process: `python -m wattdock_runner.worker`.
 
-It obeys the runner over a socket pair and ends when that closes. Knows no gRPC.
+The runner sends orders over a socket pair; a worker ends when the pair closes. Must not know: gRPC.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Messages over the pair: the runner's first, then its workers'.
+# Messages over the pair: the runner's in the first line, the workers' in the second.
 LOAD, GENERATE, GO, CANCEL, STOP = "load", "generate", "go", "cancel", "stop"
 STAGE, READY, PROGRESS, DONE, FAILED = "stage", "ready", "progress", "done", "failed"
 PROGRESS_S = 0.5
 
 
 class WorkerRecorder(PassRecorder):
-    """The record of one worker's share of a pass, which all workers open together.
+    """The record of a worker's share of a pass, which all workers open together.
 
     Args:
-        ready: Says that this worker could begin.
+        ready: Called when this worker is ready to begin.
     """
 
     def __init__(self, ready: Any) -> None:
@@ -50,17 +50,17 @@ class WorkerRecorder(PassRecorder):
         self._go = threading.Event()
 
     def go(self, start_ns: int) -> None:
-        """Let `open` return: every worker is ready, and the pass began at `start_ns`."""
+        """Let `open` return: all workers are ready, and the pass began at `start_ns`."""
         self._start_ns = start_ns
         self._go.set()
 
     def cancel(self) -> None:
-        """End the pass early, even where it has not begun."""
+        """End the pass early, even before it has begun."""
         self.cancelled.set()
         self._go.set()
 
     def open(self) -> int:
-        """Wait until every worker is ready; return the instant that the pass began at, the same for all."""
+        """Wait until all workers are ready; return the common start of the pass."""
         self._ready()
         self._go.wait()
         self.check_cancelled()
@@ -68,7 +68,7 @@ class WorkerRecorder(PassRecorder):
 
 
 class Worker:
-    """Does what the runner says, on this thread; hears it on another."""
+    """Obeys the runner on this thread; receives its orders on another."""
 
     def __init__(self, backend: Backend, connection: Connection, tickets: Tickets | None) -> None:
         self._backend, self._connection, self._tickets = backend, connection, tickets
@@ -77,7 +77,7 @@ class Worker:
         self._recorder: WorkerRecorder | None = None
 
     def run(self) -> None:
-        """Obey until told to stop."""
+        """Obey orders until STOP."""
         threading.Thread(target=self._listen, daemon=True).start()
         while (order := self._orders.get())[0] != STOP:
             self._say(*self._answer(*order))
@@ -91,7 +91,7 @@ class Worker:
                 # The runner has ended.
                 os._exit(1)
             if order[0] == GENERATE:
-                # Here, so that a cancellation that follows at once finds it.
+                # On this thread, so that a cancellation right after finds the recorder.
                 self._recorder = WorkerRecorder(lambda: self._say(READY))
             if order[0] == GO and self._recorder:
                 self._recorder.go(order[1])
@@ -122,16 +122,16 @@ class Worker:
         if recorder is None or recorder.cancelled.is_set():
             raise PassCancelled("the client cancelled the pass")
         over = threading.Event()
-        telling = threading.Thread(target=self._tell, args=(recorder, over), daemon=True)
-        telling.start()
+        reporter = threading.Thread(target=self._report_progress, args=(recorder, over), daemon=True)
+        reporter.start()
         try:
             self._backend.generate(replace(workload, tickets=self._tickets), prompts, recorder)
         finally:
             over.set()
-            telling.join()
+            reporter.join()
         return recorder.span, recorder.requests
 
-    def _tell(self, recorder: WorkerRecorder, over: threading.Event) -> None:
+    def _report_progress(self, recorder: WorkerRecorder, over: threading.Event) -> None:
         while not over.wait(PROGRESS_S):
             self._say(PROGRESS, recorder.tokens_so_far, recorder.requests_finished)
 
@@ -141,12 +141,12 @@ class Worker:
 
 
 def main(backend: str, connection: str, tickets: str, cores: str) -> int:
-    """Serve the runner on the other side of the pair; return the exit status.
+    """Serve the runner at the other end of the pair; return the exit status.
 
     Args:
-        connection: Descriptor of a socket pair's end.
-        tickets: Descriptor of the counter that replicas share; empty where there is none.
-        cores: CPU cores to stay on, by number; empty is all.
+        connection: Descriptor of this end of the socket pair.
+        tickets: Descriptor of the counter that replicas share; empty without replicas.
+        cores: Numbers of the CPU cores to stay on; empty for all.
     """
     log_to_stderr()
     die_with_parent()
