@@ -3,10 +3,10 @@
     make bench ARGS='--only pytorch --quadruples 10'
     python benchmarks/bench.py --runner-python "$(which python3)" --only vllm,meter --quadruples 4 --output FILE
 
-Prints the figures and keeps them in a file, which is written anew after every quadruple, so that a run that is cut
-short loses nothing: build/bench.md for a whole run (one without --only). Absolute times hold for the machine they were
-taken on only. Ends with 9 where a comparison is not shown to hold: one that is unresolved does not pass. Outside a git
-checkout, WATTDOCK_REVISION says which commit the sources are of.
+Prints the figures, and writes them to a file after every quadruple, so that an interrupted run loses nothing:
+build/bench.md for a whole run (without --only). Absolute times hold only for the machine that was measured. Exits with
+9 unless every comparison holds: an unresolved one does not pass. Outside a git checkout, WATTDOCK_REVISION names the
+sources' commit.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from reports import reports
 from studies import studies
 
 from wattdock.errors import ExitCode, PreflightError, WattdockError
+from wattdock.files import write_whole
 from wattdock.host import GpuInventory, Machine
 from wattdock.launch.runners import REPO
 
@@ -50,7 +51,7 @@ OVERHEADS = {
     "studies": studies,
     "reports": reports,
 }
-# On which engine each comparison runs.
+# Comparison → the engine it runs on.
 COMPARISONS = {
     "pytorch": "pytorch",
     "pytorch-planted": "pytorch",
@@ -58,7 +59,7 @@ COMPARISONS = {
     "vllm-final": "vllm",
     "meter": "vllm",
 }
-# How many quadruples of blocks each gets; whether they resolve it, the machine's scatter decides.
+# Comparison → quadruples of blocks; whether these resolve it depends on the machine's scatter.
 QUADRUPLES = {"pytorch": 24, "pytorch-planted": 8, "vllm": 4, "vllm-final": 4, "meter": 6}
 DEFAULT = (*OVERHEADS, "pytorch")
 DEFAULT_ON_GPU = (*DEFAULT, "vllm", "vllm-final", "meter")
@@ -68,7 +69,7 @@ LEFT_OUT_ON_CPU = (
 )
 PLANTED = ("pytorch-planted",)
 RUNNER_LIMIT, METER_LIMIT = 0.995, 0.998
-KEPT = REPO / "build/bench.md"
+DEFAULT_OUTPUT = REPO / "build/bench.md"
 
 
 class Bench:
@@ -89,7 +90,7 @@ class Bench:
         if self._gpu is None:
             # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
             os.environ["OMP_NUM_THREADS"] = "1"
-        command = " ".join(["python", "benchmarks/bench.py", *options.shown])
+        command = " ".join(["python", "benchmarks/bench.py", *options.words])
         revision = os.environ.get("WATTDOCK_REVISION") or Machine.here().revision or "unknown"
         self.figures = Figures(command, revision, machine(self._gpu))
         if options.only is None and self._gpu is None:
@@ -97,10 +98,10 @@ class Bench:
         self.claims: dict[str, list[Claim]] = {}
 
     def run(self) -> None:
-        """Measure what was asked for, cheapest first.
+        """Measure the selected benchmarks, cheapest first.
 
         Raises:
-            WattdockError: Something cannot be measured here; what was measured before is kept.
+            WattdockError: A benchmark cannot be measured here; earlier figures are written.
         """
         for name, measure in OVERHEADS.items():
             if name in self._only:
@@ -112,9 +113,10 @@ class Bench:
                 self._compare_on(backend, wanted)
 
     def save(self) -> None:
-        """Write everything so far, where it is to be kept."""
-        if self._options.output is not None:
-            write_whole(self._options.output, self.figures.document())
+        """Write everything measured so far to the output file."""
+        if output := self._options.output:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(output, self.figures.document().encode())
 
     def _compare_on(self, backend: str, wanted: Sequence[str]) -> None:
         size = (GPU_SIZES if self._gpu else CPU_SIZES)[backend]
@@ -190,24 +192,16 @@ WAYS = {
 
 
 def unmet(claims: dict[str, list[Claim]]) -> list[str]:
-    """Return the comparisons that did not end as they have to, each with how: shown to hold.
+    """Return the comparisons without the required verdict, and their verdicts.
 
-    A planted cost is there to be found: it has to fail.
+    A comparison has to hold; one with a planted cost has to fail.
     """
-    ended = {name: [claim.verdict for claim in found] for name, found in claims.items()}
+    verdicts_of = {name: [claim.verdict for claim in of_comparison] for name, of_comparison in claims.items()}
     return [
         f"{name} ({', '.join(verdicts) or 'not measured'})"
-        for name, verdicts in ended.items()
+        for name, verdicts in verdicts_of.items()
         if {*verdicts} != {"fails" if name in PLANTED else "holds"}
     ]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file, which is never half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".partial")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
 
 
 def machine(gpu: Gpu | None) -> str:
@@ -221,45 +215,47 @@ def machine(gpu: Gpu | None) -> str:
 
 
 def say(line: str) -> None:
-    """Tell a person what happens."""
+    """Print a line on standard error."""
     sys.stderr.write(f"bench: {line}\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known, default = [*OVERHEADS, *COMPARISONS], ", ".join(DEFAULT)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    valid, default = [*OVERHEADS, *COMPARISONS], ", ".join(DEFAULT)
     on_gpu = ", ".join(name for name in DEFAULT_ON_GPU if name not in DEFAULT)
-    only = f"of {', '.join(known)}; by default {default}, and where there is a GPU {on_gpu}"
-    made.add_argument("--only", type=names(known), help=only)
-    made.add_argument("--quadruples", type=int, help=f"of blocks, per comparison (default: {QUADRUPLES})")
-    made.add_argument("--minutes", type=float, help="per comparison, instead of --quadruples")
-    made.add_argument("--block-s", type=float, default=10.0, help="least length of a block (default: 10)")
-    where = made.add_mutually_exclusive_group()
-    where.add_argument("--gpu", type=int, help="which, by NVML's number; by default the first, where there are any")
-    where.add_argument("--cpu", action="store_true", help="in the sizes for a CPU, though there is a GPU")
-    made.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
-    made.add_argument("--output", type=Path, help="file to keep the figures in; a run without --only has one")
-    return made
+    only = f"of {', '.join(valid)}; by default {default}, and with a GPU {on_gpu}"
+    arguments.add_argument("--only", type=names(valid), help=only)
+    arguments.add_argument("--quadruples", type=int, help=f"of blocks, per comparison (default: {QUADRUPLES})")
+    arguments.add_argument("--minutes", type=float, help="per comparison, instead of --quadruples")
+    arguments.add_argument("--block-s", type=float, default=10.0, help="least length of a block (default: 10)")
+    where = arguments.add_mutually_exclusive_group()
+    where.add_argument("--gpu", type=int, help="GPU by NVML's number (default: the first, if any)")
+    where.add_argument("--cpu", action="store_true", help="use the CPU, even if there is a GPU")
+    arguments.add_argument("--runner-python", type=Path, help="interpreter that has the backends' packages")
+    arguments.add_argument(
+        "--output", type=Path, help=f"file for the figures (default without --only: {DEFAULT_OUTPUT.relative_to(REPO)})"
+    )
+    return arguments
 
 
-def names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return what reads a list of names out of `known`."""
+def names(valid: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of a comma-separated list of valid names."""
 
-    def read(text: str) -> tuple[str, ...]:
-        given = tuple(text.split(","))
-        if unknown := [name for name in given if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown {unknown[0]!r}; known are {', '.join(known)}")
-        return given
+    def parse(text: str) -> tuple[str, ...]:
+        parts = tuple(text.split(","))
+        if unknown := [name for name in parts if name not in valid]:
+            raise argparse.ArgumentTypeError(f"unknown {unknown[0]!r}; known are {', '.join(valid)}")
+        return parts
 
-    return read
+    return parse
 
 
 def main() -> int:
-    """Run the benchmarks, keep the figures, and return the exit code."""
+    """Run the benchmarks, write the figures, and return the exit code."""
     options = parser().parse_args()
-    options.output = options.output or (KEPT if options.only is None else None)
-    options.shown = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    options.output = options.output or (DEFAULT_OUTPUT if options.only is None else None)
+    options.words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as scratch:
         try:
             bench = Bench(options, Path(scratch))
@@ -275,7 +271,7 @@ def main() -> int:
     for note in bench.figures.notes:
         say(f"not measured: {note}")
     if missing := unmet(bench.claims):
-        say(f"not shown as it has to be, and unresolved is no pass: {'; '.join(missing)}")
+        say(f"without the required verdict, and unresolved is no pass: {'; '.join(missing)}")
         return ExitCode.REGRESSION
     return ExitCode.OK
 

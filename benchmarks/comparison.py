@@ -1,6 +1,6 @@
-"""Two arms on a live engine, block after block, and the claims that their ratio is held against.
+"""Two arms on a live engine, block after block, and the claims about their ratio.
 
-Knows no engine: an arm is a call that does one block of work and returns what was generated.
+Knows no engine: an arm is a call that runs one pass and returns its record.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paired import bounds, log_ratio, log_ratio_left, order
+from paired import bounds, carryover_log_ratio, log_ratio, order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from wattdock.records.restart import PassRecord
 
     Arms = Mapping[Arm, Callable[[], PassRecord]]
-    # In the order they were run in, each with its arm.
+    # In running order, with their arms.
     Passes = list[tuple[Arm, PassRecord]]
 
-# An engine may not be at its pace at once (docs/decisions/comparing-arms.md).
+# An engine may need time to reach its speed (docs/decisions/comparing-arms.md).
 WARM_UP = -1
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that an arm is judged by: a time, so less is better.
+    """A time by which arms are compared; less is better.
 
     Attributes:
-        claim: What its ratio, B over A, is held against.
-        of: Reads it off one pass.
+        claim: The claim about its ratio, B over A.
+        of: Returns its value in a pass.
     """
 
     claim: Claim
@@ -40,7 +40,7 @@ class Quantity:
 
 @dataclass
 class Comparison:
-    """One pair of arms and everything seen of it so far.
+    """A pair of arms and its measurements so far.
 
     Attributes:
         on: Engine and size of the work, for people.
@@ -59,27 +59,27 @@ class Comparison:
 
     @property
     def claims(self) -> list[Claim]:
-        """What is held against it."""
+        """The claims about the ratio of the arms."""
         return [quantity.claim for quantity in self.quantities]
 
     @property
-    def left_to_the_next(self) -> Bounds | None:
-        """What passes of A leave to the next pass, as the ratio of rates; None where a block is one pass."""
+    def carryover(self) -> Bounds | None:
+        """The effect of a pass of A on the next pass, as a ratio of rates; None if a block is one pass."""
         if self.passes == 1 or not self.durations_s:
             return None
-        return bounds([log_ratio_left(quadruple) for quadruple in self.durations_s])
+        return bounds([carryover_log_ratio(quadruple) for quadruple in self.durations_s])
 
     def rate_of(self, arm: Arm) -> float:
         """Return an arm's output tokens per second over all its blocks."""
-        own = [(took_s, count) for which, took_s, count in self.blocks if which == arm]
-        return sum(count for _, count in own) / sum(took_s for took_s, _ in own)
+        blocks = [(took_s, count) for block_arm, took_s, count in self.blocks if block_arm == arm]
+        return sum(count for _, count in blocks) / sum(took_s for took_s, _ in blocks)
 
     def run(self, arms: Arms, after_each: Callable[[], None]) -> None:
         """Run a quadruple of blocks to warm up and then the planned ones; call `after_each` after each of these."""
         self._quadruple(WARM_UP, arms)
         for number in range(self.claims[0].planned):
             done = self._quadruple(number, arms)
-            self._keep_blocks(done)
+            self._add_blocks(done)
             self.durations_s.append([(arm, measured.span.duration_s) for arm, measured in done])
             for quantity in self.quantities:
                 quantity.claim.log_ratios.append(log_ratio([(arm, quantity.of(measured)) for arm, measured in done]))
@@ -89,10 +89,10 @@ class Comparison:
         """Run four blocks: turns of one pass of each."""
         return [(arm, arms[arm]()) for _ in range(self.passes) for arm in order(number)]
 
-    def _keep_blocks(self, done: Passes) -> None:
+    def _add_blocks(self, done: Passes) -> None:
         for arm in sorted({arm for arm, _ in done}):
-            own = [measured for which, measured in done if which == arm]
-            for block in (own[::2], own[1::2]):
+            passes = [measured for pass_arm, measured in done if pass_arm == arm]
+            for block in (passes[::2], passes[1::2]):
                 self.blocks.append((arm, seconds(block), tokens(block)))
 
 

@@ -66,9 +66,9 @@ def bench_throughput(scratch: Path) -> list[Row]:
     """Tokens per second of one thread in a container against one thread in a process, taken in turn."""
     speed: dict[str, list[float]] = {"docker": [], "process": []}
     for pair in range(PAIRS):
-        for launcher, seen in speed.items():
+        for launcher, speeds in speed.items():
             [result] = measured(scratch / f"{launcher}-{pair}", launcher, "--min-duration-s", "10")
-            seen.append(result["performance"]["output_tokens_per_s"])
+            speeds.append(result["performance"]["output_tokens_per_s"])
     ratios = [inside / outside for inside, outside in zip(speed["docker"], speed["process"], strict=True)]
     return [
         row("container, one thread", speed["docker"], "tokens/s"),

@@ -50,7 +50,7 @@ class Block:
     Attributes:
         requests: Of each pass.
         passes: Static batches are a pass each, so that two arms can take turns after every one of them.
-        expected_s: How long the block takes at the best speed seen, with what lies between its passes.
+        expected_s: How long the block takes at the best speed so far, including the time between its passes.
     """
 
     requests: int
@@ -64,7 +64,7 @@ class Size:
 
     Attributes:
         in_flight: Requests at a time; PyTorch serves them as one static batch.
-        has_own_cpu: The runner gets one CPU, with all its threads, and nothing else of the benchmark runs there.
+        dedicated_cpu: The runner gets one CPU, with all its threads, and nothing else of the benchmark runs there.
     """
 
     backend: Literal["pytorch", "vllm"]
@@ -75,12 +75,12 @@ class Size:
     input_tokens: int
     output_tokens: int
     engine_args: Mapping[str, object] = field(default_factory=dict)
-    has_own_cpu: bool = False
+    dedicated_cpu: bool = False
 
     def __str__(self) -> str:
         return (
             f"{self.shape}, random weights, {self.dtype}, {self.in_flight} in flight ({self.arrival}), "
-            f"{self.input_tokens} in, {self.output_tokens} out{', on a CPU of its own' if self.has_own_cpu else ''}"
+            f"{self.input_tokens} in, {self.output_tokens} out{', on a CPU of its own' if self.dedicated_cpu else ''}"
         )
 
 
@@ -90,11 +90,11 @@ class Size:
 # On a GPU its model is small and deep (30 layers), so that every step waits for the host, as one of an 8 B model does.
 # It stays on one CPU: moved about by the scheduler, its passes scatter three times as much.
 CPU_SIZES = {
-    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 8, has_own_cpu=True),
+    "pytorch": Size("pytorch", "tiny-llama", "float32", "batch", 1, 64, 8, dedicated_cpu=True),
     "vllm": Size("vllm", "tiny-llama", "float32", "closed", 8, 64, 64),
 }
 GPU_SIZES = {
-    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 4, has_own_cpu=True),
+    "pytorch": Size("pytorch", "smollm2-135m", "bfloat16", "batch", 1, 64, 4, dedicated_cpu=True),
     "vllm": Size("vllm", "llama-3.1-8b", "bfloat16", "closed", 128, 512, 512, {"max_model_len": 2048}),
 }
 
@@ -170,10 +170,10 @@ def tpot_p99_s(measured: PassRecord) -> float:
     Raises:
         RunnerError: No request has one.
     """
-    found = quantiles(tpot_s(request) for request in measured.requests)
-    if found is None:
+    tpot = quantiles(tpot_s(request) for request in measured.requests)
+    if tpot is None:
         raise RunnerError("no request of the pass has more than one token, so there is no TPOT")
-    return found.p99_s
+    return tpot.p99_s
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def live_engine(
         gpu_uuids=spec.gpu_uuids,
     )
     launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)
-    with own_cpu() if size.has_own_cpu else nullcontext():
+    with one_cpu() if size.dedicated_cpu else nullcontext():
         launched = launcher.launch(spec)
     with launched as runner, RunnerClient(runner) as client:
         try:
@@ -222,15 +222,15 @@ def live_engine(
 
 
 @contextmanager
-def own_cpu() -> Iterator[None]:
-    """Keep what is started inside on one CPU, which the caller leaves for good; a single CPU is shared."""
+def one_cpu() -> Iterator[None]:
+    """Start processes in the block on one CPU, which the caller leaves for good; a single CPU is shared."""
     cpus = os.sched_getaffinity(0)
-    own = {max(cpus)}
-    if cpus == own:
+    dedicated = {max(cpus)}
+    if cpus == dedicated:
         yield
         return
-    os.sched_setaffinity(0, own)
+    os.sched_setaffinity(0, dedicated)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, cpus - own)
+        os.sched_setaffinity(0, cpus - dedicated)

@@ -1,4 +1,4 @@
-"""Everything that a benchmark run has seen so far, and the Markdown that says so; pure but for the clock's date."""
+"""All figures of a benchmark run so far, and their Markdown; pure except for the date."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ if TYPE_CHECKING:
     from paired import Claim
 
 HOW_TO_READ = """\
-Both arms run on one live engine in one process. Every block is the same number of passes and requests, on prompts of
-their own; a pass begins and ends on a drained engine. The passes of four blocks take turns, one of each at a time
-(ABBA, in every other quadruple BAAB): only what changes faster blurs a ratio, and each arm comes after itself as often
-as after the other. From each quadruple of blocks comes one value: the logarithm of the ratio of rates, each arm's times
-summed, so that a pause that the run met counts for as long as it lasts; of what comes more seldom than that, no run
-says anything. One quadruple runs before the first and does not count. The
-bound is one-sided, 95 %, by Student's t over the quadruples' values. *Margin* is what so many values with such a
-scatter can resolve: a smaller cost cannot be told from none. `holds`: the lower bound reaches the limit, a ratio above
-1 counting as 1, since nothing in the first arm makes an engine faster; `fails`: the upper bound is below it;
-`unresolved` is neither, and no pass. So is a lower bound above 1: the arms then differ in something else, which may
-hide a cost. *Left to the next* is what a pass of the first arm costs the pass after it, whichever arm that is: turns
-let it fall on both, so neither the ratio nor the verdict has it.
+Both arms run on one live engine in one process. Every block has the same number of passes and requests, on prompts of
+its own; a pass begins and ends on a drained engine. The passes of four blocks alternate (ABBA; in every other quadruple
+BAAB), so that only changes faster than a turn blur a ratio, and each arm follows itself as often as the other arm. Each
+quadruple of blocks gives one value: the logarithm of the ratio of rates, from the sum of each arm's times, so that a
+pause counts for as long as it lasts. Pauses rarer than a run are not covered. The first quadruple is a warm-up and does
+not count. The bound is one-sided, 95 %, by Student's t over the quadruples' values. *Margin* is the smallest cost that
+the values can resolve. `holds`: the lower bound reaches the limit, where a ratio above 1 counts as 1, since nothing in
+the first arm makes an engine faster. `fails`: the upper bound is below the limit. `unresolved`: neither, which is no
+pass. A lower bound above 1 is unresolved, too: the arms differ in something else, which may hide a cost. *Carry-over*
+is the cost of a pass of the first arm to the pass after it; alternation spreads this cost over both arms, so it is in
+neither the ratio nor the verdict.
 
 *Runner* is the coordinator's client, the wire, the servicer, the backend's loop and the recorder. *Bare loop* is the
-engine alone, nothing recorded. Not told apart: the runner's idle threads and one heartbeat a second, which both arms
-have, and what lies outside the span (sending prompts, tokenising, fetching the record)."""
+engine alone, without records. Not distinguished: the runner's idle threads and one heartbeat a second, which both arms
+have, and work outside the span (sending prompts, tokenising, fetching the record)."""
 
-HEAD = ("ratio", "n", "seen", "lower bound", "limit", "margin", "verdict")
+HEAD = ("ratio", "n", "estimate", "lower bound", "limit", "margin", "verdict")
 
 
 @dataclass
 class Figures:
-    """What was measured so far.
+    """The figures measured so far.
 
     Attributes:
         command: As it was typed.
         revision: The commit of the sources.
         machine: Without its name.
-        meter: What the sampling threads took, and what they read.
+        meter: What the meter reads, and the cost of its threads.
         comparisons: By name.
         notes: What was not measured, and why.
     """
@@ -90,19 +89,19 @@ def ratios(comparisons: list[Comparison]) -> str:
 
 
 def ratio_row(claim: Claim) -> tuple[str, ...]:
-    """Return what was seen of one claim."""
-    seen = claim.seen
-    if seen is None:
+    """Return a claim's row: estimate, bounds and verdict."""
+    estimate = claim.estimate
+    if estimate is None:
         return (claim.what, f"0 of {claim.planned}", "–", "–", f"{claim.limit:g}", "–", f"**{claim.verdict}**")
-    n = str(seen.n) if seen.n == claim.planned else f"{seen.n} of {claim.planned}"
-    lower = "–" if seen.lower is None else f"{seen.lower:.4f}"
-    margin = "–" if seen.margin is None else f"{seen.margin:.2%}"
+    n = str(estimate.n) if estimate.n == claim.planned else f"{estimate.n} of {claim.planned}"
+    lower = "–" if estimate.lower is None else f"{estimate.lower:.4f}"
+    margin = "–" if estimate.margin is None else f"{estimate.margin:.2%}"
     verdict = f"**{claim.verdict}**" + (f": {claim.void}" if claim.void else "")
-    return (claim.what, n, f"{seen.ratio:.4f}", lower, f"{claim.limit:g}", margin, verdict)
+    return (claim.what, n, f"{estimate.ratio:.4f}", lower, f"{claim.limit:g}", margin, verdict)
 
 
 def details(comparison: Comparison) -> Iterator[str]:
-    """Yield what the ratios of one comparison were computed from."""
+    """Yield the data behind the ratios of a comparison."""
     what = comparison.claims[0].what
     if comparison.blocks:
         lengths_s = [seconds for _, seconds, _ in comparison.blocks]
@@ -116,13 +115,13 @@ def details(comparison: Comparison) -> Iterator[str]:
     for claim in comparison.claims:
         values = ", ".join(f"{100 * value:+.2f}" for value in claim.log_ratios)
         yield f"{claim.what}, 100 × log ratio per quadruple: {values or 'none yet'}"
-    if left := comparison.left_to_the_next:
-        lower = "–" if left.lower is None else f"{left.lower:.4f}"
-        yield f"{what}, left to the next: {left.ratio:.4f}, lower bound {lower}"
+    if carryover := comparison.carryover:
+        lower = "–" if carryover.lower is None else f"{carryover.lower:.4f}"
+        yield f"{what}, carry-over: {carryover.ratio:.4f}, lower bound {lower}"
 
 
 def meter_cost(what: str, cost: MeterCost) -> str:
-    """Return what sampling took."""
+    """Return the cost of sampling as a table."""
     share = cost.cpu_s / cost.metered_s
     cpu = f"{share:.2%} of one CPU for {cost.threads} thread(s), over {cost.metered_s:.0f} s of blocks"
     inside = f"{mean(cost.busy):.1%} (mean of {len(cost.busy)}, most {max(cost.busy):.1%})" if cost.busy else "–"

@@ -57,7 +57,7 @@ def start_up() -> list[Row]:
     def run(arguments: list[str]) -> None:
         subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
 
-    return [row(name, timed_ms(partial(run, given), repeats=20)) for name, given in commands.items()]
+    return [row(name, timed_ms(partial(run, arguments), repeats=20)) for name, arguments in commands.items()]
 
 
 def wire_costs() -> list[Row]:

@@ -20,8 +20,8 @@ Arm = Literal["A", "B"]
 Verdict = Literal["holds", "fails", "unresolved"]
 
 CONFIDENCE = 0.95
-# A drift that is linear cancels in each of them, one that is bent in the same way between the two. Either of them again
-# and again puts each arm behind itself as often as behind the other: what a pass leaves to the next one disturbs both.
+# A linear drift cancels in each order, a quadratic one between the two. Each arm follows itself as often as the other
+# arm, so that the carry-over of a pass falls on both.
 ORDERS: tuple[tuple[Arm, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 
 
@@ -39,8 +39,8 @@ def log_ratio(passes: Sequence[tuple[Arm, float]]) -> float:
     return log(took["B"] / took["A"])
 
 
-def log_ratio_left(passes: Sequence[tuple[Arm, float]]) -> float:
-    """Return what a pass leaves to the next: the same ratio, of whatever came after one of A and after one of B.
+def carryover_log_ratio(passes: Sequence[tuple[Arm, float]]) -> float:
+    """Return the carry-over of a pass: the log ratio of the passes after a pass of A to those after a pass of B.
 
     Args:
         passes: In the order they were run in; at least two turns of an `order`.
@@ -79,30 +79,30 @@ def bounds(log_ratios: Sequence[float]) -> Bounds:
     return Bounds(n, exp(middle), exp(middle - half), exp(middle + half), 1 - exp(-half))
 
 
-def judge(seen: Bounds, limit: float) -> Verdict:
+def judge(estimate: Bounds, limit: float) -> Verdict:
     """Return whether the ratio is shown to be at least `limit`, shown to be below it, or neither.
 
-    A ratio above 1 counts as 1, since A does all that B does and more: above lies chance. A lower bound above 1 is no
-    chance: the arms differ in something else too, which may hide a cost, so that nothing is shown.
+    A ratio above 1 counts as 1: A does everything that B does and more, so it can be faster by chance only. A lower
+    bound above 1 is not chance: the arms differ in something else, too, which may hide a cost.
     """
-    if seen.lower is not None and seen.lower > 1:
+    if estimate.lower is not None and estimate.lower > 1:
         return "unresolved"
-    if seen.margin is not None and min(seen.ratio, 1.0) * (1 - seen.margin) >= limit:
+    if estimate.margin is not None and min(estimate.ratio, 1.0) * (1 - estimate.margin) >= limit:
         return "holds"
-    if seen.upper is not None and seen.upper < limit:
+    if estimate.upper is not None and estimate.upper < limit:
         return "fails"
     return "unresolved"
 
 
 @dataclass
 class Claim:
-    """A ratio that shall be at least `limit`, and what was seen of it so far.
+    """A ratio that must be at least `limit`, and its measurements so far.
 
     Attributes:
         what: What is compared, for people.
-        planned: Quadruples that were decided on beforehand; stopping on a good figure would void the bound.
+        planned: Quadruples decided on beforehand; stopping at a good figure would void the bound.
         log_ratios: One per quadruple so far.
-        void: Why it shows nothing, whatever its values are; None where it does.
+        void: Why the measurement is invalid; None if it is valid.
     """
 
     what: str
@@ -112,12 +112,13 @@ class Claim:
     void: str | None = None
 
     @property
-    def seen(self) -> Bounds | None:
-        """What the quadruples so far say; None before the first."""
+    def estimate(self) -> Bounds | None:
+        """The ratio and its bounds from the quadruples so far; None before the first."""
         return bounds(self.log_ratios) if self.log_ratios else None
 
     @property
     def verdict(self) -> Verdict:
         """Unresolved until all planned quadruples are there."""
-        seen = self.seen
-        return judge(seen, self.limit) if seen and seen.n == self.planned and not self.void else "unresolved"
+        estimate = self.estimate
+        complete = estimate and estimate.n == self.planned and not self.void
+        return judge(estimate, self.limit) if estimate and complete else "unresolved"

@@ -49,9 +49,9 @@ def store_many(folder: Path, count: int) -> None:
         document = json.loads((source / "result.json").read_text())
         document["experiment_id"], document["study"] = f"{number:064x}", None
         document["config"]["name"] = f"experiment {number}"
-        own = folder / f"20260101T000000-{number:08x}"
+        copy = folder / f"20260101T000000-{number:08x}"
         for path in (path for path in source.rglob("*") if path.is_file()):
-            target = own / path.relative_to(source)
+            target = copy / path.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             if path.name == "result.json":
                 target.write_text(json.dumps(document))

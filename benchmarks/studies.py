@@ -48,9 +48,9 @@ def looking_at_results() -> list[Row]:
             folder = Path(scratch) / f"20260101T000000-fake-{number:08x}"
             folder.mkdir()
             (folder / "result.json").write_text(sample)
-        listed = timed_ms(partial(wattdock, "results", "list", "--output-dir", scratch), repeats=5)
-        asked = timed_ms(partial(wattdock, "results", "query", SQL, "--output-dir", scratch), repeats=5)
-    return [row(f"results list, {RESULTS:,} results", listed), row(f"results query, mean over {RESULTS:,}", asked)]
+        list_ms = timed_ms(partial(wattdock, "results", "list", "--output-dir", scratch), repeats=5)
+        query_ms = timed_ms(partial(wattdock, "results", "query", SQL, "--output-dir", scratch), repeats=5)
+    return [row(f"results list, {RESULTS:,} results", list_ms), row(f"results query, mean over {RESULTS:,}", query_ms)]
 
 
 def load_groups() -> list[Row]:

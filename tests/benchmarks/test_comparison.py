@@ -55,8 +55,8 @@ def test_blocks_of_several_passes_take_turns_after_every_pass() -> None:
 def test_what_changes_more_slowly_than_four_passes_does_not_blur_a_ratio() -> None:
     """A speed that jumps by tens of percent between turns leaves a cost of 0.4 % to be seen, and shown to be small."""
     _, comparison = compared(PASSES)
-    seen = comparison.claims[0].seen
-    assert seen
-    assert seen.n == QUADRUPLES
-    assert seen.ratio == pytest.approx(1 / (1 + COST))
+    estimate = comparison.claims[0].estimate
+    assert estimate
+    assert estimate.n == QUADRUPLES
+    assert estimate.ratio == pytest.approx(1 / (1 + COST))
     assert comparison.claims[0].verdict == "holds"

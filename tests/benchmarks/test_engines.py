@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from engines import own_cpu
+from engines import one_cpu
 
 SHOW = [sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))"]
 
@@ -23,7 +23,7 @@ def test_what_is_started_inside_has_a_cpu_that_the_rest_leaves() -> None:
     seen: dict[str, list[int]] = {}
 
     def work() -> None:
-        with own_cpu():
+        with one_cpu():
             seen["inside"] = affinity_of_a_child()
         seen["after"] = affinity_of_a_child()
 

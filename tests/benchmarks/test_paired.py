@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from paired import Arm, Claim, bounds, judge, log_ratio, log_ratio_left, order
+from paired import Arm, Claim, bounds, carryover_log_ratio, judge, log_ratio, order
 
 RATIO = 0.99
 TRIALS, QUADRUPLES, TURNS = 2000, 6, 200
@@ -106,7 +106,7 @@ def test_what_a_pass_leaves_to_the_next_is_seen_apart_from_what_it_costs() -> No
         for place, arm in enumerate(arms):
             passes.append((arm, (1.01 if arm == "A" else 1) * (1.03 if before == "A" else 1) * (1 + 1e-4 * place)))
             before = arm
-        left.append(log_ratio_left(passes))
+        left.append(carryover_log_ratio(passes))
         direct.append(log_ratio(passes))
     assert bounds(left).ratio == pytest.approx(1 / 1.03, abs=3e-4)
     assert bounds(direct).ratio == pytest.approx(1 / 1.01, abs=3e-4)
