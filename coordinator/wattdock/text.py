@@ -55,9 +55,9 @@ def pluralize(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count or 'no'} {singular}" if count < 2 else f"{count} {plural or singular + 's'}"
 
 
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """Return the known name most similar to `given`, ignoring case, or None where none is similar."""
-    near = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=SIMILARITY_CUTOFF)
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of the names, ignoring case, or None where none is similar."""
+    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=SIMILARITY_CUTOFF)
     return near[0] if near else None
 
 

@@ -15,15 +15,15 @@ Number = TypeVar("Number", int, float)
 
 def all_known(values: Iterable[T | None]) -> list[T] | None:
     """Return the values; None where one of them is."""
-    given = list(values)
-    known = [value for value in given if value is not None]
-    return known if len(known) == len(given) else None
+    listed = list(values)
+    known_values = [value for value in listed if value is not None]
+    return known_values if len(known_values) == len(listed) else None
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
     """Return the sum, 0 of nothing; None where one of the values is."""
-    known = all_known(values)
-    return None if known is None else sum(known)
+    summands = all_known(values)
+    return None if summands is None else sum(summands)
 
 
 class Stored(BaseModel):

@@ -9,7 +9,7 @@ import pytest
 
 from wattdock.checks import doctor_machine
 from wattdock.checks.doctor_machine import MACHINE, MachineSubject, containers, cpu_load, governor, lease_folder
-from wattdock.host.leases import LeaseRequest, held
+from wattdock.host.leases import LeaseRequest, hold
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_every_part_of_the_machine_has_its_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
     (tmp_path / "file").touch()
     subject = MachineSubject(tmp_path / "file" / "results", tmp_path / "home", "pytorch")
-    with held(LeaseRequest(("GPU-a",), "gpus", "theirs"), lambda line: None):
+    with hold(LeaseRequest(("GPU-a",), "gpus", "theirs"), lambda line: None):
         checks = {check.name: check for check in MACHINE.run(subject)}
     assert (checks["leases"].status, "GPU-a by " in checks["leases"].figure) == ("warn", True)
     assert checks["results folder"].status == "fail"

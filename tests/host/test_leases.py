@@ -18,7 +18,7 @@ from unprivileged import UID, popen_as_user, unable, user_home
 
 from wattdock.errors import PreflightError
 from wattdock.host import leases
-from wattdock.host.leases import CPU, MACHINE, LeaseRequest, held, holders
+from wattdock.host.leases import CPU, MACHINE, LeaseRequest, hold, holders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +31,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from wattdock.errors import PreflightError
-from wattdock.host.leases import LeaseRequest, held, holders, ready_folder
+from wattdock.host.leases import LeaseRequest, hold, holders, ready_folder
 folder = Path(sys.argv[1])
 try:
-    with held(LeaseRequest(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, ready_folder(folder)):
+    with hold(LeaseRequest(tuple(sys.argv[3:]), sys.argv[2], "theirs"), print, ready_folder(folder)):
         print("held", flush=True)
         time.sleep(60)
 except PreflightError as error:
@@ -76,7 +76,7 @@ def another_user(folder: Path, exclusive: str, *names: str) -> Iterator[subproce
 def ours(
     folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0
 ) -> AbstractContextManager[tuple[int, ...]]:
-    return held(LeaseRequest(names, exclusive, "ours", wait_s), lambda line: None, folder)  # type: ignore[arg-type]
+    return hold(LeaseRequest(names, exclusive, "ours", wait_s), lambda line: None, folder)  # type: ignore[arg-type]
 
 
 def refused(folder: Path, *names: str, exclusive: str = "gpus", wait_s: float = 0) -> str:
@@ -151,7 +151,7 @@ def test_who_waits_gets_the_lease_when_it_is_free_and_says_for_whom_it_waits(fol
     with another_user(folder, "machine", "GPU-a") as process:
         assert "waited 0.5 s" in refused(folder, "GPU-a", exclusive="machine", wait_s=0.5)
         threading.Timer(0.7, process.kill).start()
-        with held(LeaseRequest(("GPU-a",), "machine", "ours", 30), told.append, folder):
+        with hold(LeaseRequest(("GPU-a",), "machine", "ours", 30), told.append, folder):
             assert holders(folder)[MACHINE].experiment == "ours"
     assert len(told) == 1
     assert "waiting up to 30 s: this machine is in exclusive use by" in told[0]

@@ -53,7 +53,7 @@ def calibrate_meters(
     wanted = leases.LeaseRequest(tuple(gpu.uuid for gpu in gpus), config.exclusive, "doctor --meter", config.wait_s)
     with ExitStack() as stack:
         run = stack.enter_context(choice.program(program, say=say))
-        stack.enter_context(leases.held(wanted, say))
+        stack.enter_context(leases.hold(wanted, say))
         for gpu in gpus:
             say(f"GPU {gpu.index}: {pulses} load pulses")
             limit_s = START_LIMIT_S + pulses * PULSE_LIMIT_S

@@ -104,7 +104,7 @@ def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
     config = plan.config
     wanted = leases.LeaseRequest(plan.lease_names, config.exclusive, "doctor", config.wait_s)
     with ExitStack() as stack:
-        lease_fds = stack.enter_context(leases.held(wanted, say))
+        lease_fds = stack.enter_context(leases.hold(wanted, say))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         launcher = stack.enter_context(plan.launcher(say))
         spec = LaunchSpec(

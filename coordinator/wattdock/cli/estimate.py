@@ -91,5 +91,5 @@ def _gpus(names: "Sequence[str]") -> dict[str, int]:
     gpus = () if names else GpuInventory.here().gpus
     if sizes := {gpu.name: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes}:
         return sizes
-    models = [gpu_models.named(name) for name in names] or gpu_models.known().values()
+    models = [gpu_models.find(name) for name in names] or gpu_models.catalogue().values()
     return {model.name: model.memory_bytes for model in models}

@@ -60,9 +60,9 @@ class ModelSpec(Written):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [name for name in ("id", "path", "shape") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of id, path and shape, not {' and '.join(given) or 'none'}")
+        names = [name for name in ("id", "path", "shape") if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise ValueError(f"give exactly one of id, path and shape, not {' and '.join(names) or 'none'}")
         return self
 
     @property
@@ -204,7 +204,7 @@ class ExperimentConfig(Written):
         on_failure: "continue" with the rest, "stop", or "fallback": where it failed for lack of memory, a dead process
             or a broken link, measure other settings, one after the other, until one works. Each is a row of its own,
             and none stands for what was asked for.
-        runner_python: Interpreter that has the backend's packages already, instead of an environment of our own.
+        runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         cpu_tdp_w: Assumed power of the busy CPU packages, for the CPU *estimate* only.
     """
@@ -247,23 +247,23 @@ class ExperimentConfig(Written):
             built: Self = build(value)
             return built
         backend = value.get("backend", cls.model_fields["backend"].default)
-        own = backend if isinstance(backend, str) and backend not in cls.model_fields else None
-        config: Self = build({key: given for key, given in value.items() if key != own})
-        if own is not None:
-            section = value.get(own)
-            config._section = section_class(own).model_validate({} if section is None else section)
-            _require_offered(own, config._section.arrivals, config.workload.arrival)
+        name = backend if isinstance(backend, str) and backend not in cls.model_fields else None
+        config: Self = build({key: setting for key, setting in value.items() if key != name})
+        if name is not None:
+            section = value.get(name)
+            config._section = section_class(name).model_validate({} if section is None else section)
+            _require_offered(name, config._section.arrivals, config.workload.arrival)
             config._section.require_servable(config.workload)
         return config
 
     @model_validator(mode="after")
     def _locked_means_that_image(self) -> Self:
-        others = {
+        conflicts = {
             "launcher: process": self.launcher == "process",
             "runner_python": self.runner_python is not None,
             "container.image": self.container.image is not None,
         }
-        if self.container.locked and (other := next((name for name, given in others.items() if given), None)):
+        if self.container.locked and (other := next((name for name, is_set in conflicts.items() if is_set), None)):
             raise ValueError(f"container.locked (--locked) and {other} exclude each other; leave one of them out")
         return self
 

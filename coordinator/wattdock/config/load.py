@@ -35,8 +35,8 @@ class Places:
 
     def with_swept(self, names: Iterable[str]) -> Places:
         """Return places that find each of these settings under `sweep:`."""
-        found = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
-        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in found.items()}
+        lines = {name: line for name in names if (line := self._lines.get(("sweep", name))) is not None}
+        moved: dict[Location, str] = {tuple(name.split(".")): f"{self._path}:{line}" for name, line in lines.items()}
         return Places(self._path, self._lines, {**moved, **self._flags})
 
     def of(self, location: Location, prefixes: tuple[Location, ...]) -> str:
@@ -106,16 +106,16 @@ def _check_candidate(candidate: Candidate, places: Places) -> ExperimentConfig:
     return _check(candidate.settings, places.with_swept(candidate.point), (("defaults",),))
 
 
-def _check(given: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
-    backend = given.get("backend", ExperimentConfig.model_fields["backend"].default)
+def _check(settings: Settings, places: Places, prefixes: tuple[Location, ...]) -> ExperimentConfig:
+    backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
     try:
         # The section by itself first: inside an experiment, its errors would not name the section.
-        if isinstance(backend, str) and isinstance(given.get(backend), dict):
+        if isinstance(backend, str) and isinstance(settings.get(backend), dict):
             root = (backend,)
-            section_class(backend).model_validate(given[backend])
+            section_class(backend).model_validate(settings[backend])
             root = ()
-        return ExperimentConfig.model_validate(given)
+        return ExperimentConfig.model_validate(settings)
     except ValidationError as error:
         raise _config_error(error.errors(), root, places, prefixes) from None
 
@@ -155,12 +155,12 @@ def _message(error: ErrorDetails, location: Location) -> str:
 
 def _nearest(wrong: str, parents: Location) -> str | None:
     """Return the key that is most like `wrong`, written from the top unless it belongs under `parents`."""
-    known = [tuple(path.split(".")) for path in _paths(ExperimentConfig)]
-    near = difflib.get_close_matches(wrong, sorted({path[-1] for path in known}), n=1)
-    meant = [path for path in known if path[-1] in near]
-    if any(path[:-1] == parents for path in meant):
+    paths = [tuple(path.split(".")) for path in _paths(ExperimentConfig)]
+    near = difflib.get_close_matches(wrong, sorted({path[-1] for path in paths}), n=1)
+    matches = [path for path in paths if path[-1] in near]
+    if any(path[:-1] == parents for path in matches):
         return near[0]
-    return ".".join(meant[0]) if meant else None
+    return ".".join(matches[0]) if matches else None
 
 
 def _paths(model: type[BaseModel]) -> Iterator[str]:

@@ -171,7 +171,7 @@ class StudyRun:
         machine = machine_identity(self.plans)
         with folders.scratch_folder() as scratch, Interrupts(emit) as interrupts, ExitStack() as stack:
             with interrupts.allowed():
-                lease_fds = stack.enter_context(leases.held(_lease_request(self.plans), notes(emit)))
+                lease_fds = stack.enter_context(leases.hold(_lease_request(self.plans), notes(emit)))
                 _require_free_gpus(self.plans, self._dependencies)
             with open_study(self._study, self._output_dir, machine=machine, resume=self._resume) as folder:
                 self.study_id = folder.study_id

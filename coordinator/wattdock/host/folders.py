@@ -34,14 +34,14 @@ def wattdock_home() -> Path:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder of our own under the temporary folder; it goes when the block ends.
+    """Yield a new folder under the temporary folder, removed when the block ends.
 
-    Folders that killed coordinators left behind go too: what is in use is flocked.
+    Folders that killed coordinators left behind are removed, too: those in use are flocked.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
-        with contextlib.suppress(OSError), (left / SCRATCH_LOCK).open("rb") as lock:
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
+        with contextlib.suppress(OSError), (folder / SCRATCH_LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left)
+            shutil.rmtree(folder)
     while True:
         with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name, (Path(name) / SCRATCH_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -52,20 +52,20 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def require_writable(folder: Path, *, setting: str, free_bytes: int = MIN_FREE_BYTES) -> None:
-    """See that `folder` is there or can be made, that files can be made in it, and that there is room; makes nothing.
+    """Check that `folder` exists or can be made, can be written to, and has room; makes nothing.
 
     Raises:
-        PreflightError: It cannot; names the folder and the setting that would change it.
+        PreflightError: Names the folder and the setting that would change it.
     """
-    there = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
+    existing = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
     change = f"choose another folder with {setting}"
-    if not there.is_dir():
-        raise PreflightError(f"cannot write to {folder}: {there} is a file; {change}")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PreflightError(f"cannot write to {folder}: no permission to write in {there}; {change}")
-    disk = shutil.disk_usage(there)
+    if not existing.is_dir():
+        raise PreflightError(f"cannot write to {folder}: {existing} is a file; {change}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}; {change}")
+    disk = shutil.disk_usage(existing)
     if disk.total == 0:
-        raise PreflightError(f"cannot write to {folder}: {there} is on no disk; {change}")
+        raise PreflightError(f"cannot write to {folder}: {existing} is on no disk; {change}")
     free = disk.free
     if free < free_bytes:
         raise PreflightError(

@@ -61,27 +61,27 @@ class GpuModel:
 
 
 @cache
-def known() -> dict[str, GpuModel]:
-    """Return every known GPU by NVML's name."""
-    written = yaml.safe_load((files("wattdock.host") / "gpus.yaml").read_text("utf-8"))
+def catalogue() -> dict[str, GpuModel]:
+    """Return every GPU model in `gpus.yaml` by NVML's name."""
+    listed = yaml.safe_load((files("wattdock.host") / "gpus.yaml").read_text("utf-8"))
     return {
-        name: GpuModel(name, **figures | {"aliases": tuple(figures["aliases"])}) for name, figures in written.items()
+        name: GpuModel(name, **figures | {"aliases": tuple(figures["aliases"])}) for name, figures in listed.items()
     }
 
 
-def named(name: str) -> GpuModel:
-    """Return the GPU with this name or alias, in either case.
+def find(name: str) -> GpuModel:
+    """Return the GPU model with this name or alias, in either case.
 
     Raises:
-        ConfigError: None has it; names the nearest.
+        ConfigError: No model has it; names the nearest.
     """
-    by_name = {word.lower(): model for model in known().values() for word in (model.name, *model.aliases)}
-    if found := by_name.get(name.lower()):
-        return found
+    by_name = {word.lower(): model for model in catalogue().values() for word in (model.name, *model.aliases)}
+    if model := by_name.get(name.lower()):
+        return model
     near = nearest(name, by_name)
     hint = f"did you mean {by_name[near].aliases[0]}? " if near else ""
     raise ConfigError(
-        f"GPU {name!r} is not known; {hint}known are {', '.join(model.aliases[0] for model in known().values())}"
+        f"GPU {name!r} is not known; {hint}known are {', '.join(model.aliases[0] for model in catalogue().values())}"
     )
 
 
@@ -101,21 +101,21 @@ class Peak:
 
 
 def why_no_peak(gpu_names: Sequence[str]) -> str | None:
-    """Return why nothing can be held against these GPUs' limits, or None."""
+    """Return why the peak rates of these GPUs are unknown, or None."""
     if not gpu_names:
         return "no GPU was used"
-    if unknown := [name for name in dict.fromkeys(gpu_names) if name not in known()]:
+    if unknown := [name for name in dict.fromkeys(gpu_names) if name not in catalogue()]:
         return f"no peak is known for {', '.join(unknown)}"
-    if guessed := [name for name in dict.fromkeys(gpu_names) if not known()[name].read_at]:
+    if guessed := [name for name in dict.fromkeys(gpu_names) if not catalogue()[name].read_at]:
         return f"the peak of {', '.join(guessed)} in gpus.yaml is not verified"
     return None
 
 
 def peak_of(gpu_names: Sequence[str]) -> Peak | None:
-    """Return the limits of these GPUs together; None where `why_no_peak` tells why."""
+    """Return the peak rates of these GPUs together; None where `why_no_peak` gives a reason."""
     if why_no_peak(gpu_names):
         return None
-    models = [known()[name] for name in gpu_names]
+    models = [catalogue()[name] for name in gpu_names]
     return Peak(
         flops_per_s=sum(model.flops_per_s for model in models),
         memory_bytes_per_s=sum(model.memory_bytes_per_s for model in models),

@@ -80,7 +80,7 @@ class _HeldByOthersError(Exception):
 
 
 @contextmanager
-def held(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[tuple[int, ...]]:
+def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None = None) -> Iterator[tuple[int, ...]]:
     """Hold the leases inside the block; yield their descriptors, for a child process that is to hold them too.
 
     All or none are taken, so that two who each have what the other needs cannot wait for ever.
@@ -92,7 +92,7 @@ def held(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
         PreflightError: Others hold a lease after `wait_s`, or the lease folder does not serve.
     """
     place = folder or folder_in_use()
-    began_s, told = time.monotonic(), ""
+    began_s, announced = time.monotonic(), ""
     while True:
         waited_s = time.monotonic() - began_s
         with ExitStack() as stack:
@@ -101,9 +101,9 @@ def held(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
             except _HeldByOthersError as refusal:
                 if waited_s > max(request.wait_s, GRACE_S):
                     raise PreflightError(_advice(str(refusal), request)) from None
-                if waited_s > GRACE_S and str(refusal) != told:
-                    told = str(refusal)
-                    say(f"waiting up to {request.wait_s:g} s: {told}")
+                if waited_s > GRACE_S and str(refusal) != announced:
+                    announced = str(refusal)
+                    say(f"waiting up to {request.wait_s:g} s: {announced}")
             else:
                 yield descriptors
                 return
@@ -118,14 +118,14 @@ def holders(folder: Path | None = None) -> dict[str, Holder]:
         PreflightError: The lease folder does not serve.
     """
     place = folder or folder_in_use()
-    found = {}
+    by_name = {}
     for path in sorted(place.glob(f"*{SUFFIX}")):
         # A lease file that somebody has just removed is held by nobody.
         with ExitStack() as stack, suppress(FileNotFoundError):
             descriptor = _opened(stack, path, os.O_RDONLY)
             if not _lock(descriptor, fcntl.LOCK_SH):
-                found[path.name.removesuffix(SUFFIX)] = _noted(descriptor)
-    return found
+                by_name[path.name.removesuffix(SUFFIX)] = _noted(descriptor)
+    return by_name
 
 
 def _take_all(stack: ExitStack, folder: Path, request: LeaseRequest) -> tuple[int, ...]:

@@ -42,14 +42,14 @@ class Machine:
         """Return a description of this machine."""
         cpus = len(os.sched_getaffinity(0))
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        ours = checkout()
+        commit, is_dirty = checkout()
         return cls(
             cpu_model=_cpu_model(),
             cpu_count=cpus,
             memory_total_bytes=pages if pages > 0 else None,
             kernel=f"{platform.system()} {platform.release()}",
-            wattdock_commit=ours.commit if ours else None,
-            wattdock_dirty=ours.dirty if ours else None,
+            wattdock_commit=commit,
+            wattdock_dirty=is_dirty,
         )
 
 
@@ -62,33 +62,24 @@ def _cpu_model() -> str | None:
     return next(names, None)
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A git checkout.
-
-    Attributes:
-        dirty: Files of the commit were changed, wherever they lie, or there are new files in `CODE_FOLDERS`; studies,
-            reports and bundles that somebody keeps in the checkout change nothing that measures.
-    """
-
-    commit: str
-    dirty: bool
-
-
 @cache
-def checkout(folder: Path = CHECKOUT) -> Checkout | None:
-    """Return the state of `folder` when first asked; None where it is no checkout, or git is not there to ask."""
+def checkout(folder: Path = CHECKOUT) -> tuple[str | None, bool | None]:
+    """Return the commit of a checkout, and whether its code differs from the commit's; both None without git.
+
+    Changed files count wherever they lie, new files in `CODE_FOLDERS` only: studies, reports and bundles that somebody
+    keeps in the checkout change nothing that measures.
+    """
     if not (folder / ".git").exists():
-        return None
+        return None, None
     # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named.
     ask = ["git", "-c", f"safe.directory={folder}", "-C", str(folder)]
     try:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
         # Entries end with a null byte, and none is quoted.
         status = _answer([*ask, "--no-optional-locks", "status", "--porcelain", "-z"])
-        return Checkout(commit.strip(), any(map(_counts, filter(None, status.split("\0")))))
+        return commit.strip(), any(map(_counts, filter(None, status.split("\0"))))
     except (OSError, subprocess.SubprocessError):
-        return None
+        return None, None
 
 
 def _counts(entry: str) -> bool:

@@ -200,18 +200,18 @@ class Memory:
 
 
 def memory(gpu: Device) -> Memory:
-    """Return a GPU's memory, the driver's reserve told apart where the driver does so.
+    """Return a GPU's memory, with the driver's own reserve apart where the driver says it.
 
     Source: NVML API, nvmlDeviceGetMemoryInfo_v2 (total = reserved + used + free).
     """
     try:
-        seen = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
+        sizes = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
     except NvmlError as error:
         if code_of(error) not in TOO_NEW:
             raise
         older = pynvml.nvmlDeviceGetMemoryInfo(gpu)
         return Memory(int(older.total), int(older.used), None)
-    return Memory(int(seen.total), int(seen.used), int(seen.reserved))
+    return Memory(int(sizes.total), int(sizes.used), int(sizes.reserved))
 
 
 def memory_used_bytes(gpu: Device) -> float:
@@ -249,4 +249,4 @@ def processes(gpu: Device, kind: str) -> tuple[tuple[int, int | None], ...]:
         "graphics": pynvml.nvmlDeviceGetGraphicsRunningProcesses,
         "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
     }[kind]
-    return tuple((int(found.pid), found.usedGpuMemory) for found in call(gpu))
+    return tuple((int(process.pid), process.usedGpuMemory) for process in call(gpu))

@@ -60,9 +60,9 @@ def cpu_times(cpus: Collection[int] | None = None, *, own: int | None = None, pr
     """
     if not os.access(proc / "stat", os.R_OK):
         return None
-    wanted = ["cpu"] if cpus is None else [f"cpu{number}" for number in cpus]
+    names = ["cpu"] if cpus is None else [f"cpu{number}" for number in cpus]
     fields = [line.split() for line in (proc / "stat").read_text().splitlines() if line.startswith("cpu")]
-    ticks = [[int(field) for field in numbers[:8]] for name, *numbers in fields if name in wanted]
+    ticks = [[int(field) for field in numbers[:8]] for name, *numbers in fields if name in names]
     total = sum(map(sum, ticks))
     idle, stolen = sum(sum(cpu[3:5]) for cpu in ticks), sum(cpu[7] for cpu in ticks)
     return CpuTimes(total - idle, total, own, stolen)
@@ -84,7 +84,7 @@ def times_around(runner: Collection[int], proc: Path = PROC) -> CpuTimes | None:
     for pid in runner:
         with contextlib.suppress(OSError):
             cpus |= os.sched_getaffinity(pid)
-    return cpu_times(cpus, own=sum(known for known in ticks if known is not None), proc=proc)
+    return cpu_times(cpus, own=sum(count for count in ticks if count is not None), proc=proc)
 
 
 def owner_of(pid: int, proc: Path = PROC) -> tuple[str | None, str | None]:

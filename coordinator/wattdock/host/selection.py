@@ -45,7 +45,7 @@ def choose_gpus(
     usable = _visible(inventory.gpus, visible)
     if isinstance(config.gpus, list):
         here = _listed(usable) + ("" if len(usable) == len(inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={visible})")
-        named = _each_once(tuple(_named(wanted, usable, here) for wanted in config.gpus))
+        named = _each_once(tuple(_named(name, usable, here) for name in config.gpus))
         return _require_free(config, host, named)
     if inventory.unreadable:
         # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
@@ -151,16 +151,16 @@ def _visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if any(word == str(gpu.index) or gpu.uuid.startswith(word) for word in words))
 
 
-def _named(wanted: int | str, gpus: Sequence[Gpu], here: str) -> Gpu:
+def _named(name: int | str, gpus: Sequence[Gpu], here: str) -> Gpu:
     for gpu in gpus:
-        if wanted in (gpu.index, gpu.uuid):
+        if name in (gpu.index, gpu.uuid):
             return gpu
-        if wanted in gpu.mig_slices:
+        if name in gpu.mig_slices:
             raise PreflightError(
-                f"{wanted} is a MIG slice of GPU {gpu.index} and has no energy counter of its own; "
+                f"{name} is a MIG slice of GPU {gpu.index} and has no energy counter of its own; "
                 "name a whole GPU with MIG off"
             )
-    raise PreflightError(f"there is no GPU {wanted!r}; GPUs here: {here}")
+    raise PreflightError(f"there is no GPU {name!r}; GPUs here: {here}")
 
 
 def _each_once(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

@@ -113,18 +113,6 @@ class Architecture:
         )
 
     @property
-    def attention_kinds(self) -> str:
-        """Which attention its layers have, in the field's words."""
-        kind = "MHA" if self.kv_heads == self.heads else "MQA" if self.kv_heads == 1 else "GQA"
-        windows = Counter(layer.window for layer in self.layers)
-        named = {window: f"{kind} over {window} tokens" if window else kind for window in windows}
-        return (
-            next(iter(named.values()))
-            if len(named) == 1
-            else ", ".join(f"{count} × {named[window]}" for window, count in windows.items())
-        )
-
-    @property
     def active_weights(self) -> int:
         """Matrix weights that one output token meets, the output projection included, tied or not."""
         return self._active_block_weights + self.embedding

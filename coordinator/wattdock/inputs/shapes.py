@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """What is known of a model without loading it.
+    """Figures of a model that is not loaded.
 
     Attributes:
         config: Its config.json; of a model that is known by name without how its weights are quantised.
         source: Where the figures were read.
-        verified: They were found in a source that was read.
-        note: What a user has to know of it.
+        verified: Whether the figures were found in a source that was read.
+        note: For the user.
         weight_bytes: Of the checkpoint's tensors; None where there is no file.
         id: What the hub calls it; None for a model that nobody published.
         parameters: Each tied weight once; None where nobody counted.
@@ -58,16 +58,16 @@ class ModelFigures:
 @cache
 def presets() -> dict[str, ModelFigures]:
     """Return every model known by name."""
-    written: dict[str, dict[str, Any]] = yaml.safe_load((files("wattdock.inputs") / "shapes.yaml").read_text("utf-8"))
-    return {name: ModelFigures(name, **figures) for name, figures in written.items()}
+    by_name: dict[str, dict[str, Any]] = yaml.safe_load((files("wattdock.inputs") / "shapes.yaml").read_text("utf-8"))
+    return {name: ModelFigures(name, **figures) for name, figures in by_name.items()}
 
 
 def preset_of(name: str) -> ModelFigures | None:
     """Return the model with this name or hub id, in either case."""
-    wanted = name.lower()
-    return next(
-        (known for known in presets().values() if wanted in (known.name, (known.id or known.name).lower())), None
-    )
+    names = {
+        alias.lower(): preset for preset in presets().values() for alias in (preset.name, preset.id or preset.name)
+    }
+    return names.get(name.lower())
 
 
 def shape_config(name: str) -> dict[str, Any]:
@@ -76,12 +76,11 @@ def shape_config(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: No shape has this name.
     """
-    known = presets()
-    if name in known:
-        return dict(known[name].config)
-    near = nearest(name, known)
+    if preset := presets().get(name):
+        return dict(preset.config)
+    near = nearest(name, presets())
     hint = f"did you mean {near}? " if near else ""
-    raise ConfigError(f"unknown shape {name!r}; {hint}known are {', '.join(sorted(known))}")
+    raise ConfigError(f"unknown shape {name!r}; {hint}known are {', '.join(sorted(presets()))}")
 
 
 def resolve_shape(name: str, *, home: Path, progress: Callable[[str], None]) -> ModelFolder:

@@ -57,10 +57,10 @@ class KnownHardware:
     def as_json(self) -> dict[str, Any]:
         """Return what is known of them, and where from."""
         names = ("name", "id", "parameters", "verified", "source", "note")
-        known = [{name: getattr(model, name) for name in names} for model in presets().values()]
-        every = gpu_models.known().values()
-        hardware = [{"name": gpu.name, "aliases": gpu.aliases, "unverified": gpu.unverified} for gpu in every]
-        return {"models": known, "gpus": hardware}
+        models = [{name: getattr(model, name) for name in names} for model in presets().values()]
+        catalogue = gpu_models.catalogue().values()
+        gpus = [{"name": gpu.name, "aliases": gpu.aliases, "unverified": gpu.unverified} for gpu in catalogue]
+        return {"models": models, "gpus": gpus}
 
 
 def plan_view(plan: Plan) -> View:
@@ -127,7 +127,7 @@ def _head(estimate: Estimate) -> list[str]:
     sized, figures = estimate.model, estimate.figures
     model, requests = sized.model, sized.requests
     kv_gb, context = sized.kv_bytes(requests.context_tokens) / GB, f"{requests.context_tokens:,}"
-    heads = f"{model.heads} heads, {model.kv_heads} key/value heads, {model.attention_kinds}"
+    heads = f"{model.heads} heads, {model.kv_heads} key/value heads"
     quantised = f"{sized.dtype}, quantised by {sized.quantization}" if sized.quantization else sized.dtype
     lines = [
         f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}",
@@ -146,8 +146,8 @@ def _head(estimate: Estimate) -> list[str]:
 def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
     memory = estimate.gpus[gpu]
     fewest = [
-        NOTHING if held is None else f"{held.split.gpus}{'' if held.verdict == 'fits' else ' ?'}"
-        for held in estimate.model.fewest_gpus(memory.memory_bytes).values()
+        NOTHING if fitting is None else f"{fitting.split.gpus}{'' if fitting.verdict == 'fits' else ' ?'}"
+        for fitting in estimate.model.fewest_gpus(memory.memory_bytes).values()
     ]
     parts = (memory.weights, memory.kv_cache, memory.activations, memory.overhead, memory.total)
     return (
@@ -159,7 +159,7 @@ def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
 
 def _is_unread(gpu: str, memory_bytes: float) -> bool:
     """Whether a GPU's memory is known only from `gpus.yaml`, which found it in no source."""
-    model = gpu_models.known().get(gpu)
+    model = gpu_models.catalogue().get(gpu)
     return model is not None and model.memory_bytes == memory_bytes and model.memory_read_at is None
 
 
@@ -171,7 +171,7 @@ def known_view(_: KnownHardware) -> View:
     ]
     yield Sheet(KNOWN_MODELS, models)
     yield ""
-    yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.known().values()])
+    yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.catalogue().values()])
 
 
 def _gpu_cells(gpu: gpu_models.GpuModel) -> tuple[str, ...]:

@@ -173,8 +173,7 @@ class BackendSection(BaseModel):
     @property
     def moves_memory(self) -> bool:
         """Whether settings keep weights or caches elsewhere, or quantise while loading; they are passed through."""
-        given = self.model_extra or {}
-        return bool(getattr(self, "quantization", None)) or any("offload" in name for name in given)
+        return bool(getattr(self, "quantization", None)) or any("offload" in name for name in self.model_extra or ())
 
     def engine_args(self) -> dict[str, Any]:
         """Return what the runner's engine is given, apart from `dtype`; defaults are left to the engine."""

@@ -59,11 +59,11 @@ class Section(BackendSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_one_name(cls, given: Any) -> Any:
-        for theirs, ours in RENAMED.items():
-            if isinstance(given, dict) and theirs in given:
-                raise ValueError(f"{theirs} is called {ours} here")
-        return given
+    def _without_other_names(cls, settings: Any) -> Any:
+        for other, name in RENAMED.items():
+            if isinstance(settings, dict) and other in settings:
+                raise ValueError(f"{other} is called {name} here")
+        return settings
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
         """Return every other split into tensor-parallel and pipeline-parallel parts."""

@@ -53,10 +53,10 @@ class Section(ReplicableSection):
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
         """Return every other split into tensor-parallel and pipeline-parallel parts."""
-        own = (self.tensor_parallel_size, self.pipeline_parallel_size)
+        current = (self.tensor_parallel_size, self.pipeline_parallel_size)
         names = ("tensor_parallel_size", "pipeline_parallel_size")
         alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
-        return tuple(dict(zip(names, pair, strict=True)) | alone for pair in factor_pairs(gpus) if pair != own)
+        return tuple(dict(zip(names, pair, strict=True)) | alone for pair in factor_pairs(gpus) if pair != current)
 
     def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
