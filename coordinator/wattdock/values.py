@@ -26,6 +26,12 @@ def known_sum(values: Iterable[Number | None]) -> Number | None:
     return None if summands is None else sum(summands)
 
 
+def known_max(values: Iterable[Number | None]) -> Number | None:
+    """Return the largest value; None without values, and where one of them is None."""
+    known = all_known(values)
+    return max(known) if known else None
+
+
 class Stored(BaseModel):
     """A part of a stored result: frozen, without unknown keys; a field with an alias may be given by its name."""
 

@@ -208,7 +208,7 @@ def test_a_full_engine_that_fills_and_empties_has_not_drifted() -> None:
     series = TokenSeries((at_s * NS_PER_S).astype(np.int64), np.round(10 * np.maximum(0, at_s - 1)).astype(np.int64))
     done = dataclasses.replace(done, tokens=series)
     assert halves_ns(done) == ((2 * NS_PER_S, 15 * NS_PER_S), (15 * NS_PER_S, 28 * NS_PER_S))
-    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], NO_GPUS, WarmUpSpec(), SpanJoules()).drift
+    [drift] = procedure([RestartRecord(0, spans=(), passes=(done,))], [], WarmUpSpec(), SpanJoules()).drift
     assert drift.quantity == "output_tokens_per_s"
     assert drift.relative == pytest.approx(0, abs=1e-9)
     assert halves_ns(measured(0, 0, 15, overlapping[:14])) is None
@@ -239,8 +239,7 @@ def open_loop(seed: int, *, growth: float) -> RestartRecord:
 def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> None:
     """By chance one half has some percent more to do; what that changes is no drift, and what is one is seen."""
     drifts = [
-        procedure([open_loop(seed, growth=growth)], Gpus((GPU,), (GPU,), ()), WarmUpSpec(), SpanJoules()).drift[0]
-        for seed in range(60)
+        procedure([open_loop(seed, growth=growth)], [GPU], WarmUpSpec(), SpanJoules()).drift[0] for seed in range(60)
     ]
     off = [abs((one.relative or 0.0) - growth) / (one.standard_error or 1.0) for one in drifts]
     assert {one.quantity for one in drifts} == {"mean_power_w at equal tokens/s"}
@@ -251,7 +250,7 @@ def test_an_open_loop_drifts_where_power_at_equal_work_does(growth: float) -> No
 def test_a_quick_warm_up_says_that_nobody_looked() -> None:
     """Neither converged nor not."""
     restart = RestartRecord(0, spans=(Span("warm-up", 0, 3 * NS_PER_S),))
-    [seen] = procedure([restart], NO_GPUS, WarmUpSpec(), SpanJoules()).warm_up
+    [seen] = procedure([restart], [], WarmUpSpec(), SpanJoules()).warm_up
     assert (seen.profile, seen.converged, seen.duration_s) == ("quick", None, 3)
 
 

@@ -1,8 +1,7 @@
-"""What each GPU did: its conditions, its share of the work, and who else was on it. Pure."""
+"""Each GPU of the host: its readings and conditions, its share of the work, and the processes on it. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ from wattdock.analysis.steadiness import IDLE_SPANS, over
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, Span
 from wattdock.records import snapshot
-from wattdock.values import Stored, all_known, known_sum
+from wattdock.values import Stored, all_known, known_max, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,22 +28,22 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, ReplicaPass, RestartRecord
 
 SCALING = {
-    "strong": "strong scaling: the workload is the whole's and is shared out among the replicas",
-    "weak": "weak scaling: the workload is each replica's share; the whole is as many times that as there are replicas",
+    "strong": "strong scaling: the workload is divided among the replicas",
+    "weak": "weak scaling: each replica gets the whole workload, so that the total grows with their number",
 }
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
-# Of a pass, not looked at on either side: power there is not stationary, and the two sources lag differently. More
-# where the counter was not read near the first of them.
+# Left out at each end of a pass: power there is not stationary, and the two readings lag differently. The first margin
+# at which the counter was read is taken.
 MARGINS_NS = tuple(seconds * NS_PER_S for seconds in (1, 2, 3, 4))
 MIN_STATIONARY_NS = 5 * NS_PER_S
-# Power is sampled every 50 ms; a sample stands for no more than this much of the time until the next one.
+# Power is sampled every 50 ms; a sample covers no more than this much of the time until the next one.
 SAMPLE_REACH_NS = NS_PER_S // 2
 MIN_COVERED = 0.75
 # Violation counters are read once a second, a little later where the GPU is busy.
 COUNTER_REACH_NS = 2 * NS_PER_S
-# Between two samples of a state; a host that stalls for a second or two still saw it before and after.
+# Longest gap between two samples of a state; a host may stall for a second or two.
 STATE_GAP_NS = 5 * NS_PER_S
-# A list is asked for as a pass begins, and when its results are here, a second and more after its end.
+# Processes are listed as a pass begins, and after its results have arrived, a second or more after its end.
 LIST_REACH_NS = 5 * NS_PER_S
 
 
@@ -114,9 +113,9 @@ class ReplicaShare(Stored):
 
     Attributes:
         gpu_uuids: Its GPU; empty on a CPU.
-        tail_s: From its last token to the end of each pass, summed: it waits for the others.
-        tail_idle_j: What its GPU used in that time; part of the experiment's total.
-        tail_timing_j: Standard uncertainty of that.
+        tail_s: From its last token to the end of each pass, summed; it waits for the other replicas then.
+        tail_idle_j: Energy of its GPU in that time; part of the experiment's total.
+        tail_timing_j: Standard uncertainty of `tail_idle_j`.
         reason: Why `tail_idle_j` is null, where it is.
     """
 
@@ -135,8 +134,8 @@ class DataParallel(Stored):
 
     Attributes:
         scaling: "strong" or "weak", with its meaning.
-        in_flight_per_replica: Requests that each of them serves at a time.
-        tail_idle_j: Over all replicas; null where one of them is unknown.
+        in_flight_per_replica: Requests that each replica serves at a time.
+        tail_idle_j: Sum over all replicas; null where it is unknown for a replica.
     """
 
     data_parallel_size: int
@@ -175,13 +174,13 @@ class ListedProcess(Stored):
 
 
 class MultiGPUMetrics(Stored):
-    """How energy was shared out among the GPUs used: `energy.per_gpu_j`, whose boundary this is too.
+    """Distribution of energy over the GPUs used, with the boundary of `energy.per_gpu_j`.
 
     Attributes:
         per_gpu_mean_power_w: Over the measured passes, by the energy counter.
         per_gpu_mean_utilization_percent: Mean of NVML's samples in the passes: the share of time in which any kernel
-            ran, not how much of the GPU it used. None for a GPU that does not tell.
-        per_gpu_max_memory_used_bytes: Largest sample of what NVML says is in use on the GPU, by all processes.
+            ran, not how much of the GPU it used. Null where the driver does not tell.
+        per_gpu_max_memory_used_bytes: Largest of NVML's samples of memory in use, by all processes.
         load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
     """
 
@@ -192,14 +191,14 @@ class MultiGPUMetrics(Stored):
     load_imbalance: float
 
 
-# A pass, and what was seen of a GPU in its restart; None where nothing was.
+# A GPU's timeline in a restart, None where the meter has none, and the span of one of the restart's passes.
 Part = tuple["GpuTimeline | None", "Span"]
 
 
 def gpu_results(
     restarts: Sequence[RestartRecord], used: Sequence[str], bystanders: Sequence[str], joules_in: SpanJoules
 ) -> dict[str, GpuResult]:
-    """Return what is known of every GPU of the host over all restarts, by UUID."""
+    """Return every GPU of the host over all restarts, by UUID."""
     return {
         uuid: GpuResult(
             used=uuid in used,
@@ -234,7 +233,7 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
 
 
 def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
-    """Return a GPU's state over all measured passes; nothing where the meter saw it in none of them."""
+    """Return a GPU's state over all measured passes; nothing where the meter has a timeline of it for none of them."""
     if not any(gpu for gpu, _ in parts):
         return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
@@ -257,19 +256,19 @@ def _conditions(parts: list[Part], joules_in: SpanJoules) -> dict[str, Any]:
 
 
 def _evidence(uuid: str, restarts: Sequence[RestartRecord], joules_in: SpanJoules, *, is_used: bool) -> dict[str, Any]:
-    """Return what shows whether a GPU was the experiment's own: the worst of all restarts, which have passes."""
+    """Return the evidence that only the runner was on a GPU, of the worst of these restarts, which all have passes."""
     if not restarts:
         return {}
     evidence: dict[str, Any] = {
         "counter_changes": min(_counter_changes(restart, uuid) for restart in restarts),
         "process_lists": min(_lists(restart, uuid) for restart in restarts),
-        "runner_lists": min(_lists(restart, uuid, own=True) for restart in restarts),
+        "runner_lists": min(_lists(restart, uuid, with_runner=True) for restart in restarts),
     }
     if is_used:
         evidence["unlisted_ends"] = max(_unlisted_ends(restart, uuid) for restart in restarts)
-        evidence["foreign_bytes"] = _largest([_foreign_bytes(restart, uuid) for restart in restarts])
+        evidence["foreign_bytes"] = known_max(_foreign_bytes(restart, uuid) for restart in restarts)
     else:
-        evidence["above_idle_w"] = _largest([_above_idle_w(restart, uuid, joules_in) for restart in restarts])
+        evidence["above_idle_w"] = known_max(_above_idle_w(restart, uuid, joules_in) for restart in restarts)
     return evidence
 
 
@@ -292,8 +291,8 @@ def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | No
 
 
 def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | None:
-    """Return a state's samples in and around each pass; None where one has none near an end, or none for long."""
-    every = []
+    """Return a state's samples in and around each pass; None where a pass has a gap, or no sample near an end."""
+    samples = []
     for gpu, span in parts:
         series = gpu.series.get(name) if gpu else None
         around = _around(series, span) if series else None
@@ -302,8 +301,8 @@ def sampled_throughout(parts: Sequence[Part], name: str) -> list[list[float]] | 
         inside = slice(around[0], around[1] + 1)
         if int(np.diff(series.at_ns[inside]).max()) > STATE_GAP_NS:
             return None
-        every.append(series.value[inside].tolist())
-    return every
+        samples.append(series.value[inside].tolist())
+    return samples
 
 
 def _share(grown: Sequence[tuple[float, float]]) -> float:
@@ -311,7 +310,7 @@ def _share(grown: Sequence[tuple[float, float]]) -> float:
 
 
 def _around(series: Series, span: Span) -> tuple[int, int] | None:
-    """The last sample before a span and the first after it, or the outermost inside; None where they are not near."""
+    """Return the samples next to a span, before and after it or else inside; None where one is far from its end."""
     near = np.flatnonzero(
         (series.at_ns >= span.start_ns - COUNTER_REACH_NS) & (series.at_ns <= span.end_ns + COUNTER_REACH_NS)
     )
@@ -324,7 +323,7 @@ def _around(series: Series, span: Span) -> tuple[int, int] | None:
 
 
 def _power_over_counter(parts: list[Part], joules_in: SpanJoules) -> float | None:
-    """The largest disagreement of any pass, with its sign: in a sum, one pass's would hide another's."""
+    """Return the largest disagreement of any pass, with its sign; in a sum, passes of opposite signs would cancel."""
     ratios = all_known(_pass_power_over_counter(gpu, span, joules_in) for gpu, span in parts)
     return max(ratios, key=abs) if ratios else None
 
@@ -360,7 +359,7 @@ def _covered_ns(at_ns: NDArray[np.int64]) -> int:
 def multi_gpu(
     energy: EnergyResult, performance: Performance | None, restarts: Sequence[RestartRecord]
 ) -> MultiGPUMetrics | None:
-    """Return what each GPU used took of all measured passes; None where it is unknown or no GPU was used."""
+    """Return the GPUs' shares of all measured passes; None where energy is unknown, or no GPU was used."""
     per_gpu_j = {uuid: value for uuid, value in energy.per_gpu_j.items() if value is not None}
     if energy.total_j is None or performance is None or not per_gpu_j or not performance.output_tokens:
         return None
@@ -377,7 +376,7 @@ def multi_gpu(
 def _over_passes(
     restarts: Sequence[RestartRecord], uuids: Iterable[str], name: str, summary: Callable[..., float]
 ) -> dict[str, float | None]:
-    """Summarise the samples of one series inside the measured passes; None for a GPU that does not tell."""
+    """Summarise one series inside the measured passes, by GPU; None where the driver does not tell."""
     parts = [(restart.gpus, measured.span) for restart in restarts for measured in restart.passes]
     return {uuid: over([(gpus.get(uuid), span) for gpus, span in parts], name, summary) for uuid in uuids}
 
@@ -429,30 +428,27 @@ def _merged(earlier: ListedProcess, later: ListedProcess) -> ListedProcess:
     )
 
 
-def runners_per_restart(restarts: Sequence[RestartRecord]) -> int:
-    """Return the most runners that measured passes of the same restart; 0 without a pass."""
-    return max(Counter(restart.restart for restart in restarts if restart.passes).values(), default=0)
-
-
 def _counter_changes(restart: RestartRecord, uuid: str) -> int:
     return len(restart.gpus[uuid].ticks.energy_mj) if uuid in restart.gpus else 0
 
 
-def _lists(restart: RestartRecord, uuid: str, *, own: bool = False) -> int:
-    """How often a GPU's processes were listed; how often with one of the runner's, where that is asked for."""
+def _lists(restart: RestartRecord, uuid: str, *, with_runner: bool = False) -> int:
+    """Return how often a GPU's processes were listed, or how many of these lists show the runner."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
-    return sum(not own or any(process.pid in restart.runner_pids for process in sample.processes) for sample in samples)
+    return sum(
+        not with_runner or any(process.pid in restart.runner_pids for process in sample.processes) for sample in samples
+    )
 
 
 def _near_lists(restart: RestartRecord, uuid: str, at_ns: int) -> list[float | None]:
-    """Memory of the runner in each list near an instant that shows it; None where the driver does not tell it."""
+    """Return the runner's memory in each list near an instant that shows the runner; None where it is not known."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
-    shown = [
+    sizes = [
         [process.memory_bytes for process in sample.processes if process.pid in restart.runner_pids]
         for sample in samples
         if abs(sample.at_ns - at_ns) <= LIST_REACH_NS
     ]
-    return [known_sum(sizes) for sizes in shown if sizes]
+    return [known_sum(of_list) for of_list in sizes if of_list]
 
 
 def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
@@ -461,21 +457,23 @@ def _unlisted_ends(restart: RestartRecord, uuid: str) -> int:
 
 
 def _foreign_bytes(restart: RestartRecord, uuid: str) -> float | None:
-    """Most memory in a pass beyond what the runner held at its begin or end, whichever is more."""
-    return _largest([_foreign_in(restart, uuid, measured.span) for measured in restart.passes])
+    """Return the most memory in a pass beyond the runner's at its begin or end, whichever is more."""
+    return known_max(_foreign_in(restart, uuid, measured.span) for measured in restart.passes)
 
 
 def _foreign_in(restart: RestartRecord, uuid: str, span: Span) -> float | None:
     gpu = restart.gpus.get(uuid)
     used = sampled_throughout([(gpu, span)], "memory_used_bytes")
-    held = all_known(size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns))
-    return max(used[0]) - max(held) if used and held else None
+    runner_bytes = known_max(
+        size for at_ns in (span.start_ns, span.end_ns) for size in _near_lists(restart, uuid, at_ns)
+    )
+    return max(used[0]) - runner_bytes if used and runner_bytes is not None else None
 
 
 def _above_idle_w(restart: RestartRecord, uuid: str, joules_in: SpanJoules) -> float | None:
-    """Mean power in the pass where it is largest, less that before the runner started; None where one is unknown."""
+    """Return mean power in the pass where it is largest, less that before the runner started."""
     empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w = _largest([_mean_power_w(restart, uuid, [measured.span], joules_in) for measured in restart.passes])
+    busy_w = known_max(_mean_power_w(restart, uuid, [measured.span], joules_in) for measured in restart.passes)
     idle_w = _mean_power_w(restart, uuid, empty, joules_in)
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 
@@ -485,11 +483,6 @@ def _mean_power_w(restart: RestartRecord, uuid: str, spans: Sequence[Span], joul
     energy_j = known_sum(joules_in.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
     seconds = sum(span.duration_s for span in spans)
     return energy_j / seconds if energy_j is not None and seconds else None
-
-
-def _largest(watts: Sequence[float | None]) -> float | None:
-    known = all_known(watts)
-    return max(known) if known else None
 
 
 def data_parallel(
@@ -515,22 +508,24 @@ def data_parallel(
 def _replica_share(
     number: int, passes: Sequence[tuple[RestartRecord, PassRecord]], joules_in: SpanJoules
 ) -> ReplicaShare:
-    own = [(restart, measured, measured.replicas[number]) for restart, measured in passes]
-    tails = [(restart, tail_of(measured, replica), replica) for restart, measured, replica in own]
-    joules = [joules_in.of(restart.timeline, tail, replica.gpu_uuids) for restart, tail, replica in tails]
+    replicas = [measured.replicas[number] for _, measured in passes]
+    tails = [_tail(measured, replica) for (_, measured), replica in zip(passes, replicas, strict=True)]
+    joules = [
+        joules_in.of(restart.timeline, tail, replica.gpu_uuids)
+        for (restart, _), tail, replica in zip(passes, tails, replicas, strict=True)
+    ]
     return ReplicaShare(
         replica=number,
-        gpu_uuids=list(dict.fromkeys(uuid for _, _, replica in own for uuid in replica.gpu_uuids)),
-        requests=sum(replica.requests for _, _, replica in own),
-        output_tokens=sum(replica.output_tokens for _, _, replica in own),
-        tail_s=sum(tail.duration_s for _, tail, _ in tails),
+        gpu_uuids=list(dict.fromkeys(uuid for replica in replicas for uuid in replica.gpu_uuids)),
+        requests=sum(replica.requests for replica in replicas),
+        output_tokens=sum(replica.output_tokens for replica in replicas),
+        tail_s=sum(tail.duration_s for tail in tails),
         tail_idle_j=known_sum(energy.total_j for energy in joules),
         tail_timing_j=combined_timing_j(joules),
         reason=next((energy.reason for energy in joules if energy.reason), None),
     )
 
 
-def tail_of(measured: PassRecord, replica: ReplicaPass) -> Span:
-    """Return the time in which a replica had no work left and the pass was not over; all of it without any token."""
-    span = measured.span
-    return Span("tail", replica.last_token_ns or span.start_ns, span.end_ns)
+def _tail(measured: PassRecord, replica: ReplicaPass) -> Span:
+    """Return the end of a pass in which a replica had no work; the whole pass if it produced no token."""
+    return Span("tail", replica.last_token_ns or measured.span.start_ns, measured.span.end_ns)

@@ -1,4 +1,4 @@
-"""How fast the measured passes were, and how much arithmetic they did. Pure."""
+"""Speed and arithmetic of the measured passes. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
 from wattdock.inputs import Architecture
 from wattdock.records import EnvironmentSnapshot
-from wattdock.values import Stored, all_known, known_sum
+from wattdock.values import Stored, known_max, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wattdock.analysis.energy import EnergyResult
     from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord
 
-# A Poisson count strays by more once in 700 draws.
+# A Poisson count falls short of its mean by more in one of 700 draws.
 CHANCE_DEVIATIONS = 3
 
 
@@ -30,11 +30,11 @@ class Compute(Stored):
 
     Attributes:
         model_flops: The model's useful arithmetic: from token counts, without padding or recomputation, which no engine
-            tells.
-        active_weights, total_weights: Matrix weights that an output token meets, and all; they differ with experts.
+            reports.
+        active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts.
         peak_flops_per_s, peak_memory_bytes_per_s: Of the GPUs used together: dense 16-bit arithmetic, memory.
-        peak_flops_share: `flops_per_s` over the peak.
-        peak_memory_share_least: What reading weights and caches must have taken of the memory's peak, at least.
+        peak_flops_share: `flops_per_s` ÷ the peak.
+        peak_memory_share_least: Least share of the memory's peak rate that reading weights and caches took.
     """
 
     model_flops: float | None = None
@@ -69,16 +69,14 @@ class Performance(Stored):
 
     Attributes:
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
-        schedule_lag_share: How far the last request of a pass entered the engine behind its intended arrival, or how
-            much longer the last quarter of its requests took than the first, whichever is more, over the pass's
-            duration, in the worst pass: an engine that keeps up stays near 0, one that serves 80 % of the offered rate
-            one request at a time ends at 0.2. A late one that never finished counts as if it had taken the whole pass.
-            None where arrivals follow no schedule.
+        schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. An
+            engine that keeps up stays near 0; an engine that serves 80 % of the offered rate, one request at a time,
+            ends at 0.2. Null where arrivals follow no schedule.
         arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
-        arrivals_expected: How many arrive on average until a pass takes no more, over all passes. Where far fewer were
-            served, the rest never entered the engine, and latencies leave out the longest waits.
-        backlog_slope: Seconds by which requests' delay grows per second, before they enter the engine or in all, in the
-            worst pass: 0 for an engine that keeps up, 0.25 for one that serves 80 % of what is offered.
+        arrivals_expected: Average number of arrivals until a pass takes no more requests, over all passes. Where far
+            fewer were served, the others never entered the engine, and latencies leave out the longest waits.
+        backlog_slope: Growth of the requests' delay in seconds per second, in the worst pass; see `backlog_slope()`. 0
+            for an engine that keeps up, 0.25 for an engine that serves 80 % of the offered rate.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
             arrival where there was one, else from submission.
     """
@@ -101,7 +99,7 @@ class Performance(Stored):
 
     @property
     def arrivals_left_out(self) -> str | None:
-        """That arrivals were never served, in words, where it is more than the chance of a Poisson count."""
+        """A sentence on arrivals that were never served; None where a Poisson count may fall so short by chance."""
         expected = self.arrivals_expected or 0.0
         if self.requests >= expected - CHANCE_DEVIATIONS * expected**0.5:
             return None
@@ -124,42 +122,36 @@ def performance(passes: Sequence[PassRecord], *, offered_rate_per_s: float | Non
         output_tokens_per_s=output_tokens / duration_s,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=offered_rate_per_s,
-        schedule_lag_share=_worst(map(schedule_lag_share, passes)),
+        schedule_lag_share=known_max(map(schedule_lag_share, passes)),
         arrivals_min=min((len(measured.requests) for measured in passes if is_scheduled(measured)), default=None),
         arrivals_expected=known_sum(arrivals_expected(measured, offered_rate_per_s) for measured in passes),
-        backlog_slope=_worst(map(backlog_slope, passes)),
+        backlog_slope=known_max(map(backlog_slope, passes)),
         ttft=quantiles(map(ttft_s, requests)),
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
     )
 
 
-def _worst(of_passes: Iterable[float | None]) -> float | None:
-    """Return the largest; None where it is unknown of one of them."""
-    known = all_known(of_passes)
-    return max(known) if known else None
-
-
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     """Return where a pass's count differs from its requests' counts, their ids, or the end of its token series."""
-    found = []
+    disagreements = []
     for measured in passes:
-        known = [request for request in measured.requests if request.output_ids is not None]
+        with_ids = [request for request in measured.requests if request.output_ids is not None]
         counts = {
             "summary": measured.output_tokens,
             "requests": sum(request.output_tokens or 0 for request in measured.requests),
             "series": int(measured.tokens.output_tokens[-1]) if len(measured.tokens.output_tokens) else 0,
         }
-        if len(known) == len(measured.requests):
-            counts["ids"] = sum(len(request.output_ids or ()) for request in known)
+        if len(with_ids) == len(measured.requests):
+            counts["ids"] = sum(len(request.output_ids or ()) for request in with_ids)
         if len(set(counts.values())) > 1:
-            found.append(f"pass {measured.index + 1}: {counts}")
-    return found
+            disagreements.append(f"pass {measured.index + 1}: {counts}")
+    return disagreements
 
 
 def undrained(passes: Sequence[PassRecord]) -> list[str]:
-    """Return which passes ended before their work had: its joules are then not all in their span."""
-    found = []
+    """Return the passes that ended before all their work was done: their spans lack a part of its energy."""
+    problems = []
     for measured in passes:
         last_ns = int(measured.tokens.at_ns[-1]) if len(measured.tokens.at_ns) else measured.span.start_ns
         outside = [
@@ -174,16 +166,16 @@ def undrained(passes: Sequence[PassRecord]) -> list[str]:
             f"{len(outside)} of its requests did not finish in it": bool(outside),
             f"{aborted} of its requests were aborted": bool(aborted),
         }
-        found += [f"pass {measured.index + 1}: {text}" for text, is_so in faults.items() if is_so]
-    return found
+        problems += [f"pass {measured.index + 1}: {text}" for text, is_so in faults.items() if is_so]
+    return problems
 
 
 def schedule_lag_share(measured: PassRecord) -> float | None:
     """Return how far an engine fell behind its schedule in a pass, as a share of the pass; None without a schedule.
 
-    The larger of the last request's delay before it entered the engine, and of what the last quarter of the requests
-    took longer than the first: an engine with room for all of them makes them wait inside. One of the last quarter that
-    never finished counts as if it had taken the whole pass.
+    The larger of two delays: that of the last request before it entered the engine, and the difference of median
+    latency between the last and the first quarter of the requests, since an engine with room for all requests lets them
+    wait inside. A request of the last quarter that never finished counts as if it had taken the whole pass.
     """
     duration_s = measured.span.duration_s
     requests = sorted(measured.requests, key=lambda request: request.index)
@@ -198,7 +190,7 @@ def schedule_lag_share(measured: PassRecord) -> float | None:
 
 
 def arrivals_expected(measured: PassRecord, offered_rate_per_s: float | None) -> float | None:
-    """Return how many requests arrive on average until the last one that a pass took; None without a schedule."""
+    """Return the average number of arrivals until a pass took its last request; None without a schedule."""
     if not is_scheduled(measured) or offered_rate_per_s is None:
         return None
     taken_s = (max(request.submitted_ns for request in measured.requests) - measured.span.start_ns) / NS_PER_S
@@ -206,25 +198,25 @@ def arrivals_expected(measured: PassRecord, offered_rate_per_s: float | None) ->
 
 
 def backlog_slope(measured: PassRecord) -> float | None:
-    """Return how fast requests' delay behind their intended arrival grows, s/s.
+    """Return how fast the requests' delay behind their intended arrival grows, s/s.
 
-    The larger of the slopes (least squares) of their delay before they entered the engine and of their latency: one
-    with room for all of them makes them wait inside. None without a schedule, and where all were to arrive at one
-    instant.
+    The larger of two slopes (least squares): that of the delay before a request enters the engine, and that of its
+    latency, since an engine with room for all requests lets them wait inside. None without a schedule, and where all
+    intended arrivals are at one instant.
     """
     if not is_scheduled(measured):
         return None
     requests = measured.requests
-    entered = [((request.intended_ns or 0), request.submitted_ns) for request in requests]
-    left = [
+    submitted = [((request.intended_ns or 0), request.submitted_ns) for request in requests]
+    finished = [
         ((request.intended_ns or 0), request.finished_ns) for request in requests if request.finished_ns is not None
     ]
-    slopes = [slope for instants in (entered, left) if (slope := _delay_slope(instants)) is not None]
+    slopes = [slope for instants in (submitted, finished) if (slope := _delay_slope(instants)) is not None]
     return max(slopes, default=None)
 
 
 def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
-    """Slope of how long after the first of each pair the second came, over the first ones; None without two of them."""
+    """Return the slope of the difference of each pair over its first instant; None without two different ones."""
     pairs = np.array(instants_ns, dtype=np.int64).reshape(-1, 2)
     since_s = (pairs[:, 0] - pairs[:1, 0]) / NS_PER_S
     if not len(pairs) or np.ptp(since_s) == 0:
@@ -233,7 +225,7 @@ def _delay_slope(instants_ns: Sequence[tuple[int, int]]) -> float | None:
 
 
 def is_scheduled(measured: PassRecord) -> bool:
-    """Whether it is known of every request when it was meant to arrive, as in an open loop."""
+    """Whether every request has an intended arrival, as in an open loop."""
     requests = measured.requests
     return bool(requests) and all(request.intended_ns is not None for request in requests)
 
@@ -256,19 +248,19 @@ def tpot_s(request: RequestRecord) -> float | None:
 
 
 def quantiles(values: Iterable[float | None]) -> Quantiles | None:
-    """Return the distribution of the values that are known, in seconds; None without any."""
-    known = np.array([value for value in values if value is not None], dtype=np.float64)
-    if known.size == 0:
+    """Return the distribution of the values that are not None, in seconds; None without such values."""
+    array = np.array([value for value in values if value is not None], dtype=np.float64)
+    if array.size == 0:
         return None
-    p50, p90, p95, p99 = (float(value) for value in np.quantile(known, [0.5, 0.9, 0.95, 0.99]))
+    p50, p90, p95, p99 = (float(value) for value in np.quantile(array, [0.5, 0.9, 0.95, 0.99]))
     return Quantiles(
-        count=int(known.size),
-        mean_s=float(known.mean()),
+        count=int(array.size),
+        mean_s=float(array.mean()),
         p50_s=p50,
         p90_s=p90,
         p95_s=p95,
         p99_s=p99,
-        max_s=float(known.max()),
+        max_s=float(array.max()),
     )
 
 
@@ -291,7 +283,7 @@ def compute(
 
     Args:
         config: The model's config.json; None where the model was not resolved.
-        in_flight: Requests that one engine step serves at most.
+        in_flight: Most requests that one engine step serves.
     """
     if config is None or not passes:
         return Compute(reason="the model is not known" if config is None else "no pass was measured")
@@ -336,9 +328,9 @@ def _flops(model: Architecture, request: RequestRecord) -> int:
 def _least_bytes(
     model: Architecture, requests: Iterable[RequestRecord], environment: EnvironmentSnapshot, *, in_flight: int
 ) -> float | None:
-    """Bytes that must have been read at least: all weights once per `in_flight` tokens, each token's keys and values.
+    """Return the least bytes read: all weights once per `in_flight` tokens, and each token's keys and values.
 
-    A step gives each request in flight one token at most; no engine here drafts tokens.
+    A step produces at most one token per request in flight; no backend uses speculative decoding.
     """
     if not environment.runner.weight_bytes:
         return None

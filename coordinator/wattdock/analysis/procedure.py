@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
-from wattdock.analysis.gpus import runners_per_restart
 from wattdock.analysis.performance import is_scheduled, token_disagreements, undrained
 from wattdock.analysis.steadiness import Steadiness, warm_up_steadiness
 from wattdock.clock import NS_PER_S
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.energy import Gpus
     from wattdock.analysis.joules import SpanJoules
     from wattdock.config import WarmUpSpec
     from wattdock.records import PassRecord, RestartRecord
@@ -71,7 +70,7 @@ class Procedure(Stored):
     Attributes:
         runners_per_restart: More than 1 where a restart was interrupted between passes and resumed; 0 without a pass.
         token_disagreements: Passes whose token counts contradict each other.
-        undrained: Passes that ended before their work had.
+        undrained: Passes that ended before all their work was done.
     """
 
     warm_up: list[WarmUp]
@@ -82,17 +81,15 @@ class Procedure(Stored):
 
 
 def procedure(
-    restarts: Sequence[RestartRecord],
-    gpus: Gpus,
-    limits: WarmUpSpec,
-    joules_in: SpanJoules,
+    restarts: Sequence[RestartRecord], used: Sequence[str], limits: WarmUpSpec, joules_in: SpanJoules
 ) -> Procedure:
     """Return the evidence from every restart."""
     passes = [(restart, measured) for restart in restarts for measured in restart.passes]
+    runners = Counter(restart.restart for restart in restarts if restart.passes)
     return Procedure(
-        warm_up=[_warm_up(restart, gpus.used, limits) for restart in restarts],
-        drift=[_drift(restart, measured, gpus.used, joules_in) for restart, measured in passes],
-        runners_per_restart=runners_per_restart(restarts),
+        warm_up=[_warm_up(restart, used, limits) for restart in restarts],
+        drift=[_drift(restart, measured, used, joules_in) for restart, measured in passes],
+        runners_per_restart=max(runners.values(), default=0),
         token_disagreements=token_disagreements([measured for _, measured in passes]),
         undrained=undrained([measured for _, measured in passes]),
     )
