@@ -108,13 +108,10 @@ class ExperimentState:
             return
         self.saved[recording.name] = self.folder.save(recording.name, record)
 
-    def restarts(self, *, stopped: str) -> list[tuple[RestartRecord, Path | None]]:
+    def restarts(self) -> list[tuple[RestartRecord, Path | None]]:
         """Return all records in the order measured, each with its folder; an incomplete experiment's last says why.
 
         The folder is None where the record is not, or not exactly so, on disk.
-
-        Args:
-            stopped: Why the experiment is incomplete, where nothing interrupted it.
 
         Raises:
             StoreError: A record cannot be read back.
@@ -126,7 +123,7 @@ class ExperimentState:
         restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
         failure = self.interruption or Failure(
             kind=Failure.INTERRUPTED,
-            message=stopped,
+            message="the study ended before this experiment was complete; go on with --resume",
             stage=f"restart {restart + 1}",
             exit_code=int(ExitCode.INTERRUPTED),
         )

@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 METER_LEAD_S = 1.0
 
 
-def _connect(runner: LaunchedRunner, check: Callable[[], None], clock: Clock) -> RunnerClient:
-    return RunnerClient(runner, check=check, clock=clock)
-
-
 @dataclass(frozen=True)
 class RunDependencies:
     """Where a study's run meets the machine; a test puts simulations here and runs in virtual time.
@@ -70,7 +66,7 @@ class RunDependencies:
     launcher: Callable[[ExecutionPlan, Callable[[str], None]], AbstractContextManager[Launcher]] = (
         ExecutionPlan.launcher
     )
-    connect: Callable[[LaunchedRunner, Callable[[], None], Clock], RunnerClient] = _connect
+    connect: Callable[[LaunchedRunner, Callable[[], None], Clock], RunnerClient] = RunnerClient
     inventory: Callable[[], GpuInventory] = GpuInventory.here
 
 

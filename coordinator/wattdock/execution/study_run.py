@@ -273,7 +273,7 @@ class StudyRun:
 
     def _store_result(self, state: ExperimentState) -> None:
         folder = self._context.folder
-        restarts = state.restarts(stopped="the study ended before this experiment was complete; go on with --resume")
+        restarts = state.restarts()
         result = self._analysed(state, [record for record, _ in restarts])
         # A coordinator that was killed may have stored the result without noting it in the journal.
         path = store_result(result, restarts, log=state.log_path, output_dir=self._output_dir)
