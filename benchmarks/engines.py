@@ -19,6 +19,7 @@ from arms import Way
 from wattdock.analysis.performance import quantiles, tpot_s
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.errors import RunnerError, WattdockError
+from wattdock.files import last_lines
 from wattdock.inputs import load_prompts
 from wattdock.inputs.shapes import resolve_shape
 from wattdock.launch.process import ProcessLauncher
@@ -210,14 +211,14 @@ def live_engine(
     launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)
     with one_cpu() if size.dedicated_cpu else nullcontext():
         launched = launcher.launch(spec)
-    with launched as runner, RunnerClient(runner) as client:
+    with launched, RunnerClient(launched) as client:
         try:
             client.wait_ready(LAUNCH_S)
             loaded, _ = client.load(request, timeout_s=LOAD_S, progress=lambda _: None)
             yield LiveEngine(client, size, loaded, model.vocab_size)
         except WattdockError:
             # The log goes with its folder.
-            sys.stderr.write(runner.log_tail() + "\n")
+            sys.stderr.write(last_lines(spec.log_path) + "\n")
             raise
 
 

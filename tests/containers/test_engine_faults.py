@@ -181,7 +181,7 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
     launcher = DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec())
     with launcher.launch(spec_in(tmp_path, gpu_uuids=("GPU-bbbb", "GPU-aaaa"))) as runner:
         runtime_config = json.loads(noted.read_text())
-        runner.kill()
+        runner.stop(0)
     environment = dict(entry.split("=", 1) for entry in runtime_config["process"]["env"])
     # The image asks for all by itself, and a container's environment may hold a name twice.
     requests = [entry for entry in runtime_config["process"]["env"] if entry.startswith("NVIDIA_VISIBLE_DEVICES=")]

@@ -167,7 +167,7 @@ def test_a_runner_gets_a_session_a_private_folder_and_no_foreign_descriptor(
     launcher = ProcessLauncher(write_standin(tmp_path))
     with launcher.launch(spec("good")), launcher.launch(spec("show")) as runner:
         wait_until(lambda: not runner.alive())
-        runner_view = json.loads(runner.log_tail().partition("json ")[2])
+        runner_view = json.loads(spec("show").log_path.read_text().partition("json ")[2])
         assert runner_view["descriptors"] == [0, 1, 2]
         assert runner_view["session"] == runner_view["group"] == runner.pid
         assert runner_view["cwd"] == str(folder_of(runner.address))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.launch.protocol import SOCKET_NAME
+from wattdock.host import folders
 from wattdock.launch.runners import container_variables
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def create_arguments(
     return {
         # By id, not by name: a name may point to another image an hour later.
         "image": image.id,
-        "command": ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{SOCKET_NAME}"],
+        "command": ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{folders.SOCKET_NAME}"],
         # Python puts the working folder on the module path; this one holds the socket and nothing else.
         "working_dir": SOCKET_FOLDER,
         "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER),

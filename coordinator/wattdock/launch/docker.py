@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import LaunchError
-from wattdock.files import TAIL_LINES, last_lines
 from wattdock.host import folders
 from wattdock.launch.container import (
     CACHE_FOLDER,
@@ -26,7 +25,7 @@ from wattdock.launch.container import (
 )
 from wattdock.launch.engine import connect, owner_labels
 from wattdock.launch.process import KEEPER
-from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, STOPPED, LaunchedRunner
+from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from wattdock.launch.engine import Engine, Image
     from wattdock.launch.protocol import LaunchSpec
 
-KILL_WAIT_S = 30.0
 SIGNAL_BASE = 128
 # Words of an engine's error → what to do about it.
 REMEDIES = {
@@ -187,12 +185,7 @@ class RunnerContainer(LaunchedRunner):
         self._exit_reason: str | None = None
         self._forced = self._asked = False
         self.id = str(container.id)
-        self.address = f"unix:{folder / SOCKET_NAME}"
-
-    @property
-    def description(self) -> str:
-        """The runner in words, for people."""
-        return f"container {self.id[:12]}"
+        self.address = f"unix:{folder / folders.SOCKET_NAME}"
 
     def model_path(self, on_host: Path) -> Path:  # noqa: ARG002
         """Return where the runner finds the model's folder: always in one place."""
@@ -214,15 +207,6 @@ class RunnerContainer(LaunchedRunner):
         if self._exit_reason is None and (state := self._state()) is not None and not state.get("Running"):
             self._finish(self._ending(state))
         return self._exit_reason
-
-    def log_tail(self, lines: int = TAIL_LINES) -> str:
-        """Return the last lines of its log; empty where there is none."""
-        from docker.errors import DockerException
-
-        if self._exit_reason is None:
-            with contextlib.suppress(DockerException, OSError):
-                return bytes(self._container.logs(tail=lines)).decode(errors="replace").rstrip("\n")
-        return last_lines(self._log_path, lines)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left.
@@ -246,12 +230,12 @@ class RunnerContainer(LaunchedRunner):
                 self._ended_within(KILL_WAIT_S)
         except (DockerException, OSError) as error:
             raise LaunchError(
-                f"{self.description} cannot be stopped: {explained(error)}; see `wattdock reap`"
+                f"container {self.id[:12]} cannot be stopped: {explained(error)}; see `wattdock reap`"
             ) from error
         if self.alive():
             raise LaunchError(
-                f"{self.description} does not end, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): a driver may hold it, "
-                "or the engine does not answer; see `wattdock reap`"
+                f"container {self.id[:12]} does not end, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): "
+                "a driver may hold it, or the engine does not answer; see `wattdock reap`"
             )
 
     def _state(self) -> Mapping[str, Any] | None:

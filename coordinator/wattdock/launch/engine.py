@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import BOOT_ID
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.launch.protocol import SOCKET_NAME
+from wattdock.host import folders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -339,5 +339,5 @@ def remove_socket_folder(labels: Mapping[str, str]) -> None:
     """Remove the socket of a dead runner and its folder; nothing else, whatever the label names."""
     if folder := labels.get(FOLDER_LABEL):
         with contextlib.suppress(OSError):
-            (Path(folder) / SOCKET_NAME).unlink(missing_ok=True)
+            (Path(folder) / folders.SOCKET_NAME).unlink(missing_ok=True)
             Path(folder).rmdir()

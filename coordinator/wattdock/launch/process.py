@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
-from wattdock.files import TAIL_LINES, last_lines
 from wattdock.host import folders
 from wattdock.launch.keeper import descendants, end_group
-from wattdock.launch.protocol import SOCKET_NAME, STOP_GRACE_S, LaunchedRunner
+from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import process_variables
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 # How the command line of a keeper begins.
 KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
-# The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
-KILL_WAIT_S = 30.0
 
 
 class ProcessLauncher:
@@ -56,7 +53,7 @@ class ProcessLauncher:
         runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
         command = [
             *(*KEEPER, "process", str(self._orphan_grace_s), str(folder)),
-            *(*runner, "--socket", str(folder / SOCKET_NAME)),
+            *(*runner, "--socket", str(folder / folders.SOCKET_NAME)),
         ]
         try:
             with spec.log_path.open("ab") as log:
@@ -91,19 +88,13 @@ class RunnerProcess(LaunchedRunner):
     def __init__(self, keeper: subprocess.Popen[bytes], folder: Path, log_path: Path) -> None:
         self._keeper = keeper
         self._folder = folder
-        self._log_path = log_path
         self._exit_reason: str | None = None
-        self.address = f"unix:{folder / SOCKET_NAME}"
+        self.address = f"unix:{folder / folders.SOCKET_NAME}"
         word, _, detail = self._read_status_line().partition(" ")
         if word != "started":
             self._close()
             raise LaunchError(f"the runner could not be started: {detail or 'its keeper ended'}; see {log_path}")
         self.pid = int(detail)
-
-    @property
-    def description(self) -> str:
-        """The runner in words, for people."""
-        return f"process {self.pid}"
 
     def model_path(self, on_host: Path) -> Path:
         """Return where the runner finds the model's folder: at its path on this host."""
@@ -124,10 +115,6 @@ class RunnerProcess(LaunchedRunner):
             self._close()
         return self._exit_reason
 
-    def log_tail(self, lines: int = TAIL_LINES) -> str:
-        """Return the last lines of its log; empty where there is none."""
-        return last_lines(self._log_path, lines)
-
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left.
 
@@ -142,7 +129,7 @@ class RunnerProcess(LaunchedRunner):
             self._keeper.wait(grace_s + KILL_WAIT_S)
         except subprocess.TimeoutExpired as error:
             raise LaunchError(
-                f"{self.description} does not die, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): "
+                f"process {self.pid} does not die, even by SIGKILL (waited {KILL_WAIT_S:.0f} s): "
                 "a driver may hold it; see its state in ps"
             ) from error
         self.exit_reason()

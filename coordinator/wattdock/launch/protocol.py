@@ -16,14 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from wattdock.host import folders
-
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-SOCKET_NAME = folders.SOCKET_NAME
 STOP_GRACE_S = 5.0
+# The kernel needs this long to tear down a process that holds tens of gigabytes or several GPUs.
+KILL_WAIT_S = 30.0
 # `exit_reason` of a runner that stopped when it was asked to.
 STOPPED = "stopped"
 
@@ -64,10 +63,6 @@ class LaunchedRunner(Protocol):
 
     address: str
 
-    @property
-    def description(self) -> str:
-        """The runner in words, for people: "process 1234"."""
-
     def model_path(self, on_host: Path) -> Path:
         """Return where the runner finds the model folder that lies at `on_host` on this machine."""
 
@@ -77,14 +72,12 @@ class LaunchedRunner(Protocol):
     def exit_reason(self) -> str | None:
         """How it ended, such as "exited with code 1"; None while it runs.
 
-        Cheap enough to poll. Not None only once nothing of the runner is left, its socket's folder included.
+        Cheap enough to poll. Not None only once nothing of the runner is left, its socket's folder included, and its
+        log is complete.
         """
 
-    def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines of its log."""
-
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left."""
+        """Ask it to stop, kill it after `grace_s` seconds, and return when nothing of it is left; 0 kills it now."""
 
     def alive(self) -> bool:
         """Whether it still runs."""
@@ -94,10 +87,6 @@ class LaunchedRunner(Protocol):
     def stopped(self) -> bool:
         """Whether it ended because it was asked to."""
         return self.exit_reason() == STOPPED
-
-    def kill(self) -> None:
-        """Kill it now, and return when nothing of it is left."""
-        self.stop(0)
 
     def __enter__(self) -> Self:
         return self
