@@ -67,7 +67,7 @@ def _source(subject: Subject) -> str:
 
 @CHECKS.check("one runner for each restart", threshold="one: the study was not interrupted within a restart")
 def one_runner(subject: Subject) -> Outcome:
-    """Whether each restart is one runner's: otherwise its value averages over what restarts differ by."""
+    """Whether one runner made all passes of each restart; several would hide part of what restarts differ by."""
     most = subject.procedure.runners_per_restart
     if not most:
         return Outcome("unknown", "no pass")
@@ -76,7 +76,7 @@ def one_runner(subject: Subject) -> Outcome:
 
 @CHECKS.check("clock trusted")
 def clock_trusted(subject: Subject) -> Outcome:
-    """Whether the runner's clock was the host's after every pass; unknown where a runner died before it was asked."""
+    """Whether the runner's clock was the host's after every pass; unknown where a runner died before the check."""
     clock = subject.environment.clock
     slowest = "unknown" if clock.round_trip_max_s is None else f"{clock.round_trip_max_s * 1e3:.1f} ms"
     unchecked = clock.unchecked_passes
@@ -181,7 +181,7 @@ def machine_alone(subject: Subject) -> Outcome:
     remedy="end other work on these CPUs; top names it",
 )
 def cpus_alone(subject: Subject) -> Outcome:
-    """Whether the CPUs worked for nobody else in any pass: other people's jobs hold no lease of ours."""
+    """Whether nobody else's work kept the CPUs busy in any pass: other people's jobs hold no lease."""
     shares = all_known(measured.cpu_others_share for measured in subject.energy.passes)
     if not shares:
         return Outcome("unknown", "whose work they did is not known")
@@ -190,7 +190,7 @@ def cpus_alone(subject: Subject) -> Outcome:
 
 @CHECKS.check("exclusive GPUs")
 def gpus_alone(subject: Subject) -> Outcome | None:
-    """Whether only the runner was on the GPUs; a used GPU whose lists do not show even the runner proves nothing."""
+    """Whether only the runner was on the GPUs; unknown where process lists do not even show the runner."""
     if not (gpus := _own_gpus(subject)):
         return None
     used, evidence = set(subject.environment.gpu_uuids), subject.result.gpus
@@ -213,7 +213,7 @@ def gpus_alone(subject: Subject) -> Outcome | None:
 
 @CHECKS.check("no process on other GPUs")
 def other_gpus_idle(subject: Subject) -> Outcome | None:
-    """Who was on the host's other GPUs, which share power, cooling and host; how much that matters is open."""
+    """Whether anybody used the host's other GPUs, which share its power and cooling."""
     gpus = _own_gpus(subject)
     others = [process.description for process in subject.energy.gpu_processes if process.gpu_uuid not in gpus]
     return Outcome("warn", _processes(others)) if others else None

@@ -54,7 +54,7 @@ def software_power_cap(subject: Subject) -> Outcome:
     "power limit at its default or declared", source="NVML, before the runner and once a second in the passes"
 )
 def power_limit(subject: Subject) -> Outcome:
-    """Whether the limit was the wanted one before the last runner started, and in the passes of all runners."""
+    """Whether the power limit was the intended one before the last runner started and in every pass."""
     declared_w = subject.config.power_limit_w
     threshold = f"{declared_w:g} W as declared" if declared_w is not None else "the default limit, or power_limit_w"
     used = subject.environment.used_gpus
@@ -94,7 +94,7 @@ def clocks(subject: Subject) -> Outcome:
     source="mean instant power in the worst pass, less a second or more at each end",
 )
 def power_consistent(subject: Subject) -> Outcome:
-    """Whether the counter and the power reading say the same."""
+    """Whether the energy counter and the power reading agree."""
     every = [gpu.power_over_counter for gpu in subject.result.used_gpus.values()]
     ratios = [ratio for ratio in every if ratio is not None]
     if not ratios:
@@ -123,7 +123,7 @@ def meter_without_loss(subject: Subject) -> Outcome:
 
 @CHECKS.check("roofline", threshold=f"at most {MAX_ROOFLINE_SHARE:.0%} together")
 def roofline(subject: Subject) -> Outcome:
-    """Whether the speed is possible: one that needs nearly all arithmetic and all bandwidth at once is not."""
+    """Whether the speed is possible: no workload uses nearly all arithmetic and all bandwidth at once."""
     if (compute := subject.result.compute) is None:
         return Outcome("unknown", "not computed")
     arithmetic, memory = compute.peak_flops_share, compute.peak_memory_share_least
@@ -142,7 +142,7 @@ def roofline(subject: Subject) -> Outcome:
     remedy="set idle.duration_s; end what runs on the host's other GPUs",
 )
 def strays(subject: Subject) -> Outcome:
-    """Whether no unused GPU drew more in the passes than when all were idle: such a GPU holds somebody's context."""
+    """Whether unused GPUs drew no more in the passes than when idle: a GPU that does holds somebody's CUDA context."""
     above_w = {uuid: gpu.above_idle_w for uuid, gpu in subject.result.gpus.items() if not gpu.used}
     measured_w = {uuid: watts for uuid, watts in above_w.items() if watts is not None}
     figures = [f"{uuid} {watts:+.0f} W" for uuid, watts in measured_w.items()]
@@ -159,7 +159,7 @@ def strays(subject: Subject) -> Outcome:
     remedy="set idle.duration_s; wattdock gpus shows who uses a GPU",
 )
 def gpus_empty(subject: Subject) -> Outcome:
-    """Whether memory or work that is not ours was there before; process lists alone can be empty or late."""
+    """Whether the GPUs were empty before the runner started; process lists alone can be empty or late."""
     limit_bytes = _foreign_limit(subject)
     threshold = f"{limit_bytes / 1e9:g} GB, {MAX_EMPTY_PERCENT:g} %"
     empty = [idle for idle in subject.energy.idle_baselines or () if idle.used and idle.state == "empty"]
@@ -179,7 +179,7 @@ def gpus_empty(subject: Subject) -> Outcome:
 
 
 def _foreign_limit(subject: Subject) -> float:
-    """How many bytes in use need no explanation: more where the driver counts its own reserve as used."""
+    """Return how many bytes in use need no explanation: more where the driver counts its own reserve as used."""
     used = subject.environment.used_gpus
     apart = all(gpu.vram_reserved_bytes is not None for gpu in used)
     return MAX_FOREIGN_BYTES if apart else MAX_WITH_RESERVE_BYTES
@@ -210,7 +210,7 @@ def memory_in_passes(subject: Subject) -> Outcome:
     source="utilisation in the idle spans before and after the passes",
 )
 def gpus_at_rest(subject: Subject) -> Outcome:
-    """Whether no kernel ran while the loaded engine rested: an engine at rest runs none, so it was somebody else's."""
+    """Whether no kernel ran while the loaded engine was idle: any kernel then was somebody else's."""
     spans = [idle for idle in subject.energy.idle_baselines or () if idle.used and idle.state != "empty"]
     percents = [idle.utilization_percent for idle in spans if idle.utilization_percent is not None]
     if not percents:
@@ -221,7 +221,7 @@ def gpus_at_rest(subject: Subject) -> Outcome:
 
 @CHECKS.check("meters agree")
 def meters_agree(subject: Subject) -> Outcome | None:
-    """Whether a second meter's windows are as near to ours as the counter's steps let them be."""
+    """Whether a second meter's windows differ from ours by no more than the counters' steps."""
     if (crossed := subject.energy.cross_check) is None:
         return None
     if reason := next((window.reason for window in crossed.windows if window.reason), None):

@@ -74,7 +74,7 @@ def _looser(section: str, spec: WarmUpSpec | IdleSpec, limits: WarmUpSpec | Idle
     "overlap; in an open loop, power at equal work",
 )
 def drift_within_passes(subject: Subject) -> Outcome:
-    """Whether the second half of each pass costs what the first does."""
+    """Whether both halves of each pass cost the same J/token."""
     if not (drifts := subject.procedure.drift):
         return Outcome("unknown", "no pass")
     unknown = [drift for drift in drifts if drift.relative is None]
@@ -96,7 +96,7 @@ def drift_within_passes(subject: Subject) -> Outcome:
     source="energy.passes",
 )
 def drift_between_passes(subject: Subject) -> Outcome:
-    """Whether the last pass of a restart costs what its first does: a trend that all restarts share has no interval."""
+    """Whether the first and the last pass of a restart cost the same J/token; an interval hides a trend of all restarts."""
     restarts = [(group[0], group[-1]) for group in statistics.by_restart(subject.energy.passes) if len(group) > 1]
     if not restarts:
         return Outcome("info", "one pass per restart")
@@ -131,7 +131,7 @@ def idle_missing(subject: Subject, states: Sequence[str] = IDLE_STATES) -> list[
     remedy="set idle.duration_s=30",
 )
 def idle_baselines(subject: Subject) -> Outcome:
-    """Whether idle power is known before and around each restart's passes, of GPUs at rest."""
+    """Whether idle power was measured before and around each restart's passes, with the GPUs at rest."""
     energy = subject.energy
     used = [idle for idle in energy.idle_baselines or () if idle.used]
     restless = [f"{idle.gpu_uuid} {idle.state}: {idle.unsettled}" for idle in used if idle.unsettled]
@@ -158,7 +158,7 @@ def idle_baselines(subject: Subject) -> Outcome:
     remedy=f"set repeats.restarts={MIN_RESTARTS}",
 )
 def repeats_enough(subject: Subject) -> Outcome:
-    """Whether there are enough restarts for an interval."""
+    """Whether there are enough restarts for a confidence interval."""
     restarts = len({measured.restart for measured in subject.energy.passes})
     return Outcome(verdict(failed=restarts < MIN_RESTARTS), f"{restarts} of {MIN_RESTARTS} restarts")
 
@@ -176,7 +176,7 @@ def interval_narrow_enough(subject: Subject) -> Outcome:
 
 @CHECKS.check("outliers", threshold="modified z-score 3.5; shown, never dropped")
 def outliers(subject: Subject) -> Outcome:
-    """Which passes stand apart."""
+    """Which passes are outliers."""
     passes = subject.result.statistics.outliers if subject.result.statistics else []
     return Outcome("warn" if passes else "info", "; ".join(passes) or "none")
 

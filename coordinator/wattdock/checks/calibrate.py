@@ -29,11 +29,11 @@ PULSE_LIMIT_S, START_LIMIT_S = 3.0, 120.0
 def calibrate_meters(
     config: ExperimentConfig, *, home: Path, pulses: int, say: Callable[[str], None]
 ) -> Iterator[MeterCard]:
-    """Make, keep and yield the card of each GPU that is named; all are leased until the last card is made.
+    """Store and yield a card of each named GPU's counter; all GPUs are leased until the last card is made.
 
     Args:
         config: Which GPUs, whose environment makes the load, how long to wait for others.
-        home: WATTDOCK_HOME, where cards are kept.
+        home: WATTDOCK_HOME, where cards are stored.
         pulses: Load pulses per GPU; each takes about 1.3 s.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Look at everything that a measurement rests on; the one place that knows all of doctor's checks."""
+"""Run doctor's checks: on this machine, on its GPUs and, if asked, on the backend's runner."""
 
 from __future__ import annotations
 

@@ -84,12 +84,12 @@ class ExecutionPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why its GPUs are a bad group."""
+        """Reasons against splitting a model over its GPUs."""
         return self.inventory.warnings(self.gpus)
 
     @property
     def lease_names(self) -> tuple[str, ...]:
-        """What it leases: its GPUs, or the CPU."""
+        """Names of its leases: its GPUs' UUIDs, or the CPU."""
         return tuple(gpu.uuid for gpu in self.gpus) or (leases.CPU,)
 
     def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:

@@ -1,4 +1,4 @@
-"""Calibrate an energy counter: what load pulses show of it, and the card of it that later results cite.
+"""Calibrate an energy counter with load pulses, and store a card of it, which later results cite.
 
 A card comes from a timeline and the instants at which the load really began and ended. Must not know: engines,
 hardware, who makes the load.
@@ -141,7 +141,7 @@ class MeterCard(Stored):
         return cls.from_pulses(recorded, pulses, gpu, measured_utc=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def store(self, home: Path) -> Path:
-        """Keep the card under `home`, WATTDOCK_HOME, in place of an older one of this GPU; return its file.
+        """Store the card under `home`, WATTDOCK_HOME, replacing an older card of this GPU; return its file.
 
         Raises:
             StoreError: It cannot be written.
@@ -156,7 +156,7 @@ class MeterCard(Stored):
 
     @property
     def doubt(self) -> str | None:
-        """Why results do not take their lag from this card; None where they do."""
+        """Why results do not use this card's lag; None if they do."""
         if self.lag_s is None or self.lag_std_s is None:
             return "it has no lag"
         if self.pulses < MIN_PULSES:
@@ -210,7 +210,7 @@ def _step_lags(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> list[StepLag]:
 
 
 def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
-    """Whether power right after a kind of step exceeds what follows, on average over the steps.
+    """Return whether power right after a kind of step exceeds later power, on average over the steps.
 
     "Right after" is the first interval between counter changes that begins after the step.
     """
@@ -230,7 +230,7 @@ def _overshoots(ticks: Ticks, steps_ns: Sequence[int]) -> bool:
 
 
 def _combined(steps: Sequence[StepLag]) -> LagModel | None:
-    """Mean over kinds of steps; its uncertainty from the spread between kinds and within them.
+    """Return the mean lag over kinds of steps; its uncertainty from the spread between kinds and within them.
 
     The spread between kinds is that of the assumed lag where there is one kind only.
     """
@@ -243,7 +243,7 @@ def _combined(steps: Sequence[StepLag]) -> LagModel | None:
 
 
 def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:
-    """Mean number of periods after the one with the step whose power is at neither level."""
+    """Return the mean number of periods, after the period with the step, whose power is at neither level."""
     at_ns, power_w = (
         ticks.after_start_ns,
         np.diff(ticks.energy_mj) / np.diff(ticks.after_start_ns) * NS_PER_S / MJ_PER_J,
@@ -262,7 +262,7 @@ def _smoothing(ticks: Ticks, pulses: Sequence[Pulse]) -> float | None:
 
 
 def _additivity(gpu: GpuTimeline, pulses: Sequence[Pulse]) -> float | None:
-    """Sum of the energies of all pulses and gaps ÷ the counter's difference from the first pulse to the last − 1."""
+    """Return the sum of the energies of pulses and gaps ÷ the counter's difference over all of them − 1."""
     if len(pulses) < 2:
         return None
     edges_ns = [edge for pulse in pulses for edge in (pulse.on_ns, pulse.off_ns)]
@@ -278,7 +278,7 @@ class Cards:
     """The cards of this machine's counters.
 
     Attributes:
-        home: WATTDOCK_HOME, where cards are kept.
+        home: WATTDOCK_HOME, where cards are stored.
         gpus: The GPUs of this host now.
     """
 

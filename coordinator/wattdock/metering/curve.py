@@ -198,7 +198,7 @@ class _CounterCurve:
         )
 
     def _hidden(self, power: Series) -> Floats:
-        """Standard deviation of power inside each interval that neither means nor steps nor ramps explain, W.
+        """Return the standard deviation of power in each interval that neither means nor steps nor ramps explain, W.
 
         Total variance of the instant power around an interval, less that of the intervals' means, less what the bends
         account for. Says nothing about when, so it only widens.
@@ -262,10 +262,10 @@ def resolution_mj(ticks: Ticks) -> float:
 
 
 def bent_energy(at_s: float, instants_s: Floats, values_j: Floats, noise_w: Floats) -> tuple[Floats, Floats]:
-    """Return energy at an instant between the two middle ones of six ticks, and the standard uncertainty of its course.
+    """Return the energy at an instant between the middle two of six ticks, and what the unknown course adds to its std.
 
-    Between a step from one neighbour's power to the other's and a ramp through them, by how plateau-like their own
-    neighbours are. Both bends vanish at the ticks and keep power from going below zero.
+    The course of power lies between a step from one neighbour's power to the other's and a ramp through them, weighted
+    by how flat power is beyond the neighbours. Both bends vanish at the ticks and keep power from going below zero.
 
     Args:
         at_s: The instant.

@@ -1,4 +1,4 @@
-"""The meter on the host: every GPU of one source, a thread each, and the host's own counters beside them.
+"""The meter on the host: a thread for each GPU of one source, and the host's own counters beside them.
 
 Knows no backend and no experiment, nor how a GPU is read: a `Source` knows that.
 """
@@ -69,7 +69,7 @@ class Meter:
         self._start_ns: int | None = None
 
     def start(self) -> None:
-        """Find the GPUs and begin to record. That there is none is no error: the timeline says why.
+        """Find the GPUs and begin to record; a machine without GPUs gets a timeline that says why.
 
         Raises:
             MeterError: A driver is there and cannot be talked to, or the meter was started before.

@@ -1,4 +1,4 @@
-"""CPU packages' and memory's energy through RAPL's counters in sysfs, as series of their label.
+"""Energy of CPU packages and memory from RAPL's counters in sysfs, as series of their own.
 
 Never part of a GPU's energy. Knows no spans. AMD's processors are under the same names as Intel's.
 Source: Linux kernel documentation, power/powercap: energy_uj, max_energy_range_uj, name.
@@ -50,31 +50,26 @@ class Domains:
     """Which counters of this host can be read.
 
     Attributes:
-        left_out: Names of counters whose energy is part of another's, or contains it.
         reason: Why a counter that should be read cannot be; None where all can.
     """
 
     readable: tuple[Domain, ...] = ()
-    left_out: tuple[str, ...] = ()
     reason: str | None = None
 
     def __str__(self) -> str:
         """What is read and what is not, in words."""
         read = f"RAPL: {', '.join(domain.name for domain in self.readable)}" if self.readable else "no RAPL"
-        left_out = f" without {', '.join(self.left_out)}" if self.readable and self.left_out else ""
-        return f"{read}{left_out}" + (f" ({self.reason})" if self.reason else "")
+        return read + (f" ({self.reason})" if self.reason else "")
 
 
 def find_domains(root: Path = POWERCAP) -> Domains:
     """Return the counters of every package and memory under `root`; reads each once."""
     readable: list[Domain] = []
-    left_out: list[str] = []
     reasons: list[str] = []
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
             name, label = _name(folder, root), (folder / "name").read_text().strip()
             if not SUMMED.fullmatch(label):
-                left_out.append(name)
                 continue
             domain = Domain(name, folder, int((folder / "max_energy_range_uj").read_text()))
             domain.read_uj()
@@ -87,11 +82,11 @@ def find_domains(root: Path = POWERCAP) -> Domains:
     if not (readable or reasons):
         reasons.append(f"{root} has no CPU package; virtual machines have none")
     # Mostly they share one reason, so the first is enough.
-    return Domains(tuple(readable), tuple(left_out), reasons[0] if reasons else None)
+    return Domains(tuple(readable), reasons[0] if reasons else None)
 
 
 def _name(folder: Path, root: Path) -> str:
-    """Return its name, after its package's where it is a part of a package: intel-rapl:0:1 lies in intel-rapl:0."""
+    """Return a counter's name, behind its package's name where it has one: intel-rapl:0:1 is in intel-rapl:0."""
     label, parent = (folder / "name").read_text().strip(), folder.name.rpartition(":")[0]
     return f"{(root / parent / 'name').read_text().strip()}-{label}" if parent.count(":") else label
 
@@ -114,12 +109,12 @@ class RaplRecorder(threading.Thread):
         self._sample()
 
     def peek(self) -> HostTimeline:
-        """Return what was seen, up to now."""
+        """Return what has been recorded so far."""
         series = {domain.name: unwrapped(list(self._rows[domain.name]), domain.range_uj) for domain in self._domains}
         return HostTimeline(series, tuple(self._events.values()))
 
     def stop(self) -> HostTimeline:
-        """End the recording and return what was seen."""
+        """End the recording and return it."""
         self._enough.set()
         if self.is_alive():
             self.join(JOIN_S)

@@ -64,7 +64,7 @@ class _TimelineEndsError(Exception):
 
 @dataclass
 class _Task:
-    """A periodic read; an expensive one is not made when the counter is expected to change."""
+    """A periodic read; an expensive read waits while a change of the counter is due."""
 
     what: str
     period_ns: int
@@ -85,7 +85,7 @@ class _RepeatedError:
 
 @dataclass
 class Recording:
-    """What one sampler has recorded so far; rows of `ticks` are in the order of `Ticks`."""
+    """What a sampler has recorded so far; rows of `ticks` are in the order of `Ticks`."""
 
     ticks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     series: defaultdict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))

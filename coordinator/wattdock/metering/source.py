@@ -1,4 +1,4 @@
-"""Where energy counters are read: one class from which NVML, Zeus or another library is derived.
+"""What a source of energy counters offers: NVML, Zeus or another library derives from `Source`.
 
 A new source is a file beside `nvml` that makes a `GpuReader` for each GPU, and a line in `choice`. Says what can be
 called and what its errors mean; `sampler` decides when.

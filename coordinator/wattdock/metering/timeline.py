@@ -155,7 +155,7 @@ MOMENTARY = ("gap", "counter_reset")
 
 @dataclass(frozen=True)
 class MeterEvent:
-    """Something that limits what this GPU's timeline can say."""
+    """A limit of what a GPU's timeline can say."""
 
     at_ns: int
     kind: Literal[
@@ -166,7 +166,7 @@ class MeterEvent:
 
 @dataclass(frozen=True)
 class GpuTimeline:
-    """Everything the meter saw of one GPU.
+    """Everything the meter recorded of one GPU.
 
     Attributes:
         uuid: In NVML's form, "GPU-…".
@@ -222,7 +222,7 @@ class Window:
 
 @dataclass(frozen=True)
 class HostTimeline:
-    """What the CPU packages' and the memory's own counters showed.
+    """What the counters of CPU packages and memory recorded.
 
     Attributes:
         energy_j: Joules since the first sample, by domain ("package-0", "package-0-dram"); wraps are taken out.
@@ -255,7 +255,7 @@ def _cumulative_joules(energy_j: Series, span: Span) -> tuple[float, float] | No
 
 @dataclass(frozen=True)
 class Timeline:
-    """What one meter saw from start to stop.
+    """What a meter recorded from start to stop.
 
     Attributes:
         meter: "nvml", "zeus", "rapl", "none".
@@ -263,7 +263,7 @@ class Timeline:
         reason: Why there is no energy source at all, or None.
         windows: What the source itself measured.
         host: CPU packages and memory, where they can be read; never part of a GPU's energy.
-        broke_off: The meter could not say what it saw, for a fault of ours; `reason` names it.
+        broke_off: The meter ended with a bug of wattdock's; `reason` names it.
     """
 
     meter: str
