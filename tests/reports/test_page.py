@@ -84,7 +84,7 @@ def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:
     """Also where it may be published: it is an answer, but not to what was asked."""
     own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
     good = {"audit.publishable": True, "audit.reasons": [], "audit.checks": []}
-    said = "fallback: workload.batch_size: 4; abcdef01 was asked for and failed, this does not stand for it"
+    said = "fallback: workload.batch_size: 4; abcdef01 failed, and this result does not replace it"
     assert said in shown(row("one", good | {"fallback": own}))
     assert "fallback" not in shown(row("one", good)).partition("<body>")[2]
 

@@ -43,13 +43,13 @@ def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> Non
 
 
 def test_tables_name_a_fallback_beside_its_verdict() -> None:
-    """A row that may be published does not stand for what was asked for; a table without one says nothing of it."""
+    """A fallback that may be published replaces no other experiment; a table without one says nothing of it."""
     own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
     good = {"audit.publishable": True, "audit.reasons": []}
     made = points_of([row("one", good | {"fallback": own}), row("two", good)])
     assert "| yes (fallback: workload.batch_size: 4) |" in markdown(made)
     assert "yes (fallback: workload.batch\\_size: 4)" in latex(made)
-    assert all("does not stand for it" in form(made) for form in (markdown, latex))
+    assert all("does not replace that experiment" in form(made) for form in (markdown, latex))
     assert "fallback" not in markdown(made[1:]) + latex(made[1:])
     rows = csv.DictReader(io.StringIO(comma_separated(made)))
     assert [line["fallback"] for line in rows] == ["workload.batch_size: 4", ""]

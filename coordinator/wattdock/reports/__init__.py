@@ -1,8 +1,8 @@
 """What people read: charts (defined once for page and paper), tables, comparisons, scaling; the terminal's output.
 
-In: stored results, and what other rooms found out (checks, images, GPUs, plans, estimates). Out: a page
+In: stored results, and objects of other rooms (checks, images, GPUs, plans, estimates). Out: a page
 (`write_report`), figures and tables for papers (`draw`), a `Comparison` with verdicts (`compare`), a `Scaling` over GPU
-counts; `show` prints any of them and what other rooms return, for people or as JSON of the same object.
+counts; `show` prints any of them and those objects, for people or as JSON of the same object.
 A new chart is a function in `charts` with its entry in `CHARTS`, and its name in `cli.reports.Kind`.
 Must not know: how results are measured, and what a command's arguments are.
 """

@@ -1,4 +1,4 @@
-"""What charts, tables and the page show of each result: one `Point` with its intervals, and its restarts over time.
+"""What charts, tables and the page show: a `Point` per result, and its restarts over time.
 
 Power and tokens over time come from the restarts' records, thinned to what can be drawn; extremes are kept. Draws
 nothing.
@@ -278,7 +278,7 @@ def _seconds(at_ns: NDArray[Any], origin_ns: int) -> Array:
 
 
 def _counter(gpu: GpuTimeline, origin_ns: int) -> tuple[Array, Array]:
-    """Return when the energy counter changed, which lies between the two calls around each change, and joules."""
+    """Return the instants of the energy counter's changes, halfway between the reads around each, and its joules."""
     middle_ns = (gpu.ticks.before_start_ns + gpu.ticks.after_end_ns) / 2
     return _seconds(middle_ns, origin_ns), gpu.ticks.energy_mj / 1e3
 
@@ -304,7 +304,7 @@ def _of_energy(name: str, at_s: Array, energy_j: Array) -> Trace:
 
 
 def _sum(counted: Sequence[tuple[Array, Array]]) -> Trace:
-    """Return the GPUs' power together, on the instants of the first: no joule is lost between their ticks."""
+    """Return the summed power of GPUs at the instants of the first GPU; no joule between ticks is lost."""
     at_s = counted[0][0]
     return _of_energy(SUM, at_s, np.sum([np.interp(at_s, *counter) for counter in counted], axis=0))
 

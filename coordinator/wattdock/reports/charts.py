@@ -406,7 +406,7 @@ def _quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:
 
 
 def _tooltip(rows: Rows) -> list[alt.Tooltip]:
-    """Return what a pointer shows of a row; intervals are drawn already."""
+    """Return the columns that a tooltip shows; intervals are drawn already."""
     names = [name for name in rows[0] if name not in ("series", "order") and not name.endswith((" low", " high"))]
     numbers = {name for name in names if any(isinstance(row[name], float) for row in rows)}
     return [

@@ -1,4 +1,4 @@
-"""Compare two sets of stored results: which stand for each other, how their figures differ, and what else does."""
+"""Compare two sets of stored results: pair them, test how their figures differ, and list what else differs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two results that stand for each other, and their tests.
+    """Two results of the same work, one from each side, and their tests.
 
     Attributes:
         matched_by: "settings" where both are of one experiment, else the names of the settings that they agree in.
@@ -95,13 +95,13 @@ class Pair:
 
     @property
     def repeated(self) -> Test:
-        """What a repetition of A is judged by: joules per output token where A has them, else tokens per second."""
+        """The test that judges a repetition of A: joules per output token where A has them, else tokens per second."""
         return self.tests[PRIMARY] if self.tests[PRIMARY].a else self.main
 
 
 @dataclass(frozen=True)
 class RecordedDifference:
-    """Something else in which pairs differ: what each side has, and in how many pairs."""
+    """A recorded condition or setting that differs: the text of each side, and in how many pairs."""
 
     name: str
     a: str
@@ -115,7 +115,7 @@ class Regression:
 
     Attributes:
         lines: One for each pair, or missing partner, that decided the verdict.
-        advice: What would decide it, where it is open.
+        advice: How to reach a verdict where there is none.
     """
 
     verdict: Literal["regression", "no regression", "cannot be decided"]
@@ -130,9 +130,9 @@ class Comparison:
 
     Attributes:
         only_in_a, only_in_b: Names of results without a partner.
-        older_left_out: How many older results of an experiment a later one stands for.
+        older_left_out: How many results are left out because a later result of their experiment replaces them.
         regression: None where no allowed regression was given.
-        margin: Largest difference that does not matter, 0.05 for a ratio from 1 ÷ 1.05 to 1.05; None: not asked.
+        margin: Largest difference that does not matter, 0.05 for a ratio from 1 ÷ 1.05 to 1.05; None without one.
     """
 
     pairs: tuple[Pair, ...]
@@ -155,7 +155,7 @@ def compare(
     """Return how two sets of results differ, pair by pair.
 
     Results are paired by experiment, then by the settings that vary within the sides: a sweep in float16 matches the
-    same sweep in bfloat16 batch size by batch size. The latest result of an experiment stands for it.
+    same sweep in bfloat16 batch size by batch size. Of several results of an experiment the latest counts.
 
     Args:
         allowed: Regression to judge, 0.03 for 3 %.
@@ -189,7 +189,7 @@ Match = tuple["StoredResult", "StoredResult", str, str]
 def _matched(
     first: Sequence[StoredResult], second: Sequence[StoredResult]
 ) -> tuple[list[Match], tuple[list[StoredResult], list[StoredResult]]]:
-    """Pair results by experiment, then by the settings that vary within the sides; return what is left, too."""
+    """Pair results by experiment, then by the settings that vary within the sides; also return the others."""
     pairs, unmatched = _paired(first, second, lambda row: row.result.experiment_id)
     matches: list[Match] = [(a, b, "settings", "") for a, b in pairs]
     names = sorted(
@@ -236,7 +236,7 @@ def _paired(
 
 
 def _names(matches: Sequence[Match]) -> list[str]:
-    """Return what both sides call each pair; else the settings that it was found by, or both names."""
+    """Return each pair's name: the label that both sides share, else the settings that match, else both labels."""
     first = conditions.labels([a.result for a, *_ in matches])
     second = conditions.labels([b.result for _, b, *_ in matches])
     return [
@@ -280,7 +280,7 @@ def _why_no_ratio(first: Sequence[float], second: Sequence[float]) -> str:
 
 
 def _unfinished(match: Sequence[StoredResult]) -> str | None:
-    """Return which sides hold only a part of what was asked for; their last restart may be a part too."""
+    """Return which sides did not finish; the last restart of such a side may be incomplete, too."""
     sides = {name: row.result.status for name, row in zip("AB", match, strict=True)}
     return "; ".join(f"{status} in {name}" for name, status in sides.items() if status != "ok") or None
 

@@ -113,8 +113,8 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
 
 
 def fallback_text(fallback: Fallback) -> str:
-    """Return what a fallback changed, and that it answers no other question than its own."""
-    return f"{fallback.change}; {fallback.fallback_of[:8]} was asked for and failed, this does not stand for it"
+    """Return what a fallback changed, and that it does not replace the experiment that failed."""
+    return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
 
 
 def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -279,7 +279,7 @@ def _few(labels: Sequence[str]) -> str:
 
 
 def _lags(points: Iterable[Point]) -> list[str]:
-    """Return what the counters' lag was taken for, each once."""
+    """Return each assumed or measured lag of the counters once."""
     return sorted(
         {
             f"{gpu.counter_lag_s * 1e3:+.0f} ± {(gpu.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
@@ -302,7 +302,7 @@ def _energy_method(points: Iterable[Point]) -> str:
 
 
 def _power_method(drawn: Iterable[RestartTimeline]) -> str:
-    """Return what the drawn lines of GPUs are."""
+    """Return what the lines of GPU power are computed from."""
     return _method(
         {trace.source for restart in drawn for trace in restart.power_w},
         "energy between two changes of a GPU's counter ÷ the time between them",
@@ -311,7 +311,7 @@ def _power_method(drawn: Iterable[RestartTimeline]) -> str:
 
 
 def _method(sources: set[str], of_counters: str, of_readings: str) -> str:
-    """Return what holds of counters, of power readings, or of each; of counters where nothing was measured."""
+    """Return the text for counters, for readings, or for both; for counters where nothing was measured."""
     if sources and "counter" not in sources:
         return of_readings
     return f"{of_counters}; of a GPU without an energy counter, {of_readings}" if len(sources) > 1 else of_counters

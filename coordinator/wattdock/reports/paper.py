@@ -54,8 +54,8 @@ PRINTED = (
 )
 HEADINGS = [COLUMNS[name].heading for name in PRINTED]
 NOTE = "± is half of the 95 % interval: over restarts, or (marked *) of timing alone. Energy of GPU boards."
-FALLBACK_NOTE = "A fallback was measured because what was asked for failed, and does not stand for it."
-# What LaTeX would take for a command of its own.
+FALLBACK_NOTE = "A fallback was measured because another experiment failed; it does not replace that experiment."
+# Characters with a meaning in LaTeX.
 ESCAPED = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -160,7 +160,7 @@ def latex(points: Sequence[Point]) -> str:
 
 
 def comma_separated(points: Sequence[Point]) -> str:
-    """Return every column of the table of results, the names told apart; an unknown value is empty."""
+    """Return every column of the table of results, with distinct names; an unknown value is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS)
     writer.writeheader()

@@ -55,7 +55,7 @@ class KnownHardware:
     """The models and GPUs that are known by name."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is known of them, and where from."""
+        """Return their figures and sources."""
         names = ("name", "id", "parameters", "verified", "source", "note")
         models = [{name: getattr(model, name) for name in names} for model in presets().values()]
         catalogue = gpu_models.catalogue().values()

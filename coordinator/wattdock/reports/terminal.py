@@ -209,7 +209,7 @@ def interval_text(value: float, interval: tuple[float, float] | None, form: str)
     """Return "0.13501 ± 0.00055", both to the half width's second digit; "0.05 [0, 0.14]" where it ends at 0.
 
     Args:
-        form: Of the value where no half width says how far it is known.
+        form: Format of the value where there is no half width to round to.
     """
     if interval is None:
         return format(value, form)
@@ -229,7 +229,7 @@ def seconds_text(value_s: float | None) -> str:
 
 
 def where_apart(texts: Sequence[str]) -> list[str]:
-    """Return texts whole, or where one is long, each cut to the first place where they are not all the same."""
+    """Return texts whole, or, where one is long, cut around the first place where they differ."""
     if max(map(len, texts), default=0) <= LONG:
         return list(texts)
     alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))

@@ -165,7 +165,7 @@ def folder_name(result: ExperimentResult) -> str:
 
 
 def _find_stored(result: ExperimentResult, output_dir: Path) -> Path | None:
-    """Return the folder that holds a result of the same measured spans already; None where there is none.
+    """Return the folder that holds a result with the same measured spans; None without one.
 
     A failure before the first new span has the spans of the interrupted result that it followed; it is another result.
     """

@@ -149,7 +149,7 @@ PASS_COLUMNS = {
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Return rows, the latest first, with what supersedes each other marked."""
+    """Return rows, the latest first, and mark those that a later attempt replaces."""
     attempts: dict[tuple[str | None, str], int] = {}
     for row in rows:
         key = (row.study_id, row.experiment_id)
