@@ -96,7 +96,7 @@ def drift_within_passes(subject: Subject) -> Outcome:
     source="energy.passes",
 )
 def drift_between_passes(subject: Subject) -> Outcome:
-    """Whether the first and the last pass of a restart cost the same J/token; an interval hides a trend of all restarts."""
+    """Whether the first and the last pass of a restart cost the same J/token: an interval hides a common trend."""
     restarts = [(group[0], group[-1]) for group in statistics.by_restart(subject.energy.passes) if len(group) > 1]
     if not restarts:
         return Outcome("info", "one pass per restart")
