@@ -57,8 +57,6 @@ class DockerLauncher:
         cache: Folder for what engines compile; made where it is not there.
     """
 
-    name = "docker"
-
     def __init__(self, image: Image, *, cache: Path, limits: ContainerSpec) -> None:
         self._image, self._cache, self._limits = image, cache, limits
 

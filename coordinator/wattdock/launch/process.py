@@ -35,8 +35,6 @@ class ProcessLauncher:
         orphan_grace_s: How long a runner may take to stop when the coordinator is gone.
     """
 
-    name = "process"
-
     def __init__(self, python: Path, *, keep_pythonpath: bool = False, orphan_grace_s: float = STOP_GRACE_S) -> None:
         self._python = python
         self._keep_pythonpath = keep_pythonpath

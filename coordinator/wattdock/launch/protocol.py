@@ -100,10 +100,6 @@ class LaunchedRunner(Protocol):
 class Launcher(Protocol):
     """A way to start runners, each of which ends with the coordinator, even if the coordinator is killed."""
 
-    @property
-    def name(self) -> str:
-        """As `environment.launcher` states it: "process" or "docker"."""
-
     def launch(self, spec: LaunchSpec) -> LaunchedRunner:
         """Start a runner and return at once, before it answers.
 
