@@ -243,7 +243,7 @@ def test_a_second_ctrl_c_and_other_signals_stop_at_once(machine: VirtualMachine,
     assert len(passes(machine.last.results)) == 1
 
 
-def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_asked(machine: VirtualMachine) -> None:
+def test_fallbacks_are_measured_until_one_works_and_none_replaces_what_was_requested(machine: VirtualMachine) -> None:
     """Eight and four in flight are too many, two are not: three results, and the first stays failed."""
     requested = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
     run = machine.run(study(requested))
@@ -264,7 +264,7 @@ def test_a_ladder_is_walked_until_a_step_works_and_none_stands_for_what_was_aske
 
 
 def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itself(machine: VirtualMachine) -> None:
-    """It is no fallback then, and the ladder goes on without it."""
+    """It is no fallback then, and the other fallbacks go on without it."""
     tight = {"most_in_flight": 2}
     requested = experiment("asked", workload={"batch_size": 8}, fake=tight, on_failure="fallback")
     run = machine.run(study(requested, experiment("four", workload={"batch_size": 4}, fake=tight)))

@@ -100,7 +100,7 @@ class Fallback(Stored):
 
     Attributes:
         fallback_of: Id of the experiment that failed.
-        step: Position on the ladder of fallbacks, from 1.
+        step: Position among the fallbacks, from 1.
         change: How its settings differ from those of the failed experiment.
     """
 

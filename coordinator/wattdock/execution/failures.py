@@ -145,7 +145,7 @@ class FallbackStep:
 
 def fallback_steps(plan: ExecutionPlan, failed: ExperimentResult) -> tuple[FallbackStep, ...]:
     """Return the fallbacks of an experiment that failed under a plan, in the order in which to measure them."""
-    return ladder(
+    return fallbacks(
         plan.config,
         cause=(failed.error and failed.error.cause) or "",
         gpus=len(plan.gpus) or plan.config.section.gpus_needed(),
@@ -154,7 +154,7 @@ def fallback_steps(plan: ExecutionPlan, failed: ExperimentResult) -> tuple[Fallb
     )
 
 
-def ladder(
+def fallbacks(
     failed: ExperimentConfig, *, cause: str, gpus: int, dtype: str | None = None, memory_bytes: int | None = None
 ) -> tuple[FallbackStep, ...]:
     """Return fallbacks in order: other splits over the same GPUs, replicas, fewer requests in flight, fewer bits.

@@ -1,11 +1,11 @@
-"""The ladder of settings that are measured where an experiment's parallelism failed."""
+"""The fallbacks of an experiment that failed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from wattdock.config import ExperimentConfig
-from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER, ladder
+from wattdock.execution.failures import EXCHANGE, GPU_MEMORY, HANG, KV_CACHE, RUNNER, WORKER, fallbacks
 
 TENSOR = {"backend": "vllm", "vllm": {"tensor_parallel_size": 4}}
 FOUR_BY_FOUR = ["vllm.tensor_parallel_size: 2, vllm.pipeline_parallel_size: 2"]
@@ -15,7 +15,7 @@ REPLICAS = "vllm.tensor_parallel_size: 1, vllm.pipeline_parallel_size: 1, vllm.d
 
 def changes(settings: dict[str, Any], cause: str, *, gpus: int | None = None, dtype: str | None = None) -> list[str]:
     config = ExperimentConfig.model_validate({"model": "shape:tiny-llama", "workload": {"batch_size": 8}, **settings})
-    steps = ladder(config, cause=cause, gpus=gpus or config.section.gpus_needed(), dtype=dtype)
+    steps = fallbacks(config, cause=cause, gpus=gpus or config.section.gpus_needed(), dtype=dtype)
     assert config.experiment_id not in {step.config.experiment_id for step in steps}
     assert len({step.config.experiment_id for step in steps}) == len(steps)
     return [step.change for step in steps]
@@ -79,18 +79,18 @@ def test_splits_that_the_model_does_not_allow_are_left_out() -> None:
 def test_steps_whose_weights_cannot_fit_are_left_out() -> None:
     """Sixteen gigabytes of weights have no room on a GPU of ten, whole."""
     config = ExperimentConfig.model_validate({**TENSOR, "model": "shape:llama-3.1-8b"})
-    steps = ladder(config, cause=EXCHANGE, gpus=4, memory_bytes=10_000_000_000)
+    steps = fallbacks(config, cause=EXCHANGE, gpus=4, memory_bytes=10_000_000_000)
     assert [step.change for step in steps] == FOUR_BY_FOUR
 
 
 def test_a_step_leaves_to_the_engine_what_was_left_to_it() -> None:
     """Nulls that nobody wrote would be engine arguments."""
     config = ExperimentConfig.model_validate({**TENSOR, "on_failure": "fallback"})
-    step = ladder(config, cause=EXCHANGE, gpus=4)[0].config
+    step = fallbacks(config, cause=EXCHANGE, gpus=4)[0].config
     assert step.section.engine_args() == {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     assert step.on_failure == "continue"
 
 
-def test_what_no_other_setting_mends_has_no_ladder() -> None:
+def test_what_no_other_setting_mends_has_no_fallback() -> None:
     """A mistake in a setting stays one."""
     assert changes(TENSOR, "") == []
