@@ -1,4 +1,4 @@
-"""Whether GPUs were steady: over a warm-up, and at rest without work. Pure."""
+"""Steady state of GPUs: over a warm-up, and at rest without work. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord, WarmUpSample
 
 S_PER_MIN = 60.0
-# A slope needs a few points, or noise passes for a trend and a trend for noise.
+# A slope through fewer points does not tell a trend from noise.
 MIN_SAMPLES = 3
 MIN_READINGS = 2
 TEMPERATURES = ("temperature_c", "memory_temperature_c")
-# Read once a second: a short span's second half may hold no reading.
+# Temperatures are read once a second, so that the second half of a short span may hold no reading.
 TEMPERATURE_REACH_S = 3.0
 IDLE_SPANS: dict[str, Literal["empty", "loaded_before", "loaded_after"]] = {
     "idle-empty": "empty",
@@ -43,10 +43,10 @@ class IdleBaseline(Stored):
     """One GPU without work, over one idle span, by its energy counter.
 
     Attributes:
-        state: "empty" before the runner started; "loaded_before" and "loaded_after" with context and weights, around
-            the passes.
-        used: It held a part of the model.
-        unsettled: Why it was not at rest; null when it was.
+        state: "empty" before the runner started; "loaded_before" and "loaded_after" the passes, with context and
+            weights.
+        used: The GPU held a part of the model.
+        unsettled: Why the GPU was not at rest; null where it was.
         performance_state: NVML's P-state, 0 is the fastest.
     """
 
@@ -88,13 +88,13 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
     """Judge a warm-up by the passes of its last window.
 
     Args:
-        gpu_uuids: GPUs whose energy and temperature can be read, so that not knowing them is not steady.
+        gpu_uuids: GPUs whose energy and temperature must be known for the warm-up to be steady.
     """
     if not samples:
         return Steadiness(duration_s=0.0, drifting=("not begun",))
     end_ns = samples[-1].span.end_ns
     duration_s = (end_ns - samples[0].span.start_ns) / NS_PER_S
-    # The window holds whole passes, as many as reach back over its length, and enough to show a slope.
+    # The window holds whole passes: as many as its length needs, and enough for a slope.
     reach_ns = end_ns - round(limits.window_s * NS_PER_S)
     first = max((i for i, sample in enumerate(samples) if sample.span.start_ns <= reach_ns), default=0)
     window = samples[max(0, min(first, len(samples) - MIN_SAMPLES)) :]
@@ -111,11 +111,11 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
         drifting.append(f"{duration_s:.0f} s of {limits.min_s:g} s")
     for name, slope in (("tokens/s", tokens), *([("J/token", energy)] if gpu_uuids else [])):
         if slope is None or abs(slope) > limits.slope_per_min:
-            seen = "unknown" if slope is None else f"{slope:+.2%}/min"
-            drifting.append(f"{name} {seen} (limit {limits.slope_per_min:.2%}/min)")
+            text = "unknown" if slope is None else f"{slope:+.2%}/min"
+            drifting.append(f"{name} {text} (limit {limits.slope_per_min:.2%}/min)")
     if gpu_uuids and (temperature_c is None or temperature_c > limits.temperature_c):
-        seen = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
-        drifting.append(f"temperature {seen} (limit {limits.temperature_c:g} °C)")
+        text = "unknown" if temperature_c is None else f"changed by {temperature_c:.1f} °C"
+        drifting.append(f"temperature {text} (limit {limits.temperature_c:g} °C)")
     return Steadiness(
         duration_s=duration_s,
         drifting=tuple(drifting),
@@ -126,7 +126,7 @@ def warm_up_steadiness(samples: Sequence[WarmUpSample], limits: WarmUpSpec, gpu_
 
 
 def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> float | None:
-    """Slope of a least-squares line through the passes' middles, relative to the mean; None with too few."""
+    """Return the slope of a least-squares line through the passes' middles ÷ their mean; None with too few passes."""
     mean = float(np.mean(values)) if len(values) >= MIN_SAMPLES else 0.0
     if not mean:
         return None
@@ -136,22 +136,22 @@ def _slope_per_min(samples: Sequence[WarmUpSample], values: Sequence[float]) -> 
 
 
 def _temperature_range_c(samples: Sequence[WarmUpSample], gpu_uuids: Sequence[str]) -> float | None:
-    """The largest change of a sensor; None where a GPU lacks one that another has, or its own temperature."""
-    seen_names = {sensor.split()[1] for sample in samples for sensor in sample.temperature_c}
-    sensors = [f"{uuid} {name}" for uuid in gpu_uuids for name in {TEMPERATURES[0], *seen_names}]
-    seen = [
+    """Return the largest change of a sensor; None where a GPU lacks a sensor that another GPU has, or any sensor."""
+    names = {sensor.split()[1] for sample in samples for sensor in sample.temperature_c}
+    sensors = [f"{uuid} {name}" for uuid in gpu_uuids for name in {TEMPERATURES[0], *names}]
+    readings_c = [
         [sample.temperature_c[sensor] for sample in samples if sensor in sample.temperature_c] for sensor in sensors
     ]
-    # One reading shows no change.
-    if any(len(of_sensor) < MIN_READINGS for of_sensor in seen):
+    # A single reading shows no change.
+    if any(len(of_sensor) < MIN_READINGS for of_sensor in readings_c):
         return None
-    return max((max(of_sensor) - min(of_sensor) for of_sensor in seen), default=None)
+    return max((max(of_sensor) - min(of_sensor) for of_sensor in readings_c), default=None)
 
 
 def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) -> dict[str, float]:
-    """Return each sensor's mean over a span's second half or the last seconds until its end, whichever is longer.
+    """Return each sensor's mean over a span's second half or its last seconds, whichever is longer.
 
-    The names are "<GPU UUID> <sensor>".
+    Sensors are named "<GPU UUID> <sensor>".
     """
     since_ns = min((span.start_ns + span.end_ns) // 2, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
     means: dict[str, float] = {}
@@ -166,72 +166,72 @@ def late_temperatures_c(timeline: Timeline, span: Span, uuids: Sequence[str]) ->
 def idle_unsettled(
     gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str], limits: IdleSpec
 ) -> tuple[str, ...]:
-    """Return which of the GPUs were not at rest in a span without work, and why; empty when all were."""
+    """Return which of the GPUs were not at rest in a span without work, and why; empty where all were."""
     middle_ns = (span.start_ns + span.end_ns) // 2
-    found = []
+    unsettled = []
     for uuid in uuids:
         if (gpu := gpus.get(uuid)) is None:
-            found.append(f"{uuid}: the meter did not see it")
+            unsettled.append(f"{uuid}: the meter did not see it")
             continue
         curve = EnergyCurve(gpu)
         first = curve.between(span.start_ns, middle_ns).mean_power_w
         second = curve.between(middle_ns, span.end_ns).mean_power_w
         if not first or second is None:
-            found.append(f"{uuid}: power unknown")
+            unsettled.append(f"{uuid}: power unknown")
         elif abs(second / first - 1) > limits.settled:
-            found.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
+            unsettled.append(f"{uuid}: {first:.1f} W, then {second:.1f} W (limit {limits.settled:.1%})")
         since_ns = min(span.start_ns, span.end_ns - round(TEMPERATURE_REACH_S * NS_PER_S))
         temperatures = series_values(gpu, TEMPERATURES[0], since_ns, span.end_ns)
         if _has_no(gpu, TEMPERATURES[0]):
             continue
         if len(temperatures) < MIN_READINGS:
-            found.append(f"{uuid}: temperature unknown")
+            unsettled.append(f"{uuid}: temperature unknown")
         elif np.ptp(temperatures) > limits.temperature_c:
-            found.append(f"{uuid}: {temperatures[0]:g} °C, then {temperatures[-1]:g} °C")
-    return tuple(found)
+            unsettled.append(f"{uuid}: {temperatures[0]:g} °C, then {temperatures[-1]:g} °C")
+    return tuple(unsettled)
 
 
 @dataclass(frozen=True)
 class AtRest:
-    """One GPU in a span without work: its mean power and temperature; None where one of them is unknown."""
+    """Mean power and temperature of a GPU in a span without work; None where unknown."""
 
     power_w: float | None
     temperature_c: float | None
 
 
 def at_rest(gpus: Mapping[str, GpuTimeline], span: Span, uuids: Sequence[str]) -> dict[str, AtRest]:
-    """Return what the GPUs that the meter saw were like in a span without work, by UUID."""
-    found = {}
+    """Return mean power and temperature in a span without work of each GPU that the meter saw, by UUID."""
+    resting = {}
     for uuid in uuids:
         if (gpu := gpus.get(uuid)) is not None:
             temperatures = series_values(gpu, TEMPERATURES[0], span.start_ns, span.end_ns)
-            found[uuid] = AtRest(
+            resting[uuid] = AtRest(
                 EnergyCurve(gpu).between(span.start_ns, span.end_ns).mean_power_w,
                 float(np.mean(temperatures)) if len(temperatures) else None,
             )
-    return found
+    return resting
 
 
 def above_band(now: Mapping[str, AtRest], first: Mapping[str, AtRest], limits: IdleSpec) -> tuple[str, ...]:
-    """Return which GPUs have not cooled down yet to what they were at first, and by how much."""
-    found = []
+    """Return which GPUs have not cooled down to their first idle power and temperature yet, and by how much."""
+    warm = []
     for uuid in (uuid for uuid in now if uuid in first):
         watts, celsius = now[uuid].power_w, now[uuid].temperature_c
         watts_first, celsius_first = first[uuid].power_w, first[uuid].temperature_c
         if watts and watts_first and watts / watts_first - 1 > limits.band:
-            found.append(f"{uuid}: {watts:.1f} W, {watts_first:.1f} W at first (limit {limits.band:+.0%})")
+            warm.append(f"{uuid}: {watts:.1f} W, {watts_first:.1f} W at first (limit {limits.band:+.0%})")
         if celsius is not None and celsius_first is not None and celsius - celsius_first > limits.band_c:
-            found.append(f"{uuid}: {celsius:g} °C, {celsius_first:g} °C at first (limit {limits.band_c:+g} °C)")
-    return tuple(found)
+            warm.append(f"{uuid}: {celsius:g} °C, {celsius_first:g} °C at first (limit {limits.band_c:+g} °C)")
+    return tuple(warm)
 
 
 def _has_no(gpu: GpuTimeline, name: str) -> bool:
-    """Whether the driver said that it has no such reading for this GPU."""
+    """Whether the driver has no such reading for this GPU."""
     return any(event.kind == "not_supported" and event.message.startswith(f"{name}:") for event in gpu.events)
 
 
 def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:
-    """Return the samples of one series inside a span, shape (n,); none where the GPU does not tell."""
+    """Return the samples of one series inside a span, shape (n,); empty without the series."""
     if gpu is None or (series := gpu.series.get(name)) is None:
         return np.zeros(0)
     return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]
@@ -279,17 +279,17 @@ def _baseline(
 def idle_energy_j(
     restarts: Sequence[RestartRecord], baselines: Sequence[IdleBaseline], used: Sequence[str]
 ) -> tuple[float, float] | None:
-    """Return what the GPUs used would have drawn idle and loaded during all passes, and its uncertainty, both in J.
+    """Return the energy that the GPUs used would have drawn in all passes, idle and loaded, and its uncertainty, in J.
 
-    Per GPU the mean of its powers before and after the passes; its uncertainty is the root of squares of half their
-    difference and of their timing, each summed linearly: an upper bound. None where one of them is unknown, or no GPU
-    was used. A restart that was cut in two and went on with another runner has two of each, or the runner that was cut
-    off lacks the one after, which no other runner's stands for.
+    Per GPU, power is the mean of its idle powers before and after the passes. The uncertainty is the root of squares of
+    half their difference and of their timing, each summed linearly: an upper bound. None where an idle power is
+    unknown, or no GPU was used. A restart that was interrupted and resumed needs idle powers of each of its runners; an
+    interrupted runner lacks those after its passes, and no other runner's replace them.
     """
-    seen: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    powers: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for baseline in baselines:
         if baseline.mean_power_w is not None and baseline.timing_w is not None:
-            seen.setdefault((baseline.restart, baseline.gpu_uuid, baseline.state), []).append(
+            powers.setdefault((baseline.restart, baseline.gpu_uuid, baseline.state), []).append(
                 (baseline.mean_power_w, baseline.timing_w)
             )
     runners = Counter(restart.restart for restart in restarts if restart.passes)
@@ -297,7 +297,7 @@ def idle_energy_j(
     for restart in restarts:
         duration_s = sum(measured.span.duration_s for measured in restart.passes)
         for uuid in used:
-            sides = [seen.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
+            sides = [powers.get((restart.restart, uuid, f"loaded_{side}"), []) for side in ("before", "after")]
             if min(map(len, sides)) < max(1, runners[restart.restart]):
                 return None
             before_w, after_w = (fmean(power_w for power_w, _ in side) for side in sides)

@@ -1,4 +1,4 @@
-"""Parts of passes and what they cost: windows by several definitions, prefill and decode. Pure."""
+"""Energy of parts of passes: windows by several definitions, prefill and decode. Pure."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RestartRecord
 
 MIN_STEADY_S, MIN_LIFETIMES = 20.0, 5.0
-# An engine hands a finished request out and takes the next one between two steps.
+# An engine returns a finished request and takes the next one between two steps.
 REFILL_NS = NS_PER_S // 10
-# More of the requests in flight than this share being replaced together are in lock-step.
+# Largest share of the requests in flight that may be replaced together; with more, requests are in lock-step.
 LOCK_STEP_SHARE = 0.5
 BLOCKS = 4
-# Below these a phase's energy is a guess about where inside a tick it began.
+# Counter periods that a phase lasts at least, and each of its spans; in a shorter one, energy depends on where inside a
+# period it began.
 MIN_TICKS = 20
 MIN_SPAN_TICKS = 2
 MAX_RELATIVE_TIMING = 0.1
-# Tokens of other requests in a prefill are decode's energy counted as prefill's.
+# Largest share of decode's tokens that come during prefills; their energy is counted as prefill's.
 MAX_MIXED_SHARE = 0.02
 
 
 class Phases(Stored):
-    """Prefill and decode energy of the measured passes, where it can be defended; null with the reason.
+    """Prefill and decode energy of the measured passes; null with the reason where it cannot be told apart.
 
-    Prefill is from a round's submission to the last first token in it, decode from there to its last token; boundaries
-    are instants that the runner recorded, without any synchronisation added.
+    Prefill lasts from a round's submission to the last of its first tokens, decode from there to its last token. The
+    boundaries are instants that the runner recorded, without any added synchronisation.
 
     Attributes:
         prefill_s, decode_s: Time of each over all rounds.
         prefill_timing_j, decode_timing_j: Standard uncertainty from timing.
-        decode_tokens_in_prefill: Share of decode's tokens that were emitted while others' prompts were still computed.
+        decode_tokens_in_prefill: Share of decode's tokens that came while other requests' prompts were computed.
     """
 
     prefill_j: float | None = None
@@ -84,11 +85,11 @@ class WindowFigure(Stored):
 
 
 class WindowSummary(Stored):
-    """Joules per output token by window definition; `drained` is the one that a result's headline uses.
+    """Joules per output token by window definition; a result's headline figure uses `drained`.
 
     Attributes:
-        energy_per_output_token_j: Sum of joules over sum of tokens of all passes.
-        relative_spread: (Largest − smallest of the definitions that have a figure) ÷ drained.
+        energy_per_output_token_j: Sum of joules ÷ sum of tokens, over all passes.
+        relative_spread: (Largest − smallest figure of all definitions) ÷ that of `drained`.
     """
 
     energy_per_output_token_j: dict[str, float | None]
@@ -98,7 +99,7 @@ class WindowSummary(Stored):
 
 @dataclass(frozen=True)
 class _Source:
-    """Whose joules count, and where they are worked out."""
+    """The GPUs whose energy counts, and the energy of spans."""
 
     used: Sequence[str]
     joules_in: SpanJoules
@@ -121,7 +122,7 @@ def begin_end(measured: PassRecord, in_flight: int) -> tuple[int, int]:  # noqa:
 
 
 def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
-    """From when as many first tokens were seen as requests are in flight, to when all but that many have finished.
+    """From the first token of as many requests as are in flight, to when all but that many have finished.
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
@@ -132,10 +133,10 @@ def ml_energy(measured: PassRecord, in_flight: int) -> tuple[int, int]:
 
 
 def steady_state(measured: PassRecord, in_flight: int) -> tuple[int, int]:
-    """While the engine is full and more waits: from the first tokens of the first `in_flight` to the last submission.
+    """While the engine is full and requests wait: from the first tokens of `in_flight` requests to the last submission.
 
-    Refills and their prefills are inside. At least 20 s and five mean lifetimes of a request; not in lock-step, where
-    a figure would hang on which part of a round the window holds.
+    Refills and their prefills are inside. The window lasts at least 20 s and five mean lifetimes of a request. Requests
+    in lock-step have none: its figure would depend on the part of a round that it holds.
     """
     submitted, first, finished = _instants(measured)
     if len(submitted) <= in_flight:
@@ -154,7 +155,7 @@ def steady_state(measured: PassRecord, in_flight: int) -> tuple[int, int]:
 def _require_full(
     submitted: NDArray[np.int64], finished: NDArray[np.int64], in_flight: int, start_ns: int, end_ns: int
 ) -> None:
-    """Refuse an engine that was not full all the time, but for the moment in which a finished request is replaced."""
+    """Refuse an engine that was not full, except while a finished request is replaced."""
     ended = np.sort(finished)
     for at_ns in ended[(ended >= start_ns) & (ended < end_ns - REFILL_NS)]:
         later_ns = at_ns + REFILL_NS
@@ -176,11 +177,11 @@ def _require_staggered(submitted: NDArray[np.int64], in_flight: int, start_ns: i
 
 
 def _instants(measured: PassRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Submitted, first token, finished, per request, ns; refuses a pass that does not know them all."""
-    known = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
-    if not known or any(None in row for row in known):
+    """Return when each request was submitted, got its first token and finished, ns; refuse a pass that lacks any."""
+    instants = [(request.submitted_ns, request.first_token_ns, request.finished_ns) for request in measured.requests]
+    if not instants or any(None in row for row in instants):
         raise _NoWindowError("the engine does not tell when every request began and ended")
-    submitted, first, finished = np.array(known, dtype=np.int64).T
+    submitted, first, finished = np.array(instants, dtype=np.int64).T
     return submitted, first, finished
 
 
@@ -198,7 +199,7 @@ def windows(
     """Return every definition's figure for every pass, and how far the definitions differ.
 
     Args:
-        in_flight: Requests that the engine serves at once.
+        in_flight: Requests that all engines together serve at a time.
     """
     source = _Source(used, joules_in)
     figures = [
@@ -208,14 +209,14 @@ def windows(
         for measured in restart.passes
     ]
     per_token = {name: _per_token([figure for figure in figures if figure.window == name]) for name in WINDOWS}
-    known = [value for value in per_token.values() if value is not None]
-    whole = per_token["drained"]
-    spread = (max(known) - min(known)) / whole if whole and len(known) > 1 else None
+    figures_j = [value for value in per_token.values() if value is not None]
+    drained_j = per_token["drained"]
+    spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
     return WindowSummary(energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
 
 def _per_token(figures: Sequence[WindowFigure]) -> float | None:
-    """Sum of joules over sum of tokens; None where a pass has no such window, or no energy."""
+    """Return the sum of joules ÷ the sum of tokens; None where a pass has no such window, or no energy."""
     total_j = known_sum(figure.total_j for figure in figures)
     tokens = sum(figure.output_tokens for figure in figures if figure.output_tokens is not None)
     return None if total_j is None or not tokens else total_j / tokens
@@ -248,7 +249,7 @@ def _figure(name: str, restart: RestartRecord, measured: PassRecord, source: _So
 
 
 def _block_spread(restart: RestartRecord, measured: PassRecord, span: Span, source: _Source) -> float | None:
-    """(Largest − smallest) ÷ mean joules per token of `BLOCKS` equal blocks; None where one has no figure."""
+    """Return (largest − smallest) ÷ mean joules per token of `BLOCKS` equal blocks; None if a block has no figure."""
     edges_ns = np.linspace(span.start_ns, span.end_ns, BLOCKS + 1).astype(np.int64)
     values = []
     for start_ns, end_ns in itertools.pairwise(edges_ns.tolist()):
@@ -262,7 +263,7 @@ def _block_spread(restart: RestartRecord, measured: PassRecord, span: Span, sour
 
 @dataclass(frozen=True)
 class _Round:
-    """Requests that were submitted together: their prefill and decode, and what else the prefill held."""
+    """Requests that were submitted together: their prefill and decode, and tokens of decode within the prefill."""
 
     prefill: Span
     decode: Span
@@ -286,14 +287,14 @@ class _Phase:
     def total_j(self) -> float:
         return sum(energy.total_j or 0.0 for energy in self.joules)
 
-    def indefensible(self, period_s: float) -> str | None:
-        """Why its energy cannot be told from its neighbours', or None."""
+    def why_unresolved(self, period_s: float) -> str | None:
+        """Return why the phase's energy cannot be told from the other phase's, or None."""
         if reason := next((energy.reason for energy in self.joules if energy.reason), None):
             return reason
         if self.duration_s < MIN_TICKS * period_s:
             needed_s = MIN_TICKS * period_s
             return f"{self.name} lasted {self.duration_s:.2f} s, {MIN_TICKS} counter periods are {needed_s:.2f} s"
-        # A shorter phase lies within the first and last counter interval, where the course of power is unknown.
+        # A shorter span lies within one or two counter intervals, in which the course of power is unknown.
         if (shortest_s := min(span.duration_s for span in self.spans)) < MIN_SPAN_TICKS * period_s:
             needed_s = MIN_SPAN_TICKS * period_s
             return f"a {self.name} lasted {shortest_s:.3f} s, {MIN_SPAN_TICKS} counter periods are {needed_s:.3f} s"
@@ -308,49 +309,41 @@ def phases(restarts: Sequence[RestartRecord], used: Sequence[str], joules_in: Sp
     passes = [(restart, measured) for restart in restarts for measured in restart.passes]
     if not used or not passes:
         return Phases(reason="no GPU was used" if not used else "no pass was measured")
-    of_pass = [(restart, rounds_of(done)) for restart, done in passes]
-    if not all(rounds for _, rounds in of_pass):
+    by_pass = [(restart, rounds_of(measured)) for restart, measured in passes]
+    if not all(rounds for _, rounds in by_pass):
         return Phases(reason="requests overlap: prefill and decode share the engine's steps")
-    rounds = [(restart, part) for restart, found in of_pass for part in found]
+    rounds = [(restart, part) for restart, of_pass in by_pass for part in of_pass]
+
+    def phase(name: str, spans: list[tuple[RestartRecord, Span]]) -> _Phase:
+        joules = [joules_in.of(restart.timeline, span, used) for restart, span in spans]
+        return _Phase(name, [span for _, span in spans], joules)
+
+    prefill = phase("prefill", [(restart, part.prefill) for restart, part in rounds])
+    decode = phase("decode", [(restart, part.decode) for restart, part in rounds])
     decode_tokens = sum(part.decode_tokens for _, part in rounds)
     mixed = sum(part.mixed_tokens for _, part in rounds) / max(1, decode_tokens)
-    prefill, decode = (
-        _Phase(
-            name,
-            spans,
-            [joules_in.of(restart.timeline, span, used) for (restart, _), span in zip(rounds, spans, strict=True)],
-        )
-        for name, spans in (
-            ("prefill", [part.prefill for _, part in rounds]),
-            ("decode", [part.decode for _, part in rounds]),
-        )
-    )
-    seen = Phases(
-        prefill_s=prefill.duration_s,
-        decode_s=decode.duration_s,
-        decode_tokens_in_prefill=mixed,
-    )
+    period_s = _period_s(restarts, used)
+    reason = prefill.why_unresolved(period_s) or decode.why_unresolved(period_s)
     if mixed > MAX_MIXED_SHARE:
         reason = f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
-        return seen.model_copy(update={"reason": reason})
-    period_s = _period_s(restarts, used)
-    if why_not := prefill.indefensible(period_s) or decode.indefensible(period_s):
-        return seen.model_copy(update={"reason": why_not})
-    prompt_tokens = sum(request.prompt_tokens or 0 for _, done in passes for request in done.requests)
-    figures = {
-        "prefill_j": prefill.total_j,
-        "decode_j": decode.total_j,
-        "prefill_timing_j": combined_timing_j(prefill.joules),
-        "decode_timing_j": combined_timing_j(decode.joules),
-        "prefill_j_per_prompt_token": prefill.total_j / prompt_tokens if prompt_tokens else None,
-        "decode_j_per_output_token": decode.total_j / decode_tokens if decode_tokens else None,
-    }
-    return seen.model_copy(update=figures)
+    times = {"prefill_s": prefill.duration_s, "decode_s": decode.duration_s, "decode_tokens_in_prefill": mixed}
+    if reason:
+        return Phases(**times, reason=reason)
+    prompt_tokens = sum(request.prompt_tokens or 0 for _, measured in passes for request in measured.requests)
+    return Phases(
+        **times,
+        prefill_j=prefill.total_j,
+        decode_j=decode.total_j,
+        prefill_timing_j=combined_timing_j(prefill.joules),
+        decode_timing_j=combined_timing_j(decode.joules),
+        prefill_j_per_prompt_token=prefill.total_j / prompt_tokens if prompt_tokens else None,
+        decode_j_per_output_token=decode.total_j / decode_tokens if decode_tokens else None,
+    )
 
 
-def rounds_of(done: PassRecord) -> list[_Round]:
+def rounds_of(measured: PassRecord) -> list[_Round]:
     """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
-    requests = sorted(done.requests, key=lambda request: request.submitted_ns)
+    requests = sorted(measured.requests, key=lambda request: request.submitted_ns)
     rounds: list[list[tuple[int, int, int]]] = []
     for request in requests:
         if request.first_token_ns is None or request.finished_ns is None:
@@ -361,18 +354,18 @@ def rounds_of(done: PassRecord) -> list[_Round]:
         elif request.submitted_ns > min(first for _, first, _ in rounds[-1]):
             return []
         rounds[-1].append(instants)
-    return [_round(done, instants) for instants in rounds]
+    return [_round(measured, instants) for instants in rounds]
 
 
-def _round(done: PassRecord, instants: list[tuple[int, int, int]]) -> _Round:
+def _round(measured: PassRecord, instants: list[tuple[int, int, int]]) -> _Round:
     submitted, first, finished = (np.array(column) for column in zip(*instants, strict=True))
     begin_ns, boundary_ns, end_ns = int(submitted.min()), int(first.max()), int(finished.max())
-    tokens = tokens_between(done, begin_ns, end_ns)
+    tokens = tokens_between(measured, begin_ns, end_ns)
     return _Round(
         prefill=Span("prefill", begin_ns, boundary_ns),
         decode=Span("decode", boundary_ns, end_ns),
         # Each request's first token is prefill's own.
-        mixed_tokens=max(0, tokens_between(done, begin_ns, boundary_ns) - len(instants)),
+        mixed_tokens=max(0, tokens_between(measured, begin_ns, boundary_ns) - len(instants)),
         decode_tokens=max(0, tokens - len(instants)),
     )
 
