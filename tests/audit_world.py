@@ -138,7 +138,6 @@ def result_of(world: World, library: Path) -> ExperimentResult:
         revision="0123abcd",
         has_tokenizer=True,
         random_weights=False,
-        size_bytes=1,
         config=shape_config("llama-3.1-8b"),
     )
     records = [_restart(world, number, _timeline(*gpus, library, number)) for number in range(world.restarts)]

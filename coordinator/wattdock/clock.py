@@ -79,11 +79,6 @@ def host_clock() -> ClockIdentity:
     return ClockIdentity(BOOT_ID.read_text().strip() if os.access(BOOT_ID, os.R_OK) else "", namespace)
 
 
-def now_ns() -> int:
-    """Return CLOCK_MONOTONIC in nanoseconds."""
-    return time.monotonic_ns()
-
-
 def check_clock(
     host: ClockIdentity, runner: ClockIdentity, *, sent_ns: int, runner_ns: int, received_ns: int
 ) -> ClockCheck:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wattdock.records.restart import PassRecord
 
 GPU = "GPU-a"
-MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, 1, config=shape_config("tiny-llama"))
+MODEL = ModelFolder(Path(), "shape", "tiny", "config-sha256:1", False, True, config=shape_config("tiny-llama"))
 
 
 @dataclass

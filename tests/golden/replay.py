@@ -119,7 +119,9 @@ def _launch(plain: Plain) -> LauncherChoice:
 
 
 def _model(plain: Plain | None) -> ModelFolder | None:
-    return ModelFolder(path=Path("model"), **plain) if plain else None
+    if plain is None:
+        return None
+    return ModelFolder(path=Path("model"), **{name: value for name, value in plain.items() if name != "size_bytes"})
 
 
 # Conditions that differ between the restarts of a case → the snapshot's field.

@@ -16,7 +16,8 @@ from unprivileged import run_as_user, user_home
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.inputs import check_model, resolve_model
-from wattdock.inputs.model_folder import build_once, sampled_revision
+from wattdock.inputs.build_once import build_once
+from wattdock.inputs.model_folder import sampled_revision
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from wattdock.errors import PreflightError
-from wattdock.inputs.model_folder import build_once
+from wattdock.inputs.build_once import build_once
 target = Path(sys.argv[1])
 def build(scratch):
     (scratch / "half").touch()
@@ -49,7 +50,6 @@ def test_a_whole_folder_is_used_where_it_lies(tmp_path: Path) -> None:
     folder = resolve_model(ModelSpec(path=path), home=tmp_path / "home", progress=said.append)
     assert (folder.path, folder.kind, folder.name) == (path, "path", "model")
     assert (folder.has_tokenizer, folder.random_weights, folder.vocab_size) == (True, False, 32)
-    assert folder.size_bytes == sum(map(len, tiny.files().values()))
     assert said == []
     assert not (tmp_path / "home").exists()
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.config import ModelSpec
 from wattdock.errors import PreflightError
-from wattdock.inputs.model_folder import ModelFolder, build_once, describe_folder
+from wattdock.inputs.build_once import build_once
+from wattdock.inputs.model_folder import ModelFolder, describe_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

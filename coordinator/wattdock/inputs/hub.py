@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, PreflightError
+from wattdock.inputs.build_once import require_space
 from wattdock.inputs.model_folder import (
     ModelFolder,
     check_folder,
     describe_folder,
     read_config,
-    require_space,
     weight_data_bytes,
 )
 

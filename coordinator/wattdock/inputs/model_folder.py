@@ -1,22 +1,19 @@
-"""A model's folder on disk: what is in it, whether it is whole, and how it is made exactly once.
+"""A model's folder on disk: what is in it, whether it is whole, and what pins its content.
 
 Reads file names, sizes and headers; never a tensor, and nothing outside the folder.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import ConfigError, PreflightError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 ModelKind = Literal["embedded", "hub", "path", "shape"]
@@ -39,7 +36,6 @@ class ModelFolder:
             model's archive), `sampled` (a local folder, see `sampled_revision`) or `config` (a shape).
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
-        size_bytes: All files in the folder together.
         config: Its config.json.
     """
 
@@ -49,7 +45,6 @@ class ModelFolder:
     revision: str | None
     has_tokenizer: bool
     random_weights: bool
-    size_bytes: int
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -68,7 +63,6 @@ def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | N
         revision=revision,
         has_tokenizer=any((path / tokenizer).is_file() for tokenizer in TOKENIZER_FILES),
         random_weights=kind == "shape",
-        size_bytes=sum(file.stat().st_size for file in path.iterdir() if file.is_file()),
         config=read_config(path),
     )
 
@@ -202,73 +196,3 @@ def _header_bytes(file: Path) -> int:
         return 0
     with file.open("rb") as stream:
         return 8 + int.from_bytes(stream.read(8), "little")
-
-
-def build_once(
-    target: Path,
-    build: Callable[[Path], None],
-    *,
-    progress: Callable[[str], None],
-    needed_bytes: int = 0,
-) -> None:
-    """Have `build` fill a scratch folder beside `target`, then rename it; nothing where `target` exists.
-
-    A lock keeps others waiting, and goes with its process. A scratch folder left by a killed process is cleared first.
-
-    Args:
-        target: The folder to make; it appears complete or not at all.
-        needed_bytes: Free disk space without which it is not tried.
-
-    Raises:
-        PreflightError: The place cannot be written to, or has too little space.
-    """
-    if target.is_dir():
-        return
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.parent / f".{target.name}.lock", progress):
-            if not target.is_dir():
-                require_space(target.parent, needed_bytes)
-                _build(target, build)
-    except OSError as error:
-        raise PreflightError(
-            f"cannot write {target}: {error.strerror or error}; free space there or set WATTDOCK_HOME to another folder"
-        ) from error
-
-
-def _build(target: Path, build: Callable[[Path], None]) -> None:
-    """Fill a scratch folder and rename it; the caller holds the lock."""
-    scratch = target.parent / f".{target.name}.partial"
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        scratch.mkdir()
-        build(scratch)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def require_space(folder: Path, needed_bytes: int) -> None:
-    """Raise unless the file system of an existing folder has room.
-
-    Raises:
-        PreflightError: Less than `needed_bytes` are free.
-    """
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < needed_bytes:
-        raise PreflightError(
-            f"{folder} has {free_bytes / 1e9:.2f} GB free and {needed_bytes / 1e9:.2f} GB are needed; "
-            "free space there or set WATTDOCK_HOME to another folder"
-        )
-
-
-@contextmanager
-def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Hold an exclusive lock on a file, saying so when another process has it."""
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another wattdock that holds {path}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.errors import ConfigError
-from wattdock.inputs.model_folder import ModelFolder, build_once, describe_folder
+from wattdock.inputs.build_once import build_once
+from wattdock.inputs.model_folder import ModelFolder, describe_folder
 from wattdock.text import nearest
 
 if TYPE_CHECKING:
