@@ -10,7 +10,7 @@ from metering.powercap import add_domain, set_uj, two_sockets
 from wattdock.analysis.joules import host_energy
 from wattdock.clock import NS_PER_S, Clock
 from wattdock.metering.meter import Meter
-from wattdock.metering.rapl import Domain, RaplRecorder, find_domains, unwrapped
+from wattdock.metering.rapl import Domain, RaplRecorder, find_domains
 from wattdock.metering.source import Source
 from wattdock.metering.timeline import HostTimeline, Series, Span, Timeline
 from wattdock.records.restart import RestartRecord
@@ -91,13 +91,6 @@ def test_a_meter_records_the_hosts_counters_beside_the_gpus(tmp_path: Path) -> N
     assert (timeline.meter, timeline.reason) == ("rapl", "no GPU here")
     assert timeline.host is not None
     assert timeline.host.energy_j.keys() == {"package-0", "package-0-dram", "package-1"}
-
-
-def test_a_wrap_is_taken_out_and_nothing_else() -> None:
-    """100 up to 110 with a range of 100: ten, however it is shown."""
-    series = unwrapped([(0, 90), (1, 95), (2, 5), (3, 5), (4, 30)], 100)
-    assert series.value.tolist() == pytest.approx([0, 5e-6, 15e-6, 15e-6, 40e-6])
-    assert len(unwrapped([], 100).value) == 0
 
 
 def test_a_counter_that_stops_answering_is_told_once_and_gives_no_energy(tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ from metering.powercap import add_domain
 
 from wattdock.analysis.joules import SpanJoules, cross_check
 from wattdock.errors import MeterError
-from wattdock.metering.curve import EnergyCurve
 from wattdock.metering.meter import Meter
-from wattdock.metering.nvml import NvmlSource
 from wattdock.metering.timeline import Span
 from wattdock.metering.zeus import ZeusSource
 from wattdock.records.restart import PassRecord, RestartRecord, TokenSeries
@@ -69,42 +67,19 @@ def pass_in(index: int, window: Window) -> PassRecord:
     return PassRecord(span, (), TokenSeries(nothing, nothing), 1, 1, None, 0, index=index)
 
 
-def test_both_meters_give_the_same_energy_of_the_same_course_of_power(library: Path) -> None:
-    """Two ways to the same counter: each is off the truth by no more than its reading instants explain."""
-    seen = []
-    for source in (NvmlSource, ZeusSource):
-        with on(library, TWO) as fake:
-            meter = Meter(source(), clock=fake)
-            meter.start()
-            seen.append(meter.stop(ORIGIN_NS + 16 * S))
-            true_j = [fake.energy_j(index, ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for index in range(len(TWO))]
-    for gpu, energy_j in zip(TWO, true_j, strict=True):
-        for span in (EnergyCurve(each.gpus[gpu.uuid]).between(ORIGIN_NS + 2 * S, ORIGIN_NS + 14 * S) for each in seen):
-            assert span.timing_j is not None
-            assert span.energy_j == pytest.approx(energy_j, abs=2 * span.timing_j)
-    assert [timeline.meter for timeline in seen] == ["nvml", "zeus"]
-
-
 def test_a_window_of_zeus_agrees_with_ours_within_a_counter_step_at_each_end(library: Path) -> None:
-    """Twenty windows of odd lengths over steps, a ramp and bursts; the bound holds for each and is not idle."""
+    """Windows of odd lengths over steps, a ramp and bursts, some within a counter's period; the bound is not idle."""
+    lengths_s = [*(0.31 + 0.173 * n for n in range(20)), 0.001, 0.001, 0.001, 0.001]
     with on(library, TWO) as fake:
-        timeline = windowed(fake, *(0.31 + 0.173 * n for n in range(20)))
+        timeline = windowed(fake, *lengths_s)
     checks = compared(timeline, [gpu.uuid for gpu in TWO])
-    assert len(checks) == 20
+    assert len(checks) == len(lengths_s)
     for check in checks:
         assert check.difference_j is not None, check.reason
         assert check.bound_j is not None
         assert abs(check.difference_j) <= check.bound_j
         assert check.bound_j <= 2 * 2 * (0.12 * 690 + 0.12 * 80)
     assert max(abs(check.difference_j or 0) for check in checks) > 5
-
-
-def test_a_window_shorter_than_the_counters_period_is_kept_as_zeus_gave_it(library: Path) -> None:
-    """Nothing or a whole step: Zeus's figure, within its bound of ours, and no warning for the user."""
-    with on(library, TWO) as fake:
-        timeline = windowed(fake, 0.001, 0.001, 0.001, 0.001, lead_s=4.0)
-    for check in compared(timeline, [TWO[0].uuid]):
-        assert abs(check.difference_j or 1e9) <= (check.bound_j or 0)
 
 
 def test_gpus_that_cuda_visible_devices_hides_from_us_are_metered_under_their_own_uuids(
