@@ -144,6 +144,27 @@ class Comparison:
     margin: float | None = None
     method: str = METHOD
 
+    def as_view(self) -> View:
+        """Yield the pairs, what else differs, results without a partner, and the verdict on a regression."""
+        for quantity in QUANTITIES:
+            if any(pair.tests[quantity].relative is not None for pair in self.pairs):
+                rows = [_row(pair.label, pair.tests[quantity]) for pair in self.pairs]
+                yield Sheet(HEADINGS, rows, COLUMNS[quantity].heading)
+                yield ""
+        if all(pair.tests[PRIMARY].relative is None for pair in self.pairs):
+            yield f"joules: {self.pairs[0].tests[PRIMARY].reason}"
+        yield self.method
+        yield from _differences_view(self)
+        for side, names in (("A", self.only_in_a), ("B", self.only_in_b)):
+            yield from (f"only in {side}: {name}" for name in names)
+        if self.older_left_out:
+            yield f"{pluralize(self.older_left_out, 'older result')} of the same experiments left out"
+        if self.margin:
+            yield from (_equivalence_line(pair, self.margin) for pair in self.pairs)
+        if self.regression:
+            yield f"allowed regression of {self.regression.allowed:.3g}: {self.regression.verdict}"
+            yield from (f"  {line}" for line in self.regression.lines)
+
 
 def compare(
     first: Sequence[StoredResult],
@@ -343,28 +364,6 @@ def _line(pair: Pair, verdict: str) -> str:
     difference = pair.main.difference
     interval = f" [{difference.low:+.2%}, {difference.high:+.2%}]" if difference else ""
     return f"{pair.label}: {pair.main.quantity} {pair.main.relative or 0.0:+.2%}{interval}, {verdict}"
-
-
-def comparison_view(compared: Comparison) -> View:
-    """Yield the pairs, what else differs, what has no partner, and the verdict on a regression where one was asked."""
-    for quantity in QUANTITIES:
-        if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
-            rows = [_row(pair.label, pair.tests[quantity]) for pair in compared.pairs]
-            yield Sheet(HEADINGS, rows, COLUMNS[quantity].heading)
-            yield ""
-    if all(pair.tests[PRIMARY].relative is None for pair in compared.pairs):
-        yield f"joules: {compared.pairs[0].tests[PRIMARY].reason}"
-    yield compared.method
-    yield from _differences_view(compared)
-    for side, names in (("A", compared.only_in_a), ("B", compared.only_in_b)):
-        yield from (f"only in {side}: {name}" for name in names)
-    if compared.older_left_out:
-        yield f"{pluralize(compared.older_left_out, 'older result')} of the same experiments left out"
-    if compared.margin:
-        yield from (_equivalence_line(pair, compared.margin) for pair in compared.pairs)
-    if compared.regression:
-        yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict}"
-        yield from (f"  {line}" for line in compared.regression.lines)
 
 
 def _equivalence_line(pair: Pair, margin: float) -> str:

@@ -56,24 +56,23 @@ class GpuView:
         occupied = {gpu.uuid: host.why_occupied(gpu) for gpu in host.gpus}
         return cls(host, occupied, holders, leases_unknown, datetime.now(UTC).isoformat(timespec="seconds"))
 
-
-def gpus_view(view: GpuView) -> View:
-    """Yield a line for all GPUs, a table, a block per GPU, and how they are linked."""
-    host = view.inventory
-    yield Text(_summary(host), style="bold")
-    if host.gpus:
-        yield Sheet(COLUMNS, [_cells(gpu, host) for gpu in host.gpus])
-    for gpu in host.gpus:
-        yield from _block(gpu, view)
-    if len(host.gpus) > 1:
-        yield _links(host)
-    yield from (Text(f"does not answer: {gpu}", style="red") for gpu in host.unreadable)
-    if holder := view.leases.get(leases.MACHINE):
-        yield f"the machine is in exclusive use by {holder}"
-    elif holder := view.leases.get(leases.CPU):
-        yield f"the CPU is in exclusive use by {holder}"
-    if view.leases_unknown:
-        yield f"leases unknown: {view.leases_unknown}"
+    def as_view(self) -> View:
+        """Yield a line for all GPUs, a table, a block per GPU, and how they are linked."""
+        host = self.inventory
+        yield Text(_summary(host), style="bold")
+        if host.gpus:
+            yield Sheet(COLUMNS, [_cells(gpu, host) for gpu in host.gpus])
+        for gpu in host.gpus:
+            yield from _block(gpu, self)
+        if len(host.gpus) > 1:
+            yield _links(host)
+        yield from (Text(f"does not answer: {gpu}", style="red") for gpu in host.unreadable)
+        if holder := self.leases.get(leases.MACHINE):
+            yield f"the machine is in exclusive use by {holder}"
+        elif holder := self.leases.get(leases.CPU):
+            yield f"the CPU is in exclusive use by {holder}"
+        if self.leases_unknown:
+            yield f"leases unknown: {self.leases_unknown}"
 
 
 def _summary(host: GpuInventory) -> str:

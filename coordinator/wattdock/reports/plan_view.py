@@ -50,6 +50,22 @@ class Plan:
         """Return every experiment's whole configuration."""
         return [config.model_dump(mode="json") for config in self.study.experiments]
 
+    def as_view(self) -> View:
+        """Yield the experiments of a study, and what the whole takes."""
+        study, forecast = self.study, self.forecast
+        ready = [decision for decision in self.checked if isinstance(decision, ExecutionPlan)]
+        memory = [decision.memory for decision in ready if decision.memory]
+        yield from (*study.notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
+        numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
+        yield Sheet(PLAN_COLUMNS, [_plan_cells(self, number, position) for number, position in numbered[:SHOWN]])
+        if len(numbered) > SHOWN:
+            yield f"… and {len(numbered) - SHOWN} more; --json prints all"
+        yield from _unchecked(study.experiments)
+        yield (
+            f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
+            f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total} besides starting runners"
+        )
+
 
 class KnownHardware:
     """The models and GPUs that are known by name."""
@@ -62,22 +78,15 @@ class KnownHardware:
         gpus = [{"name": gpu.name, "aliases": gpu.aliases, "unverified": gpu.unverified} for gpu in catalogue]
         return {"models": models, "gpus": gpus}
 
-
-def plan_view(plan: Plan) -> View:
-    """Yield the experiments of a study, and what the whole takes."""
-    study, forecast = plan.study, plan.forecast
-    ready = [decision for decision in plan.checked if isinstance(decision, ExecutionPlan)]
-    memory = [decision.memory for decision in ready if decision.memory]
-    yield from (*study.notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
-    numbered = [(number, position) for number, group in enumerate(forecast.groups, 1) for position in group]
-    yield Sheet(PLAN_COLUMNS, [_plan_cells(plan, number, position) for number, position in numbered[:SHOWN]])
-    if len(numbered) > SHOWN:
-        yield f"… and {len(numbered) - SHOWN} more; --json prints all"
-    yield from _unchecked(study.experiments)
-    yield (
-        f"{pluralize(len(study.experiments), 'experiment')}, {pluralize(len(forecast.groups), 'load group')}, "
-        f"{pluralize(forecast.passes, 'pass', 'passes')}, expected: {forecast.total} besides starting runners"
-    )
+    def as_view(self) -> View:
+        """Yield the models and GPUs that are known by name."""
+        models = [
+            (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "read" if model.verified else UNVERIFIED)
+            for model in presets().values()
+        ]
+        yield Sheet(KNOWN_MODELS, models)
+        yield ""
+        yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.catalogue().values()])
 
 
 def _plan_cells(plan: Plan, group: int, position: int) -> tuple[str, ...]:
@@ -161,17 +170,6 @@ def _is_unread(gpu: str, memory_bytes: float) -> bool:
     """Whether a GPU's memory is known only from `gpus.yaml`, which found it in no source."""
     model = gpu_models.catalogue().get(gpu)
     return model is not None and model.memory_bytes == memory_bytes and model.memory_read_at is None
-
-
-def known_view(_: KnownHardware) -> View:
-    """Yield the models and GPUs that are known by name."""
-    models = [
-        (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "read" if model.verified else UNVERIFIED)
-        for model in presets().values()
-    ]
-    yield Sheet(KNOWN_MODELS, models)
-    yield ""
-    yield Sheet(KNOWN_GPUS, [_gpu_cells(gpu) for gpu in gpu_models.catalogue().values()])
 
 
 def _gpu_cells(gpu: gpu_models.GpuModel) -> tuple[str, ...]:

@@ -48,17 +48,13 @@ def results_view(stored: Sequence[StoredResult], *, every_reason: bool = False) 
 def _result_view(stored: StoredResult, *, every_reason: bool) -> View:
     """Yield one result: what ran, how fast, at what cost, and whether it may be published."""
     result = stored.result
-    yield _title(result)
+    name = result.config.get("name") or result.experiment_id[:8]
+    yield Text.assemble((str(name), "bold"), f"  {result.started_utc}  {result.status}")
     yield pairs([*_rows(result), *_verdict_rows(result.audit, every_reason=every_reason)])
     yield from (f"  “{text}”" for text in _sample_texts(stored))
     yield f"stored in {stored.folder}"
     if not every_reason and result.audit and len(result.audit.reasons) > 1:
         yield f"every reason: wattdock show {stored.folder}"
-
-
-def _title(result: ExperimentResult) -> Text:
-    name = result.config.get("name") or result.experiment_id[:8]
-    return Text.assemble((str(name), "bold"), f"  {result.started_utc}  {result.status}")
 
 
 def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -71,7 +67,9 @@ def _rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield from _environment_rows(result)
     yield from _performance_rows(result)
     yield from _energy_rows(result)
-    yield from _host_rows(result)
+    for name, host_j in (result.energy.host_j if result.energy else {}).items():
+        joules = NOTHING if host_j is None else f"{host_j:,.1f} J"
+        yield f"  {name}", f"{joules} (RAPL, whole host; in no other figure)"
     yield from _replica_rows(result)
     yield from _compute_rows(result)
     if (spread := result.statistics) and spread.ci95 and spread.ci95_relative is not None:
@@ -121,10 +119,8 @@ def _short(value: str) -> str:
 def _performance_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (done := result.performance) is None:
         return
-    yield (
-        "requests",
-        f"{done.requests} in {_passes(result)}, {done.duration_s:.2f} s",
-    )
+    passes = pluralize(len(result.energy.passes) if result.energy else 0, "pass", "passes")
+    yield "requests", f"{done.requests} in {passes}, {done.duration_s:.2f} s"
     if done.offered_rate_per_s and done.schedule_lag_share is not None:
         rates = f"{done.offered_rate_per_s:g} requests/s offered, {done.requests_per_s:.3g} achieved"
         behind = result.audit and result.audit.failure(Audit.ARRIVALS_SERVED)
@@ -202,12 +198,6 @@ def _share(result: ExperimentResult, uuid: str) -> str:
     return f", {', '.join(parts)}"
 
 
-def _host_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    for name, joules in (result.energy.host_j if result.energy else {}).items():
-        text = NOTHING if joules is None else f"{joules:,.1f} J"
-        yield f"  {name}", f"{text} (RAPL, whole host; in no other figure)"
-
-
 def _cross_check_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if result.energy is None or (check := result.energy.cross_check) is None:
         return
@@ -225,11 +215,6 @@ def _compute_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     per_joule = "" if done.flops_per_j is None else f", {done.flops_per_j / 1e9:,.3g} GFLOP/J"
     share = f"{done.peak_flops_share:.1%} of peak" if done.peak_flops_share is not None else done.peak_reason
     yield "arithmetic", f"{done.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({share})"
-
-
-def _passes(result: ExperimentResult) -> str:
-    count = len(result.energy.passes) if result.energy else 0
-    return pluralize(count, "pass", "passes")
 
 
 def _sample_texts(stored: StoredResult) -> list[str]:

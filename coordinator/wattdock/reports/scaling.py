@@ -158,6 +158,16 @@ class Scaling:
             raise ConfigError("no setting was measured on more than one GPU; there is no curve to draw")
         save_chart(scaling_curves(drawn), file, width=WIDTHS["page"], flag="--plot")
 
+    def as_view(self) -> View:
+        """Yield every setting's curves and cheapest split."""
+        for setting in self.settings:
+            yield setting.name
+            yield Sheet(HEADINGS, [_cells(point) for point in setting.points])
+            yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
+            yield ""
+        yield from (f"{name}: {reason}; left out" for name, reason in self.left_out.items())
+        yield self.method
+
 
 @dataclass(frozen=True)
 class _Usable:
@@ -322,17 +332,6 @@ def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
     best, other = (point.restarts[statistics.ENERGY] for point in ordered[:2])
     enough = min(len(best), len(other)) > 1
     return Optimum(ordered[0], ordered[1], statistics.difference(best, other) if enough else None)
-
-
-def scaling_view(scaling: Scaling) -> View:
-    """Yield every setting's curves and cheapest split."""
-    for setting in scaling.settings:
-        yield setting.name
-        yield Sheet(HEADINGS, [_cells(point) for point in setting.points])
-        yield f"fewest joules per token: {_optimum_text(setting.fewest_joules)}"
-        yield ""
-    yield from (f"{name}: {reason}; left out" for name, reason in scaling.left_out.items())
-    yield scaling.method
 
 
 def _cells(point: SplitPoint) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # What a view of an object is made of: tables, and lines of text that are never cut.
 View: TypeAlias = "Iterable[str | RenderableType]"
-# A pipe has no width: what is printed there is as wide as it has to be.
 UNLIMITED = 100_000
 # Between two columns of a table.
 GAP = 2
@@ -56,17 +55,12 @@ class _Trimmed:
         return getattr(sys.stdout, name)
 
 
-def console(**options: Any) -> Console:
-    """Return standard output as rich prints to it; `COLUMNS`, where it is exported, is its width."""
-    if sys.stdout.isatty():
-        return _Output(**options)
-    width = None if "COLUMNS" in os.environ else UNLIMITED
-    return _Output(width=width, file=cast("IO[str]", _Trimmed()), **options)
-
-
 def print_view(view: View) -> None:
-    """Print tables and lines in turn."""
-    out = console(highlight=False)
+    """Print tables and lines in turn, as wide as the terminal or an exported `COLUMNS`; a pipe has no limit."""
+    out = _Output(highlight=False)
+    if not sys.stdout.isatty():
+        width = None if "COLUMNS" in os.environ else UNLIMITED
+        out = _Output(highlight=False, width=width, file=cast("IO[str]", _Trimmed()))
     for part in view:
         if isinstance(part, str):
             out.print(_harmless(part), markup=False, soft_wrap=True)

@@ -20,18 +20,12 @@ if TYPE_CHECKING:
     from wattdock.metering import MeterCard
     from wattdock.reports.terminal import View
 
-# Class → the module here and the function that shows an object of it, or for a plural a list of them. By name, so that
-# a command imports what it shows and nothing else.
+# Classes of other rooms → the module here and the function that shows an object, or for a plural a list of them. By
+# name, so that a command imports what it shows and nothing else.
 VIEWS = {
-    "CheckList": ("views", "checks_view"),
-    "Comparison": ("comparison", "comparison_view"),
     "Estimate": ("plan_view", "estimate_view"),
-    "GpuView": ("gpu_view", "gpus_view"),
     "ImageStatus": ("views", "images_view"),
-    "KnownHardware": ("plan_view", "known_view"),
     "MeterCard": ("views", "card_view"),
-    "Plan": ("plan_view", "plan_view"),
-    "Scaling": ("scaling", "scaling_view"),
     "StoredResult": ("result_view", "results_view"),
     "Table": ("views", "table_view"),
     "WindowSummary": ("views", "windows_view"),
@@ -91,17 +85,16 @@ class CheckList:
             "checks": [check.model_dump(mode="json") for check in checks],
         }
 
-
-def checks_view(checks: CheckList) -> View:
-    """Yield each check as it is made, then the verdict."""
-    yield from map(_check_line, checks)
-    if checks.unsound:
-        yield f"a measurement here would not be sound: {', '.join(checks.unsound)}"
-        return
-    warnings = sum(check.status == "warn" for check in checks.checks)
-    yield "a measurement here would be sound" + (
-        f"; {pluralize(warnings, 'warning')} to know about" if warnings else ""
-    )
+    def as_view(self) -> View:
+        """Yield each check as it is made, then the verdict."""
+        yield from map(_check_line, self)
+        if self.unsound:
+            yield f"a measurement here would not be sound: {', '.join(self.unsound)}"
+            return
+        warnings = sum(check.status == "warn" for check in self.checks)
+        yield "a measurement here would be sound" + (
+            f"; {pluralize(warnings, 'warning')} to know about" if warnings else ""
+        )
 
 
 def _check_line(check: Check) -> Text:
