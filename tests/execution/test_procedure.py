@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -64,8 +65,9 @@ def test_a_pass_whose_runner_died_before_its_clock_was_checked_is_kept_as_unchec
         pids=frozenset,
     )
     config = ExperimentConfig.model_validate({"warmup": {"passes": 0}, "repeats": {"passes": 3}})
+    experiment: Any = SimpleNamespace(config=config, measured=lambda _: frozenset())
     with pytest.raises(RunnerError, match="the runner died"):
-        procedure.measure(Recording(config, new_record(0, procedure.clock)))
+        procedure.measure(Recording(experiment, new_record(0, procedure.clock)))
     assert saved == [[True], [True, False]]
 
 

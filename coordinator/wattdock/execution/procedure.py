@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wattdock.clock import Clock
     from wattdock.config import ExperimentConfig, IdleSpec
     from wattdock.execution.events import Emit
+    from wattdock.execution.experiment import ExperimentState
     from wattdock.execution.interrupts import Interrupts
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Meter, Timeline
@@ -49,18 +50,21 @@ class Recording:
         stage: What is being done now, in words; a failure names it.
         runner: What the runner says of its own environment; None before it has loaded the model.
         runner_pids: Processes of the runner; one set for all experiments that the runner serves.
-        passes_before: Passes of this restart that an earlier, interrupted run measured.
         prompts_reused: Whether a pass, warm-up included, has sent prompts of an earlier pass again.
     """
 
-    config: ExperimentConfig
+    experiment: ExperimentState
     record: RestartRecord
     name: str = ""
     stage: str = "launch"
     runner: RunnerEnvironment | None = None
     runner_pids: set[int] = field(default_factory=set)
-    passes_before: frozenset[int] = frozenset()
     prompts_reused: bool = False
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The experiment's settings."""
+        return self.experiment.config
 
     def add(self, **values: object) -> None:
         """Append a value to each named sequence of the record."""
@@ -109,10 +113,11 @@ class MeasuringProcedure:
         Raises:
             WattdockError: A pass failed; `recording` holds those before it.
         """
-        repeats = recording.config.repeats
+        # An earlier, interrupted run may have measured some passes of this restart.
+        passes = set(range(recording.config.repeats.passes)) - recording.experiment.measured(recording.record.restart)
         self._idle(recording, "idle-loaded-before")
         self._warm_up(recording)
-        for number in sorted(set(range(repeats.passes)) - recording.passes_before):
+        for number in sorted(passes):
             self._measure_pass(recording, number)
         self._idle(recording, "idle-loaded-after")
 

@@ -109,8 +109,8 @@ class Session:
         self._plan = pending[0].plan
         self._log = context.scratch / f"{self._plan.config.experiment_id[:16]}-{restart}.log"
         # What all experiments of the session share: launch, load, the first idle.
-        self._startup = Recording(pending[0].config, new_record(restart, self._clock), stage="model")
-        self._recordings: list[tuple[ExperimentState, Recording]] = []
+        self._startup = Recording(pending[0], new_record(restart, self._clock), stage="model")
+        self._recordings: list[Recording] = []
         self._current: Recording | None = None
         self._deadline_ns = math.inf
         self._oom_kills_before = oom_kills()
@@ -135,7 +135,7 @@ class Session:
             self._fail(error)
         finally:
             self._save_all(meter)
-        return [recording.record for _, recording in self._recordings]
+        return [recording.record for recording in self._recordings]
 
     def _serve(self, meter: Meter) -> None:
         """Launch, load, and measure one experiment after another."""
@@ -286,12 +286,11 @@ class Session:
         """Take an experiment from `pending`; return its recording, which begins with what the session shares."""
         recording = dataclasses.replace(
             self._startup,
-            config=state.config,
+            experiment=state,
             record=dataclasses.replace(self._startup.record, started_utc=self._clock.now_utc()),
             name=self._context.folder.new_record_name(state.config.experiment_id, self._restart),
-            passes_before=state.measured(self._restart),
         )
-        self._recordings.append((state, recording))
+        self._recordings.append(recording)
         self._pending.remove(state)
         return recording
 
@@ -353,8 +352,7 @@ class Session:
     def _save(self, meter: Meter, runner: LaunchedRunner, recording: Recording) -> None:
         """Save the current experiment after a pass."""
         self._startup.runner_pids |= runner.pids()
-        state, _ = self._recordings[-1]
-        state.save(recording, meter.peek())
+        recording.experiment.save(recording, meter.peek())
 
     def _save_all(self, meter: Meter) -> None:
         """Stop the meter, and save every experiment of the session with the timeline around it.
@@ -362,16 +360,16 @@ class Session:
         Where an experiment has failed already, the meter's failure is added to the message.
         """
         timeline = self._stopped(meter)
-        for state, recording in self._recordings:
+        for recording in self._recordings:
             if meter_failure := _meter_failure(timeline, recording):
                 if failure := recording.record.failure:
                     message = f"{failure.message}; then the meter: {meter_failure}"
                     recording.fail(failure.model_copy(update={"message": message}))
                 else:
                     self._set_failure(recording, MeterError(meter_failure), "meter")
-            state.save(recording, timeline)
+            recording.experiment.save(recording, timeline)
             if self._log.exists():
-                self._append_log(state.log_path)
+                self._append_log(recording.experiment.log_path)
 
     def _stopped(self, meter: Meter) -> Timeline:
         """Stop the meter and return its timeline; an empty timeline with the reason where the meter broke off."""
