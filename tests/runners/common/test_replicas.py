@@ -99,6 +99,17 @@ def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: 
         assert done.heartbeats
 
 
+def test_an_open_loop_over_replicas_has_a_single_schedule(fake: Runner, model_path: Path) -> None:
+    """Arrivals are the pass's, not each replica's: no request comes before its intended instant."""
+    fake.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
+    open_loop = workload(arrival=pb.ARRIVAL_POISSON, in_flight=4, rate_per_s=50.0, seed=7, min_requests=20)
+    done = fake.generate(open_loop, [ids_prompt(3)] * 2)
+    assert [record.index for record in done.requests] == list(range(20))
+    intended = [record.intended_ns for record in done.requests]
+    assert intended == sorted(intended)
+    assert all(record.submitted_ns >= record.intended_ns for record in done.requests)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"), [({"in_flight": 3}, "3 request(s)"), ({"arrival": pb.ARRIVAL_SINGLE}, "1 request(s)")]
 )

@@ -51,15 +51,20 @@ def test_the_end_of_sequence_counts_and_what_follows_does_not(
     assert steps.output_length(ids, {2, 9}, limit) == length
 
 
-def test_device_instants_follow_a_straight_line_between_the_dated_events(steps: Any) -> None:
-    """A device clock that runs 100 ppm fast is corrected: 5.0005 of its seconds are 5 of the host's."""
-    instants = steps.host_instants([0.0, 5_000.5, 10_001.0], 10_001.0, 1_000, 10_000_001_000)
-    assert instants == [1_000, 5_000_001_000, 10_000_001_000]
-
-
-def test_a_device_clock_that_stands_still_costs_no_pass(steps: Any) -> None:
-    """Nothing can be read off it, so every step is dated where it seems to be: at the start."""
-    assert steps.host_instants([0.0, 0.0], 0.0, 1_000, 10_000_001_000) == [1_000, 1_000]
+@pytest.mark.parametrize(
+    ("elapsed_ms", "closing_ms", "instants"),
+    [
+        # A device clock that runs 100 ppm fast is corrected: 5.0005 of its seconds are 5 of the host's.
+        ([0.0, 5_000.5, 10_001.0], 10_001.0, [1_000, 5_000_001_000, 10_000_001_000]),
+        # A clock that stands still says nothing, and costs no pass.
+        ([0.0, 0.0], 0.0, [1_000, 1_000]),
+    ],
+)
+def test_device_instants_follow_a_straight_line_between_the_dated_events(
+    steps: Any, elapsed_ms: list[float], closing_ms: float, instants: list[int]
+) -> None:
+    """The base event was at 1,000 ns of the host, the closing event 10 s later."""
+    assert steps.host_instants(elapsed_ms, closing_ms, 1_000, 10_000_001_000) == instants
 
 
 @dataclass

@@ -59,19 +59,17 @@ def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
     assert takeable(known) == ["seed"]
 
 
-def test_prefix_caching_is_off_unless_it_is_asked_for(arguments: Any) -> None:
-    """On every device, and never against what was written."""
-    for on_gpu in (True, False):
-        assert arguments.defaults_for({}, on_gpu=on_gpu, kv_cache_is_set=False)["enable_prefix_caching"] is False
-        asked = {"enable_prefix_caching": True}
-        assert "enable_prefix_caching" not in arguments.defaults_for(asked, on_gpu=on_gpu, kv_cache_is_set=False)
-
-
-def test_a_cpu_engine_gets_a_cache_of_known_size_unless_one_is_set(arguments: Any) -> None:
-    """A GPU engine sizes its own."""
-    assert arguments.defaults_for({}, on_gpu=False, kv_cache_is_set=False)["kv_cache_memory_bytes"] == 2 << 30
-    assert "kv_cache_memory_bytes" not in arguments.defaults_for({}, on_gpu=False, kv_cache_is_set=True)
-    assert "kv_cache_memory_bytes" not in arguments.defaults_for({}, on_gpu=True, kv_cache_is_set=False)
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.parametrize("kv_cache_is_set", [True, False])
+def test_defaults_turn_caching_off_and_size_the_cache_of_a_cpu_engine(
+    arguments: Any, *, on_gpu: bool, kv_cache_is_set: bool
+) -> None:
+    """Never against what was written; a GPU engine sizes its cache, and so may the environment of a CPU engine."""
+    fields = {"on_gpu": on_gpu, "kv_cache_is_set": kv_cache_is_set}
+    defaults = arguments.defaults_for({}, **fields)
+    assert defaults["enable_prefix_caching"] is False
+    assert defaults.get("kv_cache_memory_bytes") == (None if on_gpu or kv_cache_is_set else 2 << 30)
+    assert "enable_prefix_caching" not in arguments.defaults_for({"enable_prefix_caching": True}, **fields)
 
 
 @dataclass
@@ -126,7 +124,7 @@ def test_inner_parts_are_read_and_a_draft_does_not_speak_for_the_model(arguments
 
 
 @pytest.mark.parametrize(
-    ("by_worker", "said"),
+    ("by_worker", "name"),
     [
         ([["FLASH_ATTN"]], "FLASH_ATTN"),
         ([["MAMBA2_ATTN", "FLASH_ATTN"], ["FLASH_ATTN"]], "FLASH_ATTN, MAMBA2_ATTN"),
@@ -136,7 +134,7 @@ def test_inner_parts_are_read_and_a_draft_does_not_speak_for_the_model(arguments
     ],
 )
 def test_attention_is_that_of_all_workers_or_unknown(
-    arguments: Any, by_worker: list[Sequence[str] | None], said: str | None
+    arguments: Any, by_worker: list[Sequence[str] | None], name: str | None
 ) -> None:
     """A stage of a pipeline may have no such layer; one that cannot tell leaves all unknown."""
-    assert arguments.attention_backend(by_worker) == said
+    assert arguments.attention_backend(by_worker) == name
