@@ -38,15 +38,9 @@ _MODEL = "another model would run than the one that the result describes; "
 _FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
 _HUB = _MODEL + "set model.id and model.revision instead"
 REFUSED = {
-    "hf_overrides": _FOLDER,
-    "hf_config_path": _FOLDER,
-    "config_format": _FOLDER,
-    "model_class_overrides": _FOLDER,
-    "model_weights": _FOLDER,
-    "ignore_patterns": _FOLDER,
-    "convert": _FOLDER,
-    "revision": _HUB,
-    "code_revision": _HUB,
+    **dict.fromkeys(("hf_overrides", "hf_config_path", "config_format", "model_class_overrides"), _FOLDER),
+    **dict.fromkeys(("model_weights", "ignore_patterns", "convert"), _FOLDER),
+    **dict.fromkeys(("revision", "code_revision"), _HUB),
 }
 # vLLM's default is nearly all memory that vLLM believes to be free.
 CPU_KV_CACHE_BYTES = 1 << 31

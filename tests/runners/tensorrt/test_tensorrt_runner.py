@@ -123,8 +123,6 @@ def test_cached_prompt_tokens_are_counted_where_reuse_is_on(bare: Runner, load: 
     load(kv_cache_config={"enable_block_reuse": True})
     first, second = (run(bare, [ids_prompt(70)]) for _ in range(2))
     assert [done.summary.cached_prompt_tokens for done in (first, second)] == [0, 64]
-    load_off = run(bare, [ids_prompt(40)])
-    assert load_off.summary.cached_prompt_tokens == 0
 
 
 def test_a_model_is_split_over_two_gpus(bare: Runner, load: Any) -> None:

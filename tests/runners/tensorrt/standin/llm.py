@@ -83,34 +83,12 @@ class BaseLLM:
 
     _args_class = None
 
-    def __init__(
-        self,
-        model,
-        tokenizer=None,
-        tokenizer_mode="auto",
-        skip_tokenizer_init=False,
-        trust_remote_code=False,
-        tensor_parallel_size=1,
-        dtype="auto",
-        revision=None,
-        tokenizer_revision=None,
-        **kwargs,
-    ):
+    def __init__(self, model, **kwargs):
         for key in kwargs:
             if key not in self._args_class.model_fields:
                 raise ValueError(f"{type(self).__name__} got invalid argument: {key}")
         torch.cuda.get_device_properties(0)
-        self.args = self._args_class(
-            model=model,
-            tokenizer_mode=tokenizer_mode,
-            skip_tokenizer_init=skip_tokenizer_init,
-            trust_remote_code=trust_remote_code,
-            tensor_parallel_size=tensor_parallel_size,
-            dtype=dtype,
-            revision=revision,
-            tokenizer_revision=tokenizer_revision,
-            **kwargs,
-        )
+        self.args = self._args_class(model=model, **kwargs)
         world_size = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if torch.cuda.device_count() < world_size:
             raise RuntimeError(f"Only {torch.cuda.device_count()} GPUs are available, but {world_size} are required.")
