@@ -153,11 +153,11 @@ def runner_environment(folder: Path, gpus: str, stand_in: Path | None = None) ->
     return {**os.environ, **devices, **caches, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
-def printed_by(script: Path, *arguments: str, python: Path, folder: Path, given: str | None = None) -> str:
-    """Return what a script prints in a backend's environment; `given` is its standard input."""
+def printed_by(script: Path, *arguments: str, python: Path, folder: Path, stdin: str | None = None) -> str:
+    """Return what a script prints in a backend's environment; `stdin` is its input."""
     command = [str(python), str(script), *arguments]
     environment = runner_environment(folder, "")
-    return subprocess.run(command, env=environment, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run(command, env=environment, input=stdin, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def pytorch_reference(*arguments: str) -> str:

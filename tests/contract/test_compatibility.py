@@ -21,10 +21,10 @@ NEWEST = ("grpcio", "protobuf")
 
 def oldest_interpreter() -> str:
     """Return Python 3.10 where one runs, else this interpreter."""
-    found = shutil.which("python3.10")
+    python310 = shutil.which("python3.10")
     # Version managers put stand-ins on PATH for interpreters that are not switched on.
-    runs = found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
-    return found if found and runs else sys.executable
+    runs = python310 and subprocess.run([python310, "-c", ""], capture_output=True, check=False).returncode == 0
+    return python310 if python310 and runs else sys.executable
 
 
 def python_for(folder: Path, interpreter: str, packages: tuple[str, ...]) -> Path:

@@ -182,12 +182,12 @@ def test_single_arrival_runs_one_request_at_a_time(runner: Runner) -> None:
 def test_closed_arrival_replaces_a_finished_request_at_once(runner: Runner) -> None:
     """The number in flight never leaves `in_flight` until prompts run out; a backend without it refuses it by name."""
     prompts = [ids_prompt(3, max_output_tokens=limit) for limit in (2, 90, 4, 6, 3)]
-    asked = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2)
+    closed = workload(arrival=pb.ARRIVAL_CLOSED, in_flight=2)
     if pb.ARRIVAL_CLOSED not in runner.stub.Describe(pb.DescribeRequest()).arrivals:
-        code, detail = runner.refused_pass(asked, prompts)
+        code, detail = runner.refused_pass(closed, prompts)
         assert (code, "cannot serve arrival 'closed'; valid: batch" in detail) == ("INVALID_ARGUMENT", True), detail
         return
-    result = runner.generate(asked, prompts)
+    result = runner.generate(closed, prompts)
     third = result.requests[2]
     assert result.requests[0].finished_ns <= third.submitted_ns < result.requests[1].finished_ns
     assert result.summary.output_tokens == 105

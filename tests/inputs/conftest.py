@@ -19,6 +19,6 @@ def theirs() -> dict[str, dict[str, Any]]:
     cases = {name: (config, LENGTHS if name in WITH_FLOPS else []) for name, config in CONFIGS.items()}
     script = Path(__file__).with_name("transformers_counter.py")
     counted: dict[str, dict[str, Any]] = json.loads(
-        printed_by(script, python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER, given=json.dumps(cases))
+        printed_by(script, python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER, stdin=json.dumps(cases))
     )
     return counted

@@ -26,7 +26,7 @@ class Checkpoint:
 
     Attributes:
         continuations: Greedy ids for PROMPTS, by plain transformers, without an end of sequence.
-        eos_ids: Two ids that the checkpoint ends sequences with; some continuations hold one.
+        eos_ids: Two ids that the checkpoint ends sequences with; some continuations hold an id of them.
     """
 
     folder: Path
@@ -53,5 +53,5 @@ def token_prompts() -> list[pb.Prompt]:
 
 def run(runner: Runner, prompts: list[pb.Prompt] | None = None, **fields: Any) -> Pass:
     """Run PROMPTS, or other prompts, in one batch, and return ids with the record."""
-    asked = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
-    return runner.generate(workload(**asked), token_prompts() if prompts is None else prompts)
+    requested = {"in_flight": 4, "max_output_tokens": NEW_TOKENS, "return_token_ids": True, **fields}
+    return runner.generate(workload(**requested), token_prompts() if prompts is None else prompts)

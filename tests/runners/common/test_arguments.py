@@ -7,7 +7,7 @@ import pytest
 from wattdock_runner.arguments import Argument, check_engine_args, parse_engine_args
 from wattdock_runner.errors import InvalidRequest
 
-KNOWN = {
+DECLARED = {
     "device_map": Argument((str, type(None)), ("auto", None)),
     "threads": Argument((int,)),
     "share": Argument((float,)),
@@ -18,11 +18,11 @@ KNOWN = {
 
 def test_valid_arguments_pass() -> None:
     """A whole number is a number, and null is a value where it is declared."""
-    check_engine_args({"device_map": None, "threads": 2, "share": 1, "eager": False}, KNOWN)
+    check_engine_args({"device_map": None, "threads": 2, "share": 1, "eager": False}, DECLARED)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("engine_args", "message"),
     [
         ({"device_mop": "auto"}, "unknown engine argument 'device_mop'; did you mean 'device_map'?"),
         ({"zzz": 1}, "unknown engine argument 'zzz'; valid: device_map, eager, share, threads"),
@@ -38,14 +38,14 @@ def test_valid_arguments_pass() -> None:
         ({"device_map": 3}, "engine argument 'device_map' must be null or text, not a whole number (3)"),
     ],
 )
-def test_bad_argument_is_named_with_value_and_way_out(given: dict[str, object], message: str) -> None:
+def test_bad_argument_is_named_with_value_and_way_out(engine_args: dict[str, object], message: str) -> None:
     """The whole line is what a user reads."""
     with pytest.raises(InvalidRequest) as caught:
-        check_engine_args(given, KNOWN)
+        check_engine_args(engine_args, DECLARED)
     assert str(caught.value) == message
 
 
-def test_a_name_like_none_of_many_is_not_answered_with_all_of_them() -> None:
+def test_a_name_unlike_all_of_many_valid_names_does_not_list_them() -> None:
     """An engine has hundreds."""
     many = {f"option_{number}": Argument((int,)) for number in range(200)}
     with pytest.raises(InvalidRequest, match=r"^unknown engine argument 'zzz'; none of the 200 valid ones is like it$"):

@@ -59,18 +59,18 @@ def test_running_out_of_host_memory_is_named_and_the_runner_lives(bare: tuple[Ru
 
 
 def test_engine_arguments_are_in_effect_when_read_back(bare: tuple[Runner, Path]) -> None:
-    """What was asked for is what the model says it runs with."""
+    """What was requested is what the model runs with."""
     runner, folder = bare
-    asked: dict[str, object] = {
+    requested: dict[str, object] = {
         "attn_implementation": "eager",
         "cpu_threads": 1,
         "float32_matmul_precision": "medium",
         "device_map": "auto",
     }
-    loaded, _ = runner.load(folder, engine_args=asked, random_weights=SMALL_UNIFORM, dtype="bfloat16")
+    loaded, _ = runner.load(folder, engine_args=requested, random_weights=SMALL_UNIFORM, dtype="bfloat16")
     effective = json.loads(loaded.effective_engine_args_json)
     assert effective.pop("device_map") == {"": "cpu"}
-    assert effective.items() >= {**asked, "dtype": "bfloat16"}.items() - {("device_map", "auto")}
+    assert effective.items() >= {**requested, "dtype": "bfloat16"}.items() - {("device_map", "auto")}
     assert loaded.environment.weight_bytes == 2 * loaded.environment.parameter_count
 
 

@@ -67,16 +67,16 @@ def make_standin(folder: Path) -> Path:
 
 
 def _arguments(classes: dict[str, Any]) -> str:
-    wanted = [name for name in ("KvCacheConfig", "BaseLlmArgs", "TorchLlmArgs") if name in classes]
-    text = " ".join(kind for name in wanted for kind in classes[name]["fields"].values())
-    known = {*wanted, "Path", "Any", "Dict", "List", "Literal", "Optional", "Union", "None"}
-    known |= {"NonNegativeFloat", "NonNegativeInt", "PositiveInt"} | set(dir(builtins))
-    names = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'", "", text))) - known
+    copied = [name for name in ("KvCacheConfig", "BaseLlmArgs", "TorchLlmArgs") if name in classes]
+    text = " ".join(kind for name in copied for kind in classes[name]["fields"].values())
+    defined = {*copied, "Path", "Any", "Dict", "List", "Literal", "Optional", "Union", "None"}
+    defined |= {"NonNegativeFloat", "NonNegativeInt", "PositiveInt"} | set(dir(builtins))
+    names = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'", "", text))) - defined
     # Groups of settings that nobody looks into here take anything; other names are classes of Python.
     groups = [f"class {name}(BaseModel, extra='allow'): pass" for name in sorted(names) if name.endswith("Config")]
     others = [f"class {name}: pass" for name in sorted(names) if not name.endswith("Config")]
     bodies = [
-        f"class {name}({', '.join(classes[name]['bases'])}):\n{_fields(classes[name]['fields'])}" for name in wanted
+        f"class {name}({', '.join(classes[name]['bases'])}):\n{_fields(classes[name]['fields'])}" for name in copied
     ]
     return HEADER + "\n".join([*groups, *others, *bodies])
 

@@ -27,13 +27,12 @@ INHERITED |= {"TorchLlmArgs": ("BaseLlmArgs",)}
 
 
 def members(name: str) -> dict[str, Any]:
-    """Return all public names of a class, inherited ones included; a method's with its parameters."""
-    classes = FACTS["classes"]
-    found: dict[str, Any] = {}
+    """Return all public names of a class, inherited names included; a method's with its parameters."""
+    names: dict[str, Any] = {}
     for kind in (name, *INHERITED.get(name, ())):
-        own = classes.get(kind, {"fields": {}, "methods": {}, "attributes": []})
-        found = {**own["fields"], **dict.fromkeys(own["attributes"]), **own["methods"]} | found
-    return found
+        facts = FACTS["classes"].get(kind, {"fields": {}, "methods": {}, "attributes": []})
+        names = {**facts["fields"], **dict.fromkeys(facts["attributes"]), **facts["methods"]} | names
+    return names
 
 
 def calls(function: str) -> Iterator[ast.Call]:
@@ -54,10 +53,10 @@ def test_every_import_is_exported_there() -> None:
 
 def test_every_keyword_of_sampling_exists() -> None:
     """Both where requests are made and where the engine is drained."""
-    known = members("SamplingParams")
+    fields = members("SamplingParams")
     keywords = [keyword.arg for call in calls("SamplingParams") for keyword in call.keywords]
     assert len(keywords) == 13
-    assert [name for name in keywords if name not in known] == []
+    assert [name for name in keywords if name not in fields] == []
 
 
 def test_every_setting_that_wattdock_writes_exists_in_its_engine() -> None:

@@ -168,24 +168,24 @@ def test_load_that_cannot_be_had_is_refused(
     bare: Runner, folder: Path, fields: dict[str, Any], code: str, named: str
 ) -> None:
     """Another engine's arguments, values of the wrong kind, no GPU: each is named."""
-    asked = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, **fields}
-    status, detail = bare.refused_load(folder, **asked)
+    order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, **fields}
+    status, detail = bare.refused_load(folder, **order)
     assert (status, named in detail) == (code, True), detail
 
 
 @pytest.mark.parametrize(
-    ("asked", "prompt", "named"),
+    ("changes", "prompt", "named"),
     [
         ({"in_flight": 9}, ids_prompt(3), "this engine serves 8 at a time; raise max_batch_size"),
         ({}, ids_prompt(80), "80 tokens, and this engine computes 64 in one step"),
     ],
 )
 def test_a_pass_that_the_engine_would_serve_otherwise_is_refused(
-    bare: Runner, load: Any, asked: dict[str, Any], prompt: pb.Prompt, named: str
+    bare: Runner, load: Any, changes: dict[str, Any], prompt: pb.Prompt, named: str
 ) -> None:
     """Neither in the middle, nor queued inside the engine without a word."""
     load(max_batch_size=8, max_num_tokens=64)
-    fields = {"in_flight": 1, "max_output_tokens": 40, **asked}
+    fields = {"in_flight": 1, "max_output_tokens": 40, **changes}
     code, detail = bare.refused_pass(workload(**fields), [prompt])
     assert (code, named in detail) == ("INVALID_ARGUMENT", True), detail
 

@@ -57,8 +57,8 @@ def passed(error: Exception | None = None, logged: str | None = None) -> list[st
         engine.llm.step = step
     try:
         serve(engine, Workload(Arrival.BATCH, 1, 2), [Prompt((3, 4, 5))], PassRecorder())
-    except Exception as seen:  # noqa: BLE001 - it is the result
-        return [type(seen).__name__, str(seen)]
+    except Exception as failure:  # noqa: BLE001 - it is the result
+        return [type(failure).__name__, str(failure)]
     finally:
         vars(engine.llm).pop("step", None)
     return []

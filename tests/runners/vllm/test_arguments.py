@@ -44,19 +44,19 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: Any) -> None:
     """Secrets, other machines and private fields are left out."""
-    known = arguments.takeable_of(fields_in(SOURCE, "EngineArgs"))
-    assert set(known) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
+    declared = arguments.takeable_of(fields_in(SOURCE, "EngineArgs"))
+    assert set(declared) == {"max_model_len", "enforce_eager", "load_format", "plugins"}
 
 
 def test_no_argument_swaps_the_model_or_its_config(arguments: Any) -> None:
     """One expert per token instead of two is another model, and FLOPs and revision would be of the one on disk."""
     source = "class EngineArgs:\n    hf_overrides: HfOverrides = 1\n    hf_config_path: str | None = None\n"
     source += "    model_weights: str = ''\n    seed: int = 0\n"
-    known = arguments.takeable_of(fields_in(source, "EngineArgs"))
+    declared = arguments.takeable_of(fields_in(source, "EngineArgs"))
     for name in ("hf_overrides", "hf_config_path", "model_weights"):
         with pytest.raises(InvalidRequest, match=rf"'{name}' is not taken: another model would run .* model\.path"):
-            check_engine_args({name: {"num_experts_per_tok": 1}}, known)
-    assert takeable(known) == ["seed"]
+            check_engine_args({name: {"num_experts_per_tok": 1}}, declared)
+    assert takeable(declared) == ["seed"]
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
@@ -119,8 +119,8 @@ def test_inner_parts_are_read_and_a_draft_does_not_speak_for_the_model(arguments
     """Only names of its own are the draft's."""
     config = Config(Draft(), Model(multimodal_config=Pictures(mm_cache_gb=0.5)))
     of_pictures = {"limit_mm_per_prompt": 7, "mm_cache_gb": 0.5}
-    own = {"enable_lora": False, "quantization": None, "spec_method": "draft_model"}
-    assert arguments.effective_engine_args(config, NAMES) == own | of_pictures
+    of_model = {"enable_lora": False, "quantization": None, "spec_method": "draft_model"}
+    assert arguments.effective_engine_args(config, NAMES) == of_model | of_pictures
 
 
 @pytest.mark.parametrize(

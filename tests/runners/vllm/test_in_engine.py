@@ -19,8 +19,8 @@ def in_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = write_config(tmp_path_factory.mktemp("shape"), dtype="float32")
     script = Path(__file__).with_name("in_engine.py")
     printed = printed_by(script, str(folder), python=VLLM_PYTHON, folder=VLLM_FOLDER)
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
+    answers: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return answers
 
 
 def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     # 1 KiB a token, so 32 KiB a block: room for one prompt of the model's whole context and a little more.
     engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    asked = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
-    code, detail = runner.refused_pass(asked, [ids_prompt(150), ids_prompt(20)])
+    crowded = workload(in_flight=5, max_output_tokens=NEW_TOKENS, min_requests=5)
+    code, detail = runner.refused_pass(crowded, [ids_prompt(150), ids_prompt(20)])
     assert code == "RESOURCE_EXHAUSTED"
     # 190 tokens take 6 blocks and 60 take 2.
     assert "5 requests in flight need 22 blocks of KV cache" in detail
@@ -52,7 +52,7 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "asked", "named"),
+    ("prompt_tokens", "changes", "named"),
     [
         (150, {}, "5 requests in flight need 25 blocks of KV cache for their first tokens alone, and there are"),
         (150, {"arrival": pb.ARRIVAL_CLOSED}, "5 requests in flight need 25 blocks of KV cache"),
@@ -63,27 +63,27 @@ def test_more_in_flight_than_the_kv_cache_holds_is_refused(bare: tuple[Runner, P
     ],
 )
 def test_a_request_that_waits_for_room_in_the_kv_cache_fails_the_pass(
-    bare: tuple[Runner, Path], prompt_tokens: int, asked: dict[str, Any], named: str
+    bare: tuple[Runner, Path], prompt_tokens: int, changes: dict[str, Any], named: str
 ) -> None:
-    """Nobody can know how long answers are that may end early; but that fewer ran than asked must not go unseen."""
+    """The length of answers that may end early is unknown; that fewer requests ran than asked for must show."""
     runner, folder = bare
     engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **asked)
+    crowded = workload(in_flight=5, max_output_tokens=8, min_requests=5, ignore_eos=False, **changes)
     code, detail = runner.refused_pass(crowded, [ids_prompt(prompt_tokens)])
     assert code == "RESOURCE_EXHAUSTED"
     assert re.search(named, detail), detail
-    assert run(runner, [ids_prompt(prompt_tokens)], in_flight=3, **asked).summary.requests == 1
+    assert run(runner, [ids_prompt(prompt_tokens)], in_flight=3, **changes).summary.requests == 1
 
 
-@pytest.mark.parametrize("asked", [{"ignore_eos": False}, AT_ONCE], ids=["to the end", "poisson"])
-def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, Path], asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"ignore_eos": False}, AT_ONCE], ids=["to the end", "poisson"])
+def test_a_request_that_vllm_computed_twice_fails_the_pass(bare: tuple[Runner, Path], changes: dict[str, Any]) -> None:
     """Where nobody can know beforehand how many requests run how long, a full cache must not go unseen."""
     runner, folder = bare
     engine_args: dict[str, object] = {"kv_cache_memory_bytes": 600_000, "block_size": BLOCK_TOKENS}
     runner.load(folder, engine_args=engine_args, random_weights=SMALL_UNIFORM)
-    crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **asked)
+    crowded = workload(in_flight=5, max_output_tokens=120, min_requests=5, **changes)
     code, detail = runner.refused_pass(crowded, [ids_prompt(60)])
     assert code == "RESOURCE_EXHAUSTED"
     assert "time(s) and computed it again; lower batch_size" in detail
-    assert run(runner, [ids_prompt(150)], in_flight=3, **asked).summary.requests == 1
+    assert run(runner, [ids_prompt(150)], in_flight=3, **changes).summary.requests == 1

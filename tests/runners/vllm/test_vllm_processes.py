@@ -51,8 +51,8 @@ def answers(runner: Runner, folder: Path, split: dict[str, object]) -> list[list
     loaded, _ = runner.load(folder, engine_args=split, random_weights=weights)
     effective = json.loads(loaded.effective_engine_args_json)
     assert (effective["random_weights_drawn"], effective["attention_backend"]) == ("whole", "CPU_ATTN")
-    asked = workload(in_flight=3, max_output_tokens=24, return_token_ids=True)
-    done = runner.generate(asked, [ids_prompt(length) for length in (5, 9, 14)])
+    batch = workload(in_flight=3, max_output_tokens=24, return_token_ids=True)
+    done = runner.generate(batch, [ids_prompt(length) for length in (5, 9, 14)])
     runner.unload()
     return [list(request.output_ids.ids) for request in done.requests]
 

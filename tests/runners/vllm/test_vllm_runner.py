@@ -70,12 +70,12 @@ def test_keys_and_values_take_what_an_estimate_says(loaded: tuple[Runner, pb.Loa
 
 
 def test_effective_arguments_are_the_engines_own(loaded: tuple[Runner, pb.Loaded]) -> None:
-    """What was asked, what wattdock decided and what vLLM worked out."""
+    """What was requested, what wattdock decided and what vLLM worked out."""
     effective = json.loads(loaded[1].effective_engine_args_json)
     decided = {"enable_prefix_caching": False, "enforce_eager": True, "kv_cache_memory_bytes": 2 << 30}
     assert effective.items() >= {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", **decided}.items()
     assert effective["num_gpu_blocks"] > 0
-    # Nobody asked for one, and there is only this for a CPU.
+    # Without a request; vLLM has no other backend for a CPU.
     assert effective["attention_backend"] == "CPU_ATTN"
     assert "hf_token" not in effective
 
@@ -84,10 +84,10 @@ def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tupl
     """In its parts for adapters and scheduling, as vLLM left them; it has none for pictures."""
     runner, folder = bare
     adapters = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["q_proj"]}
-    asked: dict[str, object] = {**adapters, "scheduling_policy": "priority"}
-    loaded, _ = runner.load(folder, engine_args=asked, random_weights=SMALL_UNIFORM)
+    requested: dict[str, object] = {**adapters, "scheduling_policy": "priority"}
+    loaded, _ = runner.load(folder, engine_args=requested, random_weights=SMALL_UNIFORM)
     effective = json.loads(loaded.effective_engine_args_json)
-    assert effective.items() >= {**asked, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
+    assert effective.items() >= {**requested, "lora_dtype": "float32", "max_cpu_loras": 1}.items()
     assert "mm_processor_cache_gb" not in effective
 
 
@@ -113,10 +113,10 @@ def test_more_in_flight_than_the_engine_serves_is_refused(runner: Runner) -> Non
 def test_load_that_cannot_be_had_is_refused(
     bare: tuple[Runner, Path], fields: dict[str, Any], code: str, named: str
 ) -> None:
-    """Values that vLLM refuses, a KV cache without room, ways to read weights that nobody asked for: each is named."""
+    """Values that vLLM refuses, a KV cache without room, other ways to read weights: each is named."""
     runner, folder = bare
-    asked = {"random_weights": SMALL_UNIFORM, **fields}
-    status, detail = runner.refused_load(folder, **asked)
+    requested = {"random_weights": SMALL_UNIFORM, **fields}
+    status, detail = runner.refused_load(folder, **requested)
     assert (status, named in detail) == (code, True), detail
 
 

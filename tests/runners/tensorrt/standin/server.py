@@ -29,7 +29,7 @@ def main():
 
 def serve(setup, arrivals):
     """Do one step after another while there is work, and wait while there is none."""
-    active, waiting, seen = {}, [], set()
+    active, waiting, prompts_before = {}, [], set()
     while True:
         while not arrivals.empty() or not (active or waiting):
             message = arrivals.get()
@@ -44,8 +44,8 @@ def serve(setup, arrivals):
             request = waiting.pop(0)
             prompt = tuple(request["prompt"])
             reusable = (len(prompt) - 1) // 32 * 32
-            request |= {"done": 0, "cached": reusable if setup["reuse"] and prompt in seen else 0}
-            seen.add(prompt)
+            request |= {"done": 0, "cached": reusable if setup["reuse"] and prompt in prompts_before else 0}
+            prompts_before.add(prompt)
             active[request["id"]] = request
         time.sleep(STEP_S)
         answer([step(setup, request) for request in active.values()])
